@@ -1,0 +1,14 @@
+"""Customer-event ingestion for e-commerce: three endpoints, a durable journal, sinks."""
+
+from __future__ import annotations
+
+import pluggy
+
+from .hookspecs import HOOK_NAMESPACE
+
+__all__ = ["__version__", "hookimpl"]
+
+__version__ = "0.1.0"
+
+hookimpl = pluggy.HookimplMarker(HOOK_NAMESPACE)
+"""Marks a function or method of a plugin as the implementation of the hook of its name."""

@@ -1,0 +1,57 @@
+"""The contract of a consumer: work behind the answer, done in journal order.
+
+A consumer has a name, a durable place in the journal, and one holder at a time. Sinks are fed by
+consumers; a plugin registers its own with `register_consumers`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from .events import Record
+from .journal import Start
+from .store import State
+
+__all__ = ["Consumer", "Step"]
+
+
+class Step:
+    """One atomic step of a consumer: the state and records it writes become durable with its place.
+
+    Either all of a step happens or nothing, so what a consumer derives, it derives exactly once.
+    """
+
+    __slots__ = ("records", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.records: list[Record] = []
+
+    def append(self, record: Record) -> None:
+        """Append a record to the journal with this step."""
+        self.records.append(record)
+
+
+class Consumer(ABC):
+    name: str
+    """Unique and stable: the durable place goes by it."""
+
+    start: Start = "beginning"
+    """Where a consumer begins that was never seen before."""
+
+    max_records: int = 500
+    """How many records one step gets at the most."""
+
+    linger: float = 0.0
+    """Seconds a step may wait for more records than the first."""
+
+    async def open(self) -> None:  # noqa: B027 - most have nothing to open
+        """Called once before the first step, and again until it does not raise."""
+
+    @abstractmethod
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        """Do one step. Raising undoes it; the same records come again after a pause."""
+
+    async def close(self) -> None:  # noqa: B027 - or to close
+        """Called once after the last step."""

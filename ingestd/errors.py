@@ -1,0 +1,173 @@
+"""Everything ingestd raises on purpose.
+
+::
+
+    IngestdError
+    ├── ConfigError          the start stops, exit 78
+    ├── CommandError         a command cannot do what it was asked, exit 1
+    ├── Conflict             a state changed under the command that read it
+    ├── SinkRetry            raised by a sink: the whole batch again, later
+    ├── SinkReject           raised by a sink: these records of the batch, never
+    └── Refused              the caller's answer is this problem
+        ├── BadRequest           400
+        ├── Unauthorized         401
+        ├── Forbidden            403
+        ├── NotFound             404
+        │   └── UnknownKey
+        ├── MethodNotAllowed     405
+        ├── TooLarge             413
+        ├── UnsupportedEncoding  415
+        ├── Limited              429
+        ├── Failed               500
+        └── Unavailable          503
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+from .outcomes import Outcome
+
+__all__ = [
+    "BadRequest",
+    "CommandError",
+    "ConfigError",
+    "Conflict",
+    "Failed",
+    "Forbidden",
+    "IngestdError",
+    "Limited",
+    "MethodNotAllowed",
+    "NotFound",
+    "Refused",
+    "SchemaViolation",
+    "SinkReject",
+    "SinkRetry",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownKey",
+    "UnsupportedEncoding",
+]
+
+
+class IngestdError(Exception):
+    """Base of all errors ingestd raises on purpose."""
+
+
+class ConfigError(IngestdError):
+    """The daemon must not start like this. The message names the option or file, and the cure."""
+
+
+class CommandError(IngestdError):
+    """A command cannot do what it was asked."""
+
+
+class Conflict(IngestdError):
+    """What a command read has changed before its writes were applied; nothing was written."""
+
+
+class SinkRetry(IngestdError):
+    """The sink cannot take the batch now; it is written again, after `after` seconds if given."""
+
+    def __init__(self, message: str, *, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class SinkReject(IngestdError):
+    """The sink will never take some records of the batch: `reasons` maps their index to why.
+
+    The others of the batch are durable in the sink.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} records rejected")
+        self.reasons = reasons
+
+
+class SchemaViolation(NamedTuple):
+    """One fault of a request body: where (a JSON pointer, RFC 6901) and what."""
+
+    pointer: str
+    message: str
+
+
+class Refused(IngestdError):
+    """The request is not accepted; `detail` tells the caller why."""
+
+    status: ClassVar[int]
+    title: ClassVar[str]
+    outcome: ClassVar[Outcome]
+    code: str
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        errors: Sequence[SchemaViolation] = (),
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = errors
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+
+class BadRequest(Refused):
+    status, title, outcome, code = 400, "Bad Request", Outcome.INVALID, "invalid_body"
+
+
+class Unauthorized(Refused):
+    status, title, outcome, code = 401, "Unauthorized", Outcome.UNAUTHORIZED, "invalid_key"
+
+
+class Forbidden(Refused):
+    status, title, outcome, code = 403, "Forbidden", Outcome.FORBIDDEN, "no_access"
+
+
+class NotFound(Refused):
+    """Not the path of an operation. (It counts as no event; the outcome is there for `UnknownKey`.)"""
+
+    status, title, outcome, code = 404, "Not Found", Outcome.UNKNOWN_KEY, "not_found"
+
+
+class UnknownKey(NotFound):
+    code = "unknown_key"
+
+
+class MethodNotAllowed(Refused):
+    status, title, outcome, code = 405, "Method Not Allowed", Outcome.INVALID, "method_not_allowed"
+
+
+class TooLarge(Refused):
+    status, title, outcome, code = 413, "Content Too Large", Outcome.TOO_LARGE, "too_large"
+
+
+class UnsupportedEncoding(Refused):
+    status, title, outcome, code = 415, "Unsupported Media Type", Outcome.INVALID, "unsupported_encoding"
+
+
+class Limited(Refused):
+    """Raise with `retry_after`, in seconds."""
+
+    status, title, outcome, code = 429, "Too Many Requests", Outcome.LIMITED, "limited"
+
+
+class Failed(Refused):
+    """An internal error. It tells the caller nothing of the inside; the log has the rest."""
+
+    status, title, outcome, code = 500, "Internal Server Error", Outcome.FAILED, "internal_error"
+
+
+class Unavailable(Refused):
+    """The daemon cannot store durably, or too much is waiting. The caller should send it again."""
+
+    status, title, outcome, code = 503, "Service Unavailable", Outcome.UNAVAILABLE, "unavailable"
+
+    def __init__(self, detail: str, *, retry_after: int = 1) -> None:
+        super().__init__(detail, retry_after=retry_after)

@@ -1,0 +1,160 @@
+"""What travels through the hooks: a request, who sent it, and the event that becomes a record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from .times import format_time
+
+__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session", "new_id"]
+
+
+class Endpoint(Enum):
+    """The operations callers have; the value is what records and metrics say."""
+
+    TRACK = "track"
+    CUSTOMER_EVENTS = "customer-events"
+    IDENTIFY = "identify"
+
+
+class Request:
+    """One HTTP request to an ingest endpoint, as the `authenticate` hook sees it.
+
+    `headers` answers `get(name)` for any case of the name. `body` is the content after decoding of
+    the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
+    cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the address the
+    request came from.
+    """
+
+    __slots__ = ("_body", "_decode", "endpoint", "headers", "peer", "received_at")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        decode: Callable[[], bytes],
+        *,
+        received_at: int,
+        peer: str = "",
+    ) -> None:
+        self.endpoint = endpoint
+        self.headers = headers
+        self.received_at = received_at
+        self.peer = peer
+        self._decode = decode
+        self._body: bytes | None = None
+
+    @property
+    def body(self) -> bytes:
+        if self._body is None:
+            self._body = self._decode()
+        return self._body
+
+    def bearer(self) -> str | None:
+        """The credential of `Authorization: Bearer …`, or None."""
+        scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
+        return credential.strip() or None if scheme.lower() == "bearer" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends, as an `authenticate` hook found out.
+
+    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`.
+    """
+
+    tenant: str
+    key_id: str
+    grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class Session(NamedTuple):
+    session_id: str
+    is_new: bool
+
+
+@dataclass(slots=True)
+class Event:
+    """An event or identify request on its way to the journal. Hooks may change what callers chose.
+
+    Times are in milliseconds. An identify request has no `key` and its `data` stays empty; an event
+    has no `traits`.
+    """
+
+    id: str
+    type: Literal["event", "identify"]
+    tenant: str
+    endpoint: Endpoint
+    received_at: int
+    timestamp: int
+    key: str | None
+    data: dict[str, Any]
+    traits: dict[str, Any]
+    anonymous_id: str
+    user_id: str | None
+    session_id: str | None
+    session_is_new: bool
+    dispatch_id: str | None
+    message_id: str | None
+    context: dict[str, Any]
+    extra: dict[str, Any]
+
+    def to_record(self) -> Record:
+        """The record as sinks, exports and the journal hold it."""
+        value: dict[str, Any] = {
+            "id": self.id,
+            "type": self.type,
+            "tenant": self.tenant,
+            "endpoint": self.endpoint.value,
+            "receivedAt": format_time(self.received_at),
+            "timestamp": format_time(self.timestamp),
+        }
+        if self.type == "event":
+            value["key"] = self.key
+            value["data"] = self.data
+        value["anonymousId"] = self.anonymous_id
+        value["userId"] = self.user_id
+        value["sessionId"] = self.session_id
+        value["sessionIsNew"] = self.session_is_new
+        value["dispatchId"] = self.dispatch_id
+        value["messageId"] = self.message_id
+        value["context"] = self.context
+        value["extra"] = self.extra
+        if self.type == "identify":
+            value["traits"] = self.traits
+        return Record(self.type, self.received_at, msgspec.json.encode(value))
+
+
+class Record(NamedTuple):
+    """One entry of the journal.
+
+    `body` is one JSON object, encoded once and the same bytes in the journal and in every sink;
+    `at` (milliseconds) is when it was received or derived; `position` is its place in the journal,
+    0 before it has one.
+    """
+
+    type: str
+    at: int
+    body: bytes
+    position: int = 0
+
+    def decode(self) -> dict[str, Any]:
+        """The JSON object as Python values."""
+        value: dict[str, Any] = msgspec.json.decode(self.body)
+        return value
+
+
+def new_id() -> str:
+    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 of their fraction, 62 random ones."""
+    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
+    fraction = (nanoseconds << 12) // 1_000_000
+    tail = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+    text = f"{milliseconds:012x}7{fraction:03x}{tail:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,143 @@
+"""Every hook there is, with its contract. docs/hooks.md has an example of each.
+
+Plugins are called in the order of `[plugins] enabled`. Any hook may be a plain function or a
+coroutine function; a plain one runs on the event loop and must not block it. An implementation may
+leave out arguments it does not need.
+
+Raising on the path of an event: a `Refused` error (`Unauthorized`, `BadRequest` …) is the caller's
+answer; anything else is answered 500, counted as `failed` and logged with the plugin's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import pluggy
+from prometheus_client import CollectorRegistry
+
+from .consumer import Consumer
+from .events import Event, Principal, Request, Session
+from .journal import Journal
+from .sink import Sink
+from .store import Backend, State, Store
+
+__all__ = ["HOOK_NAMESPACE", "BackendFactory", "Commands", "Daemon", "Run"]
+
+HOOK_NAMESPACE = "ingestd"
+hookspec = pluggy.HookspecMarker(HOOK_NAMESPACE)
+
+BackendFactory = Callable[[str, Path], Backend]
+"""Makes a back end from its URL and the folder that relative paths start from.
+
+Raises `ConfigError` for a URL that can never work.
+"""
+
+
+class Daemon(Protocol):
+    """What a plugin gets of the running daemon, or of a command that has opened the store."""
+
+    store: Store
+    journal: Journal
+    registry: CollectorRegistry
+    """Where a plugin registers its Prometheus metrics, each named `ingestd_<plugin>_…`."""
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Run a task beside the daemon. It is cancelled at shutdown; if it dies, the daemon stops."""
+
+
+Run = Callable[[argparse.Namespace, Daemon], Awaitable[None]]
+"""A command's body. `CommandError` is printed and exits 1."""
+
+
+class Commands(Protocol):
+    """Where plugins add commands: `ingestd GROUP NAME`."""
+
+    def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
+        """Add a command and return its parser, for its arguments."""
+
+
+# Registration: called once, when the plugins are loaded. Raising stops the start.
+
+
+@hookspec
+def register_stores(register: Callable[[str, BackendFactory], None]) -> None:
+    """Offer a back end for `[store] url` and `[journal] url`: `register(scheme, factory)`."""
+
+
+@hookspec
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    """Offer a kind of sink for `[sinks.NAME] type`: `register(type, SinkClass)`."""
+
+
+@hookspec
+def register_consumers(register: Callable[[Consumer], None]) -> None:
+    """Add work behind the answer: `register(consumer)`."""
+
+
+@hookspec
+def register_commands(commands: Commands) -> None:
+    """Add commands to the command line."""
+
+
+# Life
+
+
+@hookspec
+def startup(daemon: Daemon) -> None:
+    """Called once when store and journal are open, before any request. Raising stops the start."""
+
+
+@hookspec
+def shutdown() -> None:
+    """Called once after the last request was answered, in reverse order. Raising is logged."""
+
+
+# The path of an event
+
+
+@hookspec(firstresult=True)
+def authenticate(request: Request) -> Principal | None:
+    """Who sends this? The first answer that is not None counts; if nobody knows, it is a 401.
+
+    Called for every request to an ingest endpoint, before its body is read as JSON. Raise
+    `Unauthorized` to end the search with a reason.
+    """
+
+
+@hookspec(firstresult=True)
+def resolve_user(event: Event, state: State) -> str | None:
+    """Which user is this visitor? The first answer that is not None counts.
+
+    Called for events (not identify requests) that name no user.
+    """
+
+
+@hookspec(firstresult=True)
+def resolve_session(event: Event, state: State) -> Session | None:
+    """In which session does this happen? The first answer that is not None counts.
+
+    Called for events and identify requests. `event.session_id` is what the caller supplied, or None.
+    No answer at all is answered 500.
+    """
+
+
+@hookspec
+def store_identity(event: Event, state: State) -> None:
+    """Keep what an identify request says: its link and traits. Not called for events."""
+
+
+@hookspec
+def enrich(event: Event, state: State) -> None:
+    """Change or add to an event or identify request before it is stored, in place."""
+
+
+@hookspec(firstresult=True)
+def filter_event(event: Event) -> str | None:
+    """Drop an event or identify request: the first answer that is not None is the reason.
+
+    The caller is answered 200 with the session; nothing is stored in the journal, and the outcome
+    is `dropped`.
+    """

@@ -1,0 +1,125 @@
+"""The contract of a state store: what plugins remember between events.
+
+A back end implements `State`, `Store` and `ingestd.journal.Journal` and registers a `Backend`
+(hook `register_stores`); `ingestd.testing` has the suites it must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .journal import Journal
+
+__all__ = ["Backend", "Field", "State", "Store", "state_key"]
+
+
+def state_key(kind: str, tenant: str, part: str) -> str:
+    """The key of one entry: `kind` (of the plugin's choice, without a colon) and a hash of the rest.
+
+    `part` may be anything a caller sent. It is hashed together with the tenant, so no tenant and no
+    caller can reach another's entry, and a key's length is bounded.
+    """
+    digest = blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+class Field(NamedTuple):
+    """One field of a merged entry: when it was set (milliseconds) and to what."""
+
+    at: int
+    value: str
+
+
+class State(ABC):
+    """State as one unit of work (an event, a step of a consumer) reads and changes it.
+
+    Every operation is atomic and takes effect in the order of the calls, also between units; what a
+    unit writes is seen by others at once. It becomes durable with the unit's commit: `Store.commit`,
+    or `Journal.append` together with records. A unit that read what another wrote and could not make
+    durable is refused at its own commit, with `Unavailable`.
+
+    Values are text. `ttl` is in milliseconds from `now` (inclusive: an entry is still there exactly
+    `ttl` later); None keeps an entry for ever. A write that leaves a value as it was never shortens
+    its life. Every operation raises `Unavailable` when the store cannot be read.
+    """
+
+    now: int
+    """The unit's time in milliseconds: what counts as expired, and what `ttl` starts from."""
+
+    @abstractmethod
+    async def get(self, key: str) -> str | None:
+        """The value, or None where there is none (any more)."""
+
+    @abstractmethod
+    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
+        """Set the value; returns the one it replaced."""
+
+    @abstractmethod
+    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
+        """Set the value if the present one is `expected` (None: absent); returns whether it was."""
+
+    @abstractmethod
+    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        """Get or create, and slide: the present value with a fresh life, or else `candidate`.
+
+        Returns the value and whether it was created.
+        """
+
+    @abstractmethod
+    async def delete(self, key: str) -> None:
+        """Remove the value or all fields; nothing happens where there are none."""
+
+    @abstractmethod
+    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+        """Set fields one by one; a field already set later than `at` keeps its value.
+
+        An entry holds either a value or fields, never both; fields do not expire.
+        """
+
+    @abstractmethod
+    async def fields(self, key: str) -> dict[str, Field]:
+        """All fields, empty where there are none."""
+
+
+class Store(ABC):
+    @abstractmethod
+    def begin(self, now: int) -> State:
+        """A new unit of work at that time (milliseconds)."""
+
+    @abstractmethod
+    async def commit(self, state: State) -> None:
+        """Returns when everything the unit wrote and read is durable. Raises `Unavailable`."""
+
+    @abstractmethod
+    def discard(self, state: State) -> None:
+        """Undo what the unit wrote, as far as the store can; for a consumer's step that failed."""
+
+
+class Backend(ABC):
+    """A store and a journal behind one URL, opened and closed together."""
+
+    store: Store
+    journal: Journal
+
+    @abstractmethod
+    async def open(self, *, serving: bool) -> None:
+        """Open for the daemon (`serving`), or for a command, also beside a running daemon.
+
+        Raises `ConfigError` where it can never work like this, `Unavailable` where it may later.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun and let go of everything."""
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """Why events cannot be stored durably at the moment, in a few words; None when they can."""
+
+    @abstractmethod
+    async def describe(self) -> Mapping[str, str]:
+        """What `ingestd check` says about it: a few facts by name."""

@@ -1,0 +1,1 @@
+"""For plugin authors: the contract suites a back end must pass."""

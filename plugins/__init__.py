@@ -1,0 +1,1 @@
+"""The built-in plugins. They use only public names of ingestd, as anyone's would."""

@@ -1,0 +1,1 @@
+"""The embedded back end: journal and state in one SQLite file."""

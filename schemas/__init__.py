@@ -1,0 +1,1 @@
+"""One JSON Schema file per event key; shared definitions are in `definitions/`."""

@@ -1,0 +1,40 @@
+"""Rules for every test: a log line at WARNING or above that the test does not announce fails it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+from tornado.ioloop import IOLoop
+
+
+@pytest.fixture(autouse=True)
+def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """`@pytest.mark.logs("regex", …)` announces the lines a test provokes."""
+    yield
+    expected = [pattern for mark in request.node.iter_markers("logs") for pattern in mark.args]
+    lines = [
+        f"{record.name} {record.levelname} {record.getMessage()}"
+        for phase in ("setup", "call")
+        for record in caplog.get_records(phase)
+        if record.levelno >= logging.WARNING
+    ]
+    unexpected = [line for line in lines if not any(re.search(pattern, line) for pattern in expected)]
+    assert not unexpected, "\n".join(unexpected)
+
+
+@pytest.fixture
+def io_loop() -> Iterator[IOLoop]:
+    """The loop an async test runs on, in place of pytest-tornasync's, which calls what Tornado deprecated."""
+    loop = IOLoop(make_current=True)
+    yield loop
+    loop.close(all_fds=True)
+
+
+@pytest.fixture(autouse=True)
+def loop_for_async_tests(request: pytest.FixtureRequest) -> None:
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("io_loop")
