@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 __all__ = ["format_time", "now", "parse_time"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # RFC 3339, section 5.6: `date-time`; `T` and `Z` in either case, a space for `T` is its own note.
 _RFC3339 = re.compile(
@@ -22,7 +24,7 @@ def now() -> int:
 
 @lru_cache(maxsize=8)
 def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def format_time(at: int) -> str:
@@ -40,7 +42,7 @@ def parse_time(text: str) -> int | None:
     leap = second == "60"  # a leap second has no number of its own: it is the end of the second before
     try:
         whole = datetime.fromisoformat(f"{date}T{minute}:{'59' if leap else second}{offset.upper()}")
-        seconds = int(whole.timestamp())
+        seconds = (whole - _EPOCH) // timedelta(seconds=1)
     except (ValueError, OverflowError):
         return None
     return seconds * 1000 + (999 if leap else int((fraction or "0")[:3].ljust(3, "0")))

@@ -1,0 +1,51 @@
+"""What a caller is answered: 200 with the session, or one problem in one shape."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .errors import Refused
+from .events import Endpoint, Session
+
+__all__ = ["Answer", "problem", "success"]
+
+
+class Answer(NamedTuple):
+    """A status and a JSON body; `retry_after` in seconds, `allow` a list of methods."""
+
+    status: int
+    body: bytes
+    retry_after: int | None = None
+    allow: str | None = None
+
+    @property
+    def content_type(self) -> str:
+        return "application/json" if self.status < 400 else "application/problem+json"
+
+
+def success(endpoint: Endpoint, session: Session) -> Answer:
+    """200, as the endpoint words it. A session id is a caller's text only in UUID form, so needs no escapes."""
+    if endpoint is Endpoint.CUSTOMER_EVENTS:
+        return Answer(200, b'{"session":{"sessionId":"%b"}}' % session.session_id.encode())
+    is_new = b"true" if session.is_new else b"false"
+    return Answer(
+        200, b'{"success":true,"session":{"sessionId":"%b","isNew":%b}}' % (session.session_id.encode(), is_new)
+    )
+
+
+def problem(refused: Refused, *, allow: str | None = None) -> Answer:
+    """The problem document (RFC 9457) of an error."""
+    document: dict[str, Any] = {
+        "type": f"urn:ingestd:problem:{refused.code}",
+        "title": refused.title,
+        "status": refused.status,
+        "detail": refused.detail,
+        "success": False,
+        "code": refused.code,
+        "message": refused.detail,
+    }
+    if refused.errors:
+        document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
+    return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow)

@@ -1,0 +1,128 @@
+"""The command line. Plugins add commands of their own; each takes `--config FILE`.
+
+Exit codes: 0; 1 a command could not do what it was asked; 2 usage; 75 try again later; 78 the
+configuration must be mended first. The last line on standard error says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from . import __version__, commands
+from .config import Config, find_config, load_config, parse_config
+from .errors import CommandError, ConfigError, Unavailable
+from .hookspecs import Run
+from .loader import Plugins, load_plugins
+from .logs import set_up_logs
+from .server import Backends, TaskDied, open_backends
+
+__all__ = ["main"]
+
+log = logging.getLogger("ingestd")
+
+EX_TEMPFAIL, EX_CONFIG = os.EX_TEMPFAIL, os.EX_CONFIG
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    set_up_logs()
+    try:
+        return _main(sys.argv[1:] if argv is None else list(argv))
+    except ConfigError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message is the whole story, here and below
+        return EX_CONFIG
+    except (Unavailable, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        log.error("%s", error)  # noqa: TRY400
+        return EX_TEMPFAIL
+    except (CommandError, TaskDied) as error:
+        log.error("%s", error)  # noqa: TRY400
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(argv: list[str]) -> int:
+    config, plugins = _load(argv)
+    cli = CommandLine()
+    commands.register(cli)
+    plugins.manager.hook.register_commands(commands=cli)
+    arguments = cli.parser.parse_args(argv)
+    if arguments.needs_store:
+        asyncio.run(_run_with_store(arguments, config, plugins))
+    else:
+        asyncio.run(arguments.run(arguments, config, plugins))
+    sys.stdout.flush()
+    return 0
+
+
+def _load(argv: list[str]) -> tuple[Config, Plugins]:
+    """The configuration comes before the parser is whole: plugins bring commands."""
+    early = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    early.add_argument("--config", default=None)
+    with contextlib.suppress(argparse.ArgumentError):  # the whole parser will say what is wrong
+        known, _ = early.parse_known_args(argv)
+        if not {"-h", "--help", "--version"} & {*argv}:
+            config = load_config(find_config(known.config))
+            return config, load_plugins(config)
+    config = parse_config({}, source="defaults", base=Path.cwd())
+    return config, load_plugins(config)
+
+
+async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    async with open_backends(config, plugins) as backends:
+        await arguments.run(arguments, _CommandDaemon(backends))
+
+
+class _CommandDaemon:
+    """What a plugin's command gets in the daemon's place."""
+
+    def __init__(self, backends: Backends) -> None:
+        self.store = backends.store
+        self.journal = backends.journal
+        self.registry = CollectorRegistry()
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        work.close()
+        raise CommandError(f"{name}: a command runs no tasks beside it")
+
+
+class CommandLine:
+    """The parser of all commands; `ingestd.hookspecs.Commands` to plugins."""
+
+    def __init__(self) -> None:
+        self.parser = argparse.ArgumentParser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
+        self.parser.add_argument("--version", action="version", version=f"ingestd {__version__}")
+        top = self.parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        self._groups: dict[str, Any] = {"": top}
+
+    def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
+        """Add `ingestd GROUP NAME`, run with the store open."""
+        return self._add(group, name, help, run=run, needs_store=True)
+
+    def add_offline(self, group: str, name: str, run: commands.OfflineRun, *, help: str) -> argparse.ArgumentParser:
+        """Add `ingestd GROUP NAME`, or `ingestd NAME` in no group, run with configuration and plugins only."""
+        return self._add(group, name, help, run=run, needs_store=False)
+
+    def _add(self, group: str, name: str, help: str, **defaults: Any) -> argparse.ArgumentParser:
+        if group and group not in self._groups:
+            parser = self._groups[""].add_parser(group, help=f"see ingestd {group} --help")
+            self._groups[group] = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        command: argparse.ArgumentParser = self._groups[group].add_parser(name, help=help, description=help)
+        command.add_argument(
+            "--config", metavar="FILE", help="default: $INGESTD_CONFIG, ./ingestd.toml, /etc/ingestd/ingestd.toml"
+        )
+        command.set_defaults(**defaults)
+        return command

@@ -1,0 +1,134 @@
+"""Calls the hooks on the path of an event, and awaits those that want it.
+
+pluggy's own `hook` caller would take the coroutine of an async implementation for its answer, so
+the chains are called here: frozen at start, one implementation after the other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pluggy
+
+from .errors import ConfigError, IngestdError, Refused
+from .events import Event, Principal, Request, Session
+from .hookspecs import Daemon
+from .store import State
+
+__all__ = ["HookFailure", "Hooks"]
+
+
+class HookFailure(IngestdError):
+    """A plugin's hook raised what is not an answer to the caller. The cause has the details."""
+
+    def __init__(self, plugin: str, hook: str) -> None:
+        super().__init__(f"plugin {plugin}: {hook} failed")
+
+
+class _Call(NamedTuple):
+    plugin: str
+    function: Callable[..., Any]
+
+
+class Hooks:
+    """One typed method per hook. The implementations are those registered when it is made."""
+
+    def __init__(self, manager: pluggy.PluginManager) -> None:
+        self._authenticate = _chain(manager, "authenticate")
+        self._resolve_user = _chain(manager, "resolve_user")
+        self._resolve_session = _chain(manager, "resolve_session")
+        self._store_identity = _chain(manager, "store_identity")
+        self._enrich = _chain(manager, "enrich")
+        self._filter_event = _chain(manager, "filter_event")
+        self._startup = _chain(manager, "startup")
+        self._shutdown = _chain(manager, "shutdown")[::-1]
+        if not self._authenticate or not self._resolve_session:
+            missing = "resolve_session" if self._authenticate else "authenticate"
+            raise ConfigError(f"plugins.enabled: no plugin implements {missing}, so no event could be accepted")
+
+    async def authenticate(self, request: Request) -> Principal | None:
+        answer: Principal | None = await _first(self._authenticate, "authenticate", request)
+        return answer
+
+    async def resolve_user(self, event: Event, state: State) -> str | None:
+        answer: str | None = await _first(self._resolve_user, "resolve_user", event, state)
+        return answer
+
+    async def resolve_session(self, event: Event, state: State) -> Session | None:
+        answer: Session | None = await _first(self._resolve_session, "resolve_session", event, state)
+        return answer
+
+    async def store_identity(self, event: Event, state: State) -> None:
+        await _all(self._store_identity, "store_identity", event, state)
+
+    async def enrich(self, event: Event, state: State) -> None:
+        await _all(self._enrich, "enrich", event, state)
+
+    async def filter_event(self, event: Event) -> str | None:
+        answer: str | None = await _first(self._filter_event, "filter_event", event)
+        return answer
+
+    async def startup(self, daemon: Daemon) -> None:
+        await _all(self._startup, "startup", daemon)
+
+    async def shutdown(self) -> list[HookFailure]:
+        """Calls every implementation, whatever the others raise; returns what they raised."""
+        failures = []
+        for call in self._shutdown:
+            try:
+                await _all([call], "shutdown")
+            except HookFailure as failure:
+                failures.append(failure)
+        return failures
+
+
+def _chain(manager: pluggy.PluginManager, name: str) -> list[_Call]:
+    caller = getattr(manager.hook, name)
+    names = tuple(caller.spec.argnames)
+    calls = []
+    for impl in reversed(caller.get_hookimpls()):
+        if impl.hookwrapper or impl.wrapper:
+            raise ConfigError(f"plugin {impl.plugin_name}: {name} cannot be a wrapper")
+        calls.append(_Call(impl.plugin_name, _adapt(impl.function, impl.argnames, names)))
+    return calls
+
+
+def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str, ...]) -> Callable[..., Any]:
+    """Let an implementation leave out arguments, at no cost to one that takes them all."""
+    if tuple(takes) == given:
+        return function
+    places = [given.index(name) for name in takes]
+
+    def call(*arguments: Any) -> Any:
+        return function(*[arguments[place] for place in places])
+
+    return call
+
+
+async def _first(chain: Sequence[_Call], hook: str, *arguments: Any) -> Any:
+    for plugin, function in chain:
+        try:
+            answer = function(*arguments)
+            if answer is not None and inspect.isawaitable(answer):
+                answer = await answer
+        except Refused:
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+        if answer is not None:
+            return answer
+    return None
+
+
+async def _all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
+    for plugin, function in chain:
+        try:
+            answer = function(*arguments)
+            if answer is not None and inspect.isawaitable(answer):
+                await answer
+        except (Refused, ConfigError):
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error

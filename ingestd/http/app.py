@@ -1,0 +1,67 @@
+"""The public listener: its paths, and what every request there shares."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+
+from ..config import HttpOptions
+from ..events import Endpoint
+from ..metrics import Metrics
+from ..pipeline import Pipeline
+from .cors import Cors
+from .ingest import Exchange
+
+__all__ = ["BASE_PATH", "Ingest"]
+
+BASE_PATH = "/api/v1/analytics"
+
+
+class Ingest(HTTPServerConnectionDelegate):
+    """What Tornado's HTTPServer, or any faster transport with its interfaces, hands requests to."""
+
+    routes: ClassVar[Mapping[str, Endpoint]] = {
+        f"{BASE_PATH}/track": Endpoint.TRACK,
+        f"{BASE_PATH}/customer-events": Endpoint.CUSTOMER_EVENTS,
+        f"{BASE_PATH}/identify/public": Endpoint.IDENTIFY,
+    }
+
+    def __init__(self, pipeline: Pipeline, options: HttpOptions, metrics: Metrics) -> None:
+        self.pipeline = pipeline
+        self.metrics = metrics
+        self.cors = Cors(options.allowed_origins, options.allowed_headers)
+        self.max_body = int(options.max_body)
+        self.active: set[Exchange] = set()
+        """Requests begun and not yet answered."""
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the daemon is shutting down: answers then ask clients to close their connection."""
+        return self._idle is not None
+
+    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the end is an answer, no error
+        """Wait at most `timeout` seconds until all that was begun is answered; returns how many are not."""
+        self._idle = asyncio.Event()
+        if self.active:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), timeout)
+        return len(self.active)
+
+    def begin(self, exchange: Exchange) -> None:
+        self.active.add(exchange)
+
+    def end(self, exchange: Exchange) -> None:
+        self.active.discard(exchange)
+        if self._idle is not None and not self.active:
+            self._idle.set()
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        return Exchange(self, request_conn)
+
+    def on_close(self, server_conn: object) -> None:
+        """Nothing is kept of a connection."""

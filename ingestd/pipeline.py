@@ -1,0 +1,179 @@
+"""The life of one event: from a request to a durable record and the answer.
+
+The order is the contract's: who sends (401), may they (403), is it JSON in shape (400), a known key
+(404), good data (400); then user, session, identity, enrichment, filters; then the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from . import times
+from .answers import Answer, problem, success
+from .errors import Failed, Forbidden, Refused, Unauthorized, Unavailable
+from .events import Endpoint, Event, Principal, Request, Session, new_id
+from .hooks import Hooks
+from .journal import Journal
+from .metrics import Metrics
+from .outcomes import Outcome
+from .store import State, Store, state_key
+from .validation import Validator, parse_body
+
+__all__ = ["Pipeline"]
+
+log = logging.getLogger("ingestd.pipeline")
+
+_DAY = 86_400_000
+_MESSAGE_LIFE = _DAY
+_EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
+_IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
+
+
+class Pipeline:
+    def __init__(
+        self, hooks: Hooks, validator: Validator, store: Store, journal: Journal, metrics: Metrics, *, max_waiting: int
+    ) -> None:
+        self._hooks = hooks
+        self._validator = validator
+        self._store = store
+        self._journal = journal
+        self._metrics = metrics
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        metrics.waiting.set_function(lambda: self._waiting)
+
+    async def handle(self, request: Request) -> Answer:
+        """Answer one request, and count it once. Never raises."""
+        started = time.perf_counter()
+        key = ""
+        try:
+            principal = await self._authenticate(request)
+            body = parse_body(request.body)
+            if request.endpoint is not Endpoint.IDENTIFY:
+                named = body.get("key")
+                if isinstance(named, str) and named in self._validator.keys:
+                    key = named
+                self._validator.event(body)
+            else:
+                self._validator.identify(body)
+            outcome, session = await self._store_event(_read_event(request, principal, body))
+            answer = success(request.endpoint, session)
+        except Refused as refused:
+            outcome, answer = refused.outcome, problem(refused)
+        except Exception:
+            # One event's failure is not the daemon's; the log has what the caller must not see.
+            log.exception("a request to %s failed", request.endpoint.value)
+            failed = Failed("The event could not be processed. It was not stored.")
+            outcome, answer = failed.outcome, problem(failed)
+        self._metrics.answered(request.endpoint, key, outcome, time.perf_counter() - started)
+        return answer
+
+    async def _authenticate(self, request: Request) -> Principal:
+        principal = await self._hooks.authenticate(request)
+        if principal is None:
+            if request.bearer() is None:
+                raise Unauthorized(
+                    "No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key"
+                )
+            raise Unauthorized("This key is not valid here.")
+        if request.endpoint is Endpoint.CUSTOMER_EVENTS:
+            permissions = principal.grants.get("CRM")
+            if permissions is None:
+                raise Forbidden("This key has no access to the app CRM.", code="no_app_access")
+            if "ADMIN" not in permissions:
+                raise Forbidden("This key has no permission ADMIN in the app CRM.", code="no_permission")
+        return principal
+
+    async def _store_event(self, event: Event) -> tuple[Outcome, Session]:
+        if self._waiting >= self._max_waiting:
+            raise Unavailable("Too many events are waiting to be stored. Send it again.")
+        self._waiting += 1
+        state = self._store.begin(event.received_at)
+        try:
+            return await self._resolve_and_append(event, state)
+        except Exception:
+            # Others may have seen what this event wrote already (its session, say), so it is kept,
+            # not undone; where that fails too, the back end tells of it itself.
+            with contextlib.suppress(Unavailable):
+                await self._store.commit(state)
+            raise
+        finally:
+            self._waiting -= 1
+
+    async def _resolve_and_append(self, event: Event, state: State) -> tuple[Outcome, Session]:
+        hooks = self._hooks
+        seen = None
+        if event.message_id is not None:
+            seen = state_key("message", event.tenant, event.message_id)
+            earlier = await state.get(seen)
+            if earlier is not None:
+                return await self._duplicate(earlier, state)
+        if event.user_id is None and event.type == "event":
+            event.user_id = await hooks.resolve_user(event, state)
+        session = await hooks.resolve_session(event, state)
+        if session is None:
+            raise LookupError("no plugin resolved the session")
+        event.session_id, event.session_is_new = session
+        if event.type == "identify":
+            await hooks.store_identity(event, state)
+        await hooks.enrich(event, state)
+        if await hooks.filter_event(event) is not None:
+            await self._store.commit(state)
+            return Outcome.DROPPED, session
+        record = event.to_record()
+        if seen is not None:
+            answer = f"{session.session_id} {session.is_new:d}"
+            if not await state.swap(seen, None, answer, _MESSAGE_LIFE):
+                return await self._duplicate(await state.get(seen) or answer, state)
+        await self._journal.append([record], state)
+        return Outcome.ACCEPTED, session
+
+    async def _duplicate(self, earlier: str, state: State) -> tuple[Outcome, Session]:
+        """Answer as the first was answered, once the first is durable."""
+        await self._store.commit(state)
+        session_id, _, is_new = earlier.partition(" ")
+        return Outcome.DUPLICATE, Session(session_id, is_new == "1")
+
+
+def _read_event(request: Request, principal: Principal, body: Mapping[str, Any]) -> Event:
+    """A validated body as an event. What it does not name is kept apart, under `extra`."""
+    endpoint, received_at = request.endpoint, request.received_at
+    is_event = endpoint is not Endpoint.IDENTIFY
+    known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
+    extra = {name: value for name, value in body.items() if name not in known}
+    timestamp = received_at
+    sent = extra.get("timestamp")
+    if isinstance(sent, str):
+        at = times.parse_time(sent)
+        if at is not None:
+            del extra["timestamp"]
+            public = endpoint is not Endpoint.CUSTOMER_EVENTS
+            if at <= received_at and not (public and at < received_at - _DAY):
+                timestamp = at
+    dispatch_id = body.get("dispatchId")
+    if not is_event and isinstance(dispatch_id, str):
+        # An identify request may tell it, but nothing else under that name is refused there.
+        del extra["dispatchId"]
+    return Event(
+        id=new_id(),
+        type="event" if is_event else "identify",
+        tenant=principal.tenant,
+        endpoint=endpoint,
+        received_at=received_at,
+        timestamp=timestamp,
+        key=body["key"] if is_event else None,
+        data=body["data"] if is_event else {},
+        traits={} if is_event else body.get("traits", {}),
+        anonymous_id=body["anonymousId"],
+        user_id=body.get("userId") or None,
+        session_id=body.get("sessionId"),
+        session_is_new=False,
+        dispatch_id=dispatch_id if isinstance(dispatch_id, str) else None,
+        message_id=body.get("messageId"),
+        context=body.get("context", {}),
+        extra=extra,
+    )

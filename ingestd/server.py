@@ -1,0 +1,203 @@
+"""The one place that wires: configuration, plugins, back end, pipeline, consumers, listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from . import __version__
+from .config import Address, Config
+from .consumers import Consumers
+from .delivery import SinkConsumer, make_sink_consumer
+from .errors import ConfigError, IngestdError
+from .http.app import Ingest
+from .http.ops import make_ops_app
+from .journal import Journal
+from .loader import Plugins
+from .metrics import Metrics
+from .pipeline import Pipeline
+from .store import Backend, Store
+from .validation import Validator
+
+__all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends"]
+
+log = logging.getLogger("ingestd.server")
+
+
+class TaskDied(IngestdError):
+    """A task that must never end has ended; the daemon stops rather than go on without it."""
+
+
+class Backends:
+    """The store and the journal in force, which may be one back end or two."""
+
+    def __init__(self, config: Config, plugins: Plugins) -> None:
+        urls = dict.fromkeys([config.store.url, config.journal.url or config.store.url])
+        self._all = {url: _make_backend(url, config.base, plugins) for url in urls}
+        self.store: Store = self._all[config.store.url].store
+        self.journal: Journal = self._all[config.journal.url or config.store.url].journal
+
+    async def open(self, *, serving: bool) -> None:
+        for backend in self._all.values():
+            await backend.open(serving=serving)
+
+    async def close(self) -> None:
+        for backend in self._all.values():
+            await backend.close()
+
+    def problem(self) -> str | None:
+        return next((problem for backend in self._all.values() if (problem := backend.problem())), None)
+
+    async def describe(self) -> dict[str, str]:
+        return {name: fact for backend in self._all.values() for name, fact in (await backend.describe()).items()}
+
+
+def _make_backend(url: str, base: Path, plugins: Plugins) -> Backend:
+    scheme = url.partition(":")[0]
+    if scheme not in plugins.stores:
+        raise ConfigError(f"store.url: no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
+    return plugins.stores[scheme](url, base)
+
+
+@contextlib.asynccontextmanager
+async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backends]:
+    """The back ends as a command opens them, also beside a running daemon."""
+    backends = Backends(config, plugins)
+    await backends.open(serving=False)
+    try:
+        yield backends
+    finally:
+        await backends.close()
+
+
+def make_sinks(config: Config, plugins: Plugins) -> list[SinkConsumer]:
+    """A consumer for each `[sinks.NAME]`. Raises `ConfigError`."""
+    return [make_sink_consumer(name, table, plugins.sinks, config) for name, table in config.sink_tables.items()]
+
+
+class Server:
+    """The daemon: `await Server(config, plugins).run()` serves until told to stop.
+
+    It is what plugins get as `Daemon`.
+    """
+
+    def __init__(self, config: Config, plugins: Plugins) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._metrics = Metrics()
+        self.registry: CollectorRegistry = self._metrics.registry
+        self._validator = Validator.load(config.schemas.directory)
+        self._sinks = make_sinks(config, plugins)
+        self._backends = Backends(config, plugins)
+        self.store = self._backends.store
+        self.journal = self._backends.journal
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Future[None] | None = None
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.ensure_future(work)
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        log.critical("the task %s ended, so the daemon stops", task.get_name(), exc_info=error)
+        self._fail(TaskDied(f"the task {task.get_name()} ended: {error!r}"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_exception(error)
+
+    def stop(self) -> None:
+        """Stop as SIGTERM does."""
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_result(None)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or `stop`. Raises `ConfigError`, `OSError`, `TaskDied`."""
+        loop = asyncio.get_running_loop()
+        self._stopping = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            await self._serve(self._stopping)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _serve(self, stopping: asyncio.Future[None]) -> None:
+        config = self._config
+        async with contextlib.AsyncExitStack() as stack:
+            await self._backends.open(serving=True)
+            stack.push_async_callback(self._backends.close)
+            stack.push_async_callback(self._cancel_tasks)
+            await self._plugins.hooks.startup(self)
+            stack.push_async_callback(self._shut_plugins_down)
+            consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], failed=self._fail)
+            self._metrics.show_sinks(self._sinks)
+            await consumers.start()
+            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
+            pipeline = Pipeline(
+                self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
+                max_waiting=config.http.max_waiting,
+            )  # fmt: skip
+            ingest = Ingest(pipeline, config.http, self._metrics)
+            ops = HTTPServer(make_ops_app(self.registry, lambda: self._problem(ingest)))
+            _listen(ops, config.ops.listen, "operators")
+            stack.push_async_callback(ops.close_all_connections)
+            stack.callback(ops.stop)
+            public = HTTPServer(ingest)
+            _listen(public, config.http.listen, "events")
+            stack.push_async_callback(self._drain, public, ingest)
+            log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
+            await stopping
+        log.info("stopped")
+
+    def _problem(self, ingest: Ingest) -> str | None:
+        return "shutting down" if ingest.draining else self._backends.problem()
+
+    async def _drain(self, public: HTTPServer, ingest: Ingest) -> None:
+        """Answer what was begun, within the limit; nothing new is accepted."""
+        log.info("shutting down: answering %d open requests", len(ingest.active))
+        public.stop()
+        unanswered = await ingest.drain(self._config.http.shutdown_timeout)
+        if unanswered:
+            log.warning("shutting down: %d requests were cut off unanswered", unanswered)
+        await public.close_all_connections()
+
+    async def _shut_plugins_down(self) -> None:
+        for failure in await self._plugins.hooks.shutdown():
+            log.error("%s", failure, exc_info=failure.__cause__)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.remove_done_callback(self._ended)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _listen(server: HTTPServer, address: Address, what: str) -> None:
+    try:
+        sockets = bind_sockets(address.port, address.host, backlog=1024)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+    server.add_sockets(sockets)
+    for sock in sockets:
+        host, port = sock.getsockname()[:2]
+        shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
+        log.info("listening for %s on http://%s:%d", what, shown, port)
