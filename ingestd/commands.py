@@ -116,11 +116,11 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
         try:
             await consumer.sink.check()
         except IngestdError as error:
-            failed.append(f"sinks.{consumer.sink_name}: {error}")
+            failed.append(f"sinks.{consumer.sink.name}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever a sink raises is what there is to report
-            failed.append(f"sinks.{consumer.sink_name}: {error!r}")
+            failed.append(f"sinks.{consumer.sink.name}: {error!r}")
         else:
-            _print([f"sink           {consumer.sink_name} ok"])
+            _print([f"sink           {consumer.sink.name} ok"])
     if failed:
         raise CommandError("; ".join(failed))
     _print(["all is well"])

@@ -12,13 +12,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from .errors import ConfigError
 
-__all__ = ["Address", "Config", "Duration", "Options", "Size", "find_config", "load_config", "read_options"]
+__all__ = ["SECTIONS", "Address", "Config", "Duration", "Options", "Size", "find_config", "load_config", "read_options"]
 
 
 class _Unit(float):
@@ -133,7 +133,7 @@ class Config(NamedTuple):
     sink_tables: Mapping[str, Mapping[str, Any]]
 
 
-_SECTIONS: Mapping[str, type[Options]] = {
+SECTIONS: Mapping[str, type[Options]] = {
     "http": HttpOptions,
     "ops": OpsOptions,
     "store": StoreOptions,
@@ -175,8 +175,8 @@ def load_config(path: Path) -> Config:
 def parse_config(tables: Mapping[str, Any], *, source: str, base: Path) -> Config:
     """Check a configuration given as the tables of its file."""
     for name, table in tables.items():
-        if name not in _SECTIONS and name != "sinks":
-            raise _unknown(source, name, [*_SECTIONS, "sinks"])
+        if name not in SECTIONS and name != "sinks":
+            raise _unknown(source, name, [*SECTIONS, "sinks"])
         if not isinstance(table, dict):
             raise ConfigError(f"{source}: {name}: expected a section [{name}]")
     plugins = dict(tables.get("plugins", {}))
@@ -191,7 +191,7 @@ def parse_config(tables: Mapping[str, Any], *, source: str, base: Path) -> Confi
         name: read_options(
             type_, plugins if name == "plugins" else tables.get(name, {}), path=name, source=source, base=base
         )
-        for name, type_ in _SECTIONS.items()
+        for name, type_ in SECTIONS.items()
     }
     return Config(source=source, base=base, plugin_tables=plugin_tables, sink_tables=sinks, **sections)
 
@@ -207,15 +207,25 @@ def read_options(type_: type[_O], table: Mapping[str, Any], *, path: str, source
     for name, value in table.items():
         if name not in fields:
             raise _unknown(source, f"{path}.{name}", [f"{path}.{known}" for known in fields])
-        wanted = types[name]
-        if isinstance(wanted, type) and issubclass(wanted, Options) and isinstance(value, dict):
-            values[name] = read_options(wanted, value, path=f"{path}.{name}", source=source, base=base)
+        wanted, where = types[name], f"{path}.{name}"
+        several = get_args(wanted)[0] if get_origin(wanted) is tuple else None
+        if _is_options(wanted) and isinstance(value, dict):
+            values[name] = read_options(wanted, value, path=where, source=source, base=base)
+        elif _is_options(several) and isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            values[name] = tuple(
+                read_options(several, each, path=f"{where}[{index}]", source=source, base=base)
+                for index, each in enumerate(value)
+            )
         else:
-            values[name] = _read_value(wanted, value, where=f"{source}: {path}.{name}", base=base)
+            values[name] = _read_value(wanted, value, where=f"{source}: {where}", base=base)
     for name, field in fields.items():
         if field.required and name not in values:
             raise ConfigError(f"{source}: {path}.{name}: must be given")
     return type_(**values)
+
+
+def _is_options(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, Options)
 
 
 def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
@@ -229,10 +239,13 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
     try:
         if wanted is Address:  # a NamedTuple, which msgspec would read from an array
             return Address.parse(value)
+        if get_origin(wanted) is Literal and value not in get_args(wanted):
+            raise ValueError(f"expected one of {', '.join(map(repr, get_args(wanted)))}")
         return msgspec.convert(value, wanted, dec_hook=special)
     except (msgspec.ValidationError, ValueError) as error:
-        reason = str(error).replace("Expected", "expected").split(" - at `$")[0]
-        raise ConfigError(f"{where}: {reason}, got {value!r}") from None
+        reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
+        reason = reason.partition(", got `")[0]
+        raise ConfigError(f"{where}{place.rstrip('`')}: {reason}, got {value!r}") from None
 
 
 def _unknown(source: str, name: str, known: list[str]) -> ConfigError:

@@ -17,7 +17,7 @@ from .events import Event, Principal, Request, Session
 from .hookspecs import Daemon
 from .store import State
 
-__all__ = ["HookFailure", "Hooks"]
+__all__ = ["HookFailure", "Hooks", "register_all"]
 
 
 class HookFailure(IngestdError):
@@ -76,12 +76,33 @@ class Hooks:
     async def shutdown(self) -> list[HookFailure]:
         """Calls every implementation, whatever the others raise; returns what they raised."""
         failures = []
-        for call in self._shutdown:
+        for plugin, function in self._shutdown:
             try:
-                await _all([call], "shutdown")
-            except HookFailure as failure:
+                answer = function()
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:  # noqa: BLE001 - nothing one raises may keep others from their end
+                failure = HookFailure(plugin, "shutdown")
+                failure.__cause__ = error
                 failures.append(failure)
         return failures
+
+
+def register_all(manager: pluggy.PluginManager, hook: str, argument: object) -> None:
+    """Call a registration hook, `register_…`, of every plugin.
+
+    Raises `ConfigError` naming the plugin that raised, or whose hook is a coroutine function.
+    """
+    for plugin, function in _chain(manager, hook):
+        try:
+            answer = function(argument)
+        except ConfigError as error:
+            raise ConfigError(f"plugin {plugin}: {error}") from error
+        except Exception as error:
+            raise ConfigError(f"plugin {plugin}: {hook} failed: {error!r}") from error
+        if inspect.iscoroutine(answer):
+            answer.close()
+            raise ConfigError(f"plugin {plugin}: {hook} cannot be a coroutine function")
 
 
 def _chain(manager: pluggy.PluginManager, name: str) -> list[_Call]:

@@ -20,7 +20,7 @@ from . import hookspecs
 from .config import Config, Options, read_options
 from .consumer import Consumer
 from .errors import ConfigError
-from .hooks import Hooks
+from .hooks import Hooks, register_all
 from .hookspecs import HOOK_NAMESPACE, BackendFactory
 from .sink import Sink
 
@@ -60,28 +60,31 @@ def load_plugins(config: Config) -> Plugins:
     elif len(set(enabled)) < len(enabled):
         raise ConfigError(f"{config.source}: plugins.enabled: a plugin is named twice")
     loaded = [_load(name, "plugins.enabled", available, config) for name in enabled]
-    manager, stores, sinks = _register(loaded)
-    wanted = {
-        **{_scheme(url): "store.url" for url in [config.store.url]},
-        **{_scheme(url): "journal.url" for url in [config.journal.url] if url is not None},
-    }
-    missing = {scheme: option for scheme, option in wanted.items() if scheme not in stores}
-    for name, table in config.sink_tables.items():
-        kind = table.get("type")
-        if isinstance(kind, str) and kind not in sinks:
-            missing[kind] = f"sinks.{name}.type"
-    if missing:
-        loaded += [
-            _load(name, option, available, config, [*stores] if option.endswith("url") else [*sinks])
-            for name, option in missing.items()
-        ]
-        manager, stores, sinks = _register(loaded)
-        for name, option in missing.items():
-            if name not in (stores if option.endswith("url") else sinks):
-                raise ConfigError(f"{config.source}: {option}: the plugin {name} offers no such thing")
+    stores: dict[str, BackendFactory] = {}
+    sinks: dict[str, type[Sink]] = {}
+    _collect(_register(loaded), stores, sinks)
+    wanted: list[tuple[str, str, Mapping[str, object]]] = [
+        (_scheme(url), option, stores)
+        for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
+        if url is not None
+    ]
+    wanted += [
+        (table["type"], f"sinks.{name}.type", sinks)
+        for name, table in config.sink_tables.items()
+        if isinstance(table.get("type"), str)
+    ]
+    for name, option, offers in wanted:
+        if name not in offers and name not in {plugin.name for plugin in loaded}:
+            plugin = _load(name, option, available, config, offers)
+            loaded.append(plugin)
+            _collect(_register([plugin]), stores, sinks)
+        if name not in offers:
+            what = "store" if offers is stores else "sink"
+            raise ConfigError(f"{config.source}: {option}: the plugin {name} offers no {what} of that name")
+    manager = _register(loaded)
     _refuse_tables_of_others(config, loaded, available)
     consumers: list[Consumer] = []
-    manager.hook.register_consumers(register=consumers.append)
+    register_all(manager, "register_consumers", consumers.append)
     return Plugins(
         loaded=tuple(_with_hooks(plugin, manager) for plugin in loaded),
         manager=manager,
@@ -147,9 +150,7 @@ def _load(
     return Plugin(name, instance, distribution, version, point.value)
 
 
-def _register(
-    loaded: Iterable[Plugin],
-) -> tuple[pluggy.PluginManager, dict[str, BackendFactory], dict[str, type[Sink]]]:
+def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
     for plugin in reversed([*loaded]):  # pluggy calls first what was registered last
@@ -158,17 +159,24 @@ def _register(
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {error}") from error
-    stores: dict[str, BackendFactory] = {}
-    sinks: dict[str, type[Sink]] = {}
-    manager.hook.register_stores(register=_once(stores, "store scheme"))
-    manager.hook.register_sinks(register=_once(sinks, "sink type"))
-    return manager, stores, sinks
+        if not manager.get_hookcallers(plugin.instance):
+            raise ConfigError(
+                f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): implements no hook;"
+                " mark its functions with ingestd.hookimpl"
+            )
+    return manager
+
+
+def _collect(manager: pluggy.PluginManager, stores: dict[str, BackendFactory], sinks: dict[str, type[Sink]]) -> None:
+    """Add what these plugins offer."""
+    register_all(manager, "register_stores", _once(stores, "store scheme"))
+    register_all(manager, "register_sinks", _once(sinks, "sink type"))
 
 
 def _once(offers: dict[str, Any], what: str) -> Any:
     def register(name: str, offer: Any) -> None:
         if name in offers:
-            raise ConfigError(f"{what} {name}: registered by two plugins")
+            raise ConfigError(f"{what} {name}: another plugin has registered it")
         offers[name] = offer
 
     return register

@@ -18,7 +18,7 @@ from tornado.netutil import bind_sockets
 from . import __version__
 from .config import Address, Config
 from .consumers import Consumers
-from .delivery import SinkConsumer, make_sink_consumer
+from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
 from .errors import ConfigError, IngestdError
 from .http.app import Ingest
 from .http.ops import make_ops_app
@@ -82,7 +82,16 @@ async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backe
 
 def make_sinks(config: Config, plugins: Plugins) -> list[SinkConsumer]:
     """A consumer for each `[sinks.NAME]`. Raises `ConfigError`."""
-    return [make_sink_consumer(name, table, plugins.sinks, config) for name, table in config.sink_tables.items()]
+    consumers = []
+    for name, table in config.sink_tables.items():
+        kind = table.get("type")
+        if not isinstance(kind, str) or kind not in plugins.sinks:
+            raise ConfigError(
+                f"{config.source}: sinks.{name}.type: expected a kind of sink ({', '.join(sorted(plugins.sinks))}),"
+                f" got {kind!r}"
+            )
+        consumers.append(make_sink_consumer(name, table, plugins.sinks[kind], config))
+    return consumers
 
 
 class Server:
@@ -112,15 +121,13 @@ class Server:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        log.critical("the task %s ended, so the daemon stops", task.get_name(), exc_info=error)
-        self._fail(TaskDied(f"the task {task.get_name()} ended: {error!r}"))
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._died(task.get_name(), error or RuntimeError("ended by itself"))
 
-    def _fail(self, error: Exception) -> None:
+    def _died(self, name: str, error: BaseException) -> None:
+        log.critical("the task %s ended, so the daemon stops", name, exc_info=error)
         if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_exception(error)
+            self._stopping.set_exception(TaskDied(f"the task {name} ended: {error!r}"))
 
     def stop(self) -> None:
         """Stop as SIGTERM does."""
@@ -147,8 +154,8 @@ class Server:
             stack.push_async_callback(self._cancel_tasks)
             await self._plugins.hooks.startup(self)
             stack.push_async_callback(self._shut_plugins_down)
-            consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], failed=self._fail)
-            self._metrics.show_sinks(self._sinks)
+            consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
+            self._metrics.show_sinks(sink_statuses(consumers))
             await consumers.start()
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(

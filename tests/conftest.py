@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import re
@@ -29,9 +30,11 @@ def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCa
 @pytest.fixture
 def io_loop() -> Iterator[IOLoop]:
     """The loop an async test runs on, in place of pytest-tornasync's, which calls what Tornado deprecated."""
-    loop = IOLoop(make_current=True)
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    loop = IOLoop.current()
     yield loop
     loop.close(all_fds=True)
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(autouse=True)

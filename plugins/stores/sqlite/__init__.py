@@ -1,1 +1,40 @@
 """The embedded back end: journal and state in one SQLite file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ingestd import hookimpl
+from ingestd.config import Duration
+from ingestd.config import Options as BaseOptions
+from ingestd.errors import ConfigError
+from ingestd.hookspecs import BackendFactory
+
+from .backend import SqliteBackend
+
+__all__ = ["SqliteBackend", "SqlitePlugin"]
+
+
+class SqlitePlugin:
+    class Options(BaseOptions):
+        cache: int = 200_000
+        busy_timeout: Duration = Duration.parse("1s")
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or self.Options()
+        if self._options.cache < 1:
+            raise ConfigError("plugins.sqlite.cache: must be at least 1")
+
+    @hookimpl
+    def register_stores(self, register: Callable[[str, BackendFactory], None]) -> None:
+        register("sqlite", self._make)
+
+    def _make(self, url: str, base: Path) -> SqliteBackend:
+        match = re.fullmatch(r"sqlite:(?://(?=/))?([^?#]+)", url)
+        if match is None or match[1].startswith("//"):
+            raise ConfigError(
+                f"expected sqlite:///absolute/path.db or sqlite:relative/path.db as the URL of a store, got {url!r}"
+            )
+        return SqliteBackend(base / match[1], cache=self._options.cache, busy_timeout=float(self._options.busy_timeout))

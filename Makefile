@@ -1,0 +1,47 @@
+# `make run` serves a demo, `make test` runs every test; both set up all they need on a fresh Debian.
+
+PYTHON ?= python3
+PORT ?= 8080
+OPS_PORT ?= 9464
+BIN := .venv/bin
+SETUP := setup.cfg pyproject.toml
+
+.PHONY: run install test check lint types bench clean
+
+run: install
+	@$(BIN)/python scripts/demo.py --folder demo --port $(PORT) --ops-port $(OPS_PORT)
+
+install: .venv/installed
+
+test: .venv/installed-for-tests
+	$(BIN)/pytest
+
+check: lint types test
+
+lint: .venv/installed-for-tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/installed-for-tests
+	$(BIN)/mypy ingestd plugins tests benchmarks scripts
+
+bench: .venv/installed
+	@scripts/need wrk wrk
+	@$(BIN)/python benchmarks/run.py $(BENCH)
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || scripts/need - python3-venv
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python $(SETUP)
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+.venv/installed-for-tests: .venv/installed $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[test,lint]'
+	@scripts/need curl curl
+	@touch $@

@@ -1,0 +1,214 @@
+"""`ingestd keys create|list|rotate|revoke`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import secrets
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from ingestd.config import Duration
+from ingestd.errors import CommandError
+from ingestd.hookspecs import Commands, Daemon
+from ingestd.store import Store
+from ingestd.times import format_time, now
+
+from .key_registry import Key, change_keys, check_name, normal_id, read_keys
+
+__all__ = ["create", "list_keys", "register", "revoke", "rotate"]
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add("keys", "create", create, help="make a key; the secret of a server key is shown once")
+    parser.add_argument("--kind", required=True, choices=("public", "server"), help="for browsers, or for a backend")
+    parser.add_argument("--tenant", required=True, type=_argument(check_name), help="the shop it belongs to")
+    parser.add_argument("--label", type=_argument(_check_label), default="", help="a note for people")
+    parser.add_argument(
+        "--app", type=_argument(check_name), help="server keys: the app it may use; none is granted unless given (CRM)"
+    )
+    parser.add_argument(
+        "--permission",
+        type=_argument(check_name),
+        action="append",
+        default=[],
+        help="server keys: a permission in that app, may be repeated; none is granted unless given (ADMIN)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    parser = commands.add("keys", "list", list_keys, help="show all keys, never a secret")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+
+    parser = commands.add("keys", "rotate", rotate, help="give a server key a new secret, shown once")
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument(
+        "--grace",
+        type=_argument(Duration.parse),
+        default=Duration.parse("24h"),
+        help="how long the old secret stays valid (24h)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    parser = commands.add("keys", "revoke", revoke, help="make a key invalid for good, within two seconds")
+    parser.add_argument("id", metavar="ID")
+
+
+async def create(args: Namespace, daemon: Daemon) -> None:
+    if args.kind == "public" and (args.app or args.permission):
+        raise CommandError(
+            "--app and --permission are for server keys: a public key writes to the public endpoints only"
+        )
+    if args.permission and not args.app:
+        raise CommandError("--permission needs the app it is for, such as --app CRM")
+    server = args.kind == "server"
+    key = Key(
+        id=str(uuid4()) if server else f"pk_{secrets.token_urlsafe(32)}",
+        kind=args.kind,
+        tenant=args.tenant,
+        label=args.label,
+        secret=_new_secret() if server else None,
+        grants={args.app: tuple(dict.fromkeys(args.permission))} if args.app else {},
+        created_at=now(),
+    )
+    await change_keys(daemon.store, lambda _: [key])
+    _show(key, as_json=args.json)
+
+
+async def list_keys(args: Namespace, daemon: Daemon) -> None:
+    keys = sorted((await read_keys(daemon.store.begin(now()))).values(), key=lambda key: (key.created_at, key.id))
+    if args.json:
+        for key in keys:
+            _write(json.dumps(_facts(key)))
+        return
+    rows = [("ID", "KIND", "TENANT", "STATE", "GRANTS", "CREATED", "LABEL")]
+    rows += [
+        (key.id, key.kind, key.tenant, _state(key), _grants(key), format_time(key.created_at), key.label)
+        for key in keys
+    ]
+    _write_table(rows)
+
+
+async def rotate(args: Namespace, daemon: Daemon) -> None:
+    def change(key: Key) -> Key:
+        if key.kind == "public":
+            raise CommandError(
+                "a public key has no secret to rotate: it is its own id; create a new one, put it where the old"
+                " one is used, and then revoke the old one"
+            )
+        if key.revoked_at is not None:
+            raise CommandError("this key is revoked; create a new one")
+        return replace(
+            key,
+            secret=_new_secret(),
+            previous_secret=key.secret,
+            previous_until=now() + args.grace.milliseconds,
+        )
+
+    _show(await _change(daemon.store, args.id, change, "write the new secret into its secret_file"), as_json=args.json)
+
+
+async def revoke(args: Namespace, daemon: Daemon) -> None:
+    def change(key: Key) -> Key:
+        return key if key.revoked_at is not None else key.revoked(now())
+
+    key = await _change(daemon.store, args.id, change, "remove it there and restart the daemon")
+    _write(f"revoked {key.id}")
+
+
+async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: str) -> Key:
+    """Change one key that was made by the command line, and return it as it is then."""
+    changed: list[Key] = []
+
+    def change_one(keys: dict[str, Key]) -> Iterable[Key]:
+        key = keys.get(normal_id(given))
+        if key is None:
+            near = difflib.get_close_matches(given, keys, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`ingestd keys list` shows them all"
+            raise CommandError(f"there is no key {given}; {hint}")
+        if key.declared:
+            raise CommandError(f"this key is declared in the configuration; {cure}")
+        changed[:] = [change(key)]
+        return [] if changed[0] == key else changed
+
+    await change_keys(store, change_one)
+    return changed[0]
+
+
+def _show(key: Key, *, as_json: bool) -> None:
+    """A key just made or rotated, with its secret."""
+    if as_json:
+        _write(json.dumps({"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key)))
+        return
+    _write(f"id:      {key.id}")
+    if key.secret:
+        _write(f"secret:  {key.secret}   (shown once: keep it now)")
+    _write(f"kind:    {key.kind}")
+    _write(f"tenant:  {key.tenant}")
+    if key.label:
+        _write(f"label:   {key.label}")
+    if key.kind == "server":
+        _write(f"grants:  {_grants(key)}")
+    if key.previous_until is not None:
+        _write(f"the old secret is valid until {format_time(key.previous_until)}")
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    """What may be shown of a key at any time."""
+    return {
+        "id": key.id,
+        "kind": key.kind,
+        "tenant": key.tenant,
+        "label": key.label,
+        "grants": key.grants,
+        "createdAt": format_time(key.created_at),
+        "previousUntil": None if key.previous_until is None else format_time(key.previous_until),
+        "revokedAt": None if key.revoked_at is None else format_time(key.revoked_at),
+        "declared": key.declared,
+    }
+
+
+def _check_label(label: str) -> str:
+    if len(label) > 200 or not label.isprintable():
+        raise ValueError("a label is at most 200 printable characters")
+    return label
+
+
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "declared" if key.declared else "live"
+
+
+def _grants(key: Key) -> str:
+    return " ".join(f"{app}:{','.join(names) or 'none'}" for app, names in key.grants.items()) or "none"
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _write_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An argparse type that says what a `ValueError` says."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return convert

@@ -1,0 +1,175 @@
+"""The keys: how they are stored, and a view of them in memory that follows the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import Literal
+from uuid import uuid4
+
+import msgspec
+
+from ingestd.errors import CommandError, Conflict, Unavailable
+from ingestd.events import Principal
+from ingestd.hookspecs import Daemon
+from ingestd.store import Field, State, Store, state_key
+from ingestd.times import now
+
+__all__ = ["Key", "KeyRegistry", "change_keys", "check_name", "is_uuid", "normal_id", "read_keys"]
+
+_log = logging.getLogger("ingestd.keys")
+
+_KEYS = state_key("keys", "", "")
+_VERSION = state_key("keys-version", "", "")
+
+# With a back end that applies a command's writes within a second, a change is seen within two.
+_POLL_SECONDS = 0.5
+
+_ATTEMPTS = 5
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One key as it is stored. Times are in milliseconds.
+
+    A public key's id is the key itself. `declared` ones come from the configuration and are changed there.
+    """
+
+    id: str
+    kind: Literal["public", "server"]
+    tenant: str
+    label: str = ""
+    secret: str | None = None
+    previous_secret: str | None = None
+    previous_until: int | None = None
+    grants: dict[str, tuple[str, ...]] = {}
+    created_at: int
+    revoked_at: int | None = None
+    declared: bool = False
+
+    def __repr__(self) -> str:
+        """Without the key and its secrets: a repr may end up in a log."""
+        return f"<{self.kind} key of {self.tenant}>"
+
+    def principal(self) -> Principal:
+        return Principal(self.tenant, self.id, {app: frozenset(names) for app, names in self.grants.items()})
+
+    def revoked(self, at: int) -> Key:
+        """The key without its secrets, which can never be used again."""
+        return msgspec.structs.replace(self, revoked_at=at, secret=None, previous_secret=None, previous_until=None)
+
+    def secrets(self, at: int) -> list[str]:
+        """The secrets that are valid at that time, the present one first."""
+        valid = [] if self.secret is None else [self.secret]
+        if self.previous_secret is not None and (self.previous_until is None or at < self.previous_until):
+            valid.append(self.previous_secret)
+        return valid
+
+
+class KeyRegistry:
+    """The live keys in memory, as the store had them a moment ago.
+
+    Keys are looked up by a digest under a random secret of this object: how long a look-up takes tells a
+    caller something about digests that they cannot compute, and nothing about the keys.
+    """
+
+    def __init__(self) -> None:
+        self._salt = os.urandom(32)
+        self._version: str | None = ""  # no stored version is empty, so the first refresh loads
+        self._public: dict[bytes, Principal] = {}
+        self._server: dict[bytes, Key] = {}
+
+    async def start(self, daemon: Daemon, *, name: str) -> None:
+        """Load the keys, and follow their changes for as long as the daemon runs. Raises `Unavailable`."""
+        await self.refresh(daemon.store)
+        daemon.watch(self._follow(daemon.store), name=name)
+
+    async def refresh(self, store: Store) -> None:
+        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid."""
+        state = store.begin(now())
+        version = await state.get(_VERSION)
+        if version == self._version:
+            return
+        live = [key for key in (await read_keys(state)).values() if key.revoked_at is None]
+        self._public = {self._digest(key.id): key.principal() for key in live if key.kind == "public"}
+        self._server = {self._digest(key.id): key for key in live if key.kind == "server"}
+        self._version = version
+
+    def public(self, credential: str) -> Principal | None:
+        """Whose live public key this is."""
+        return self._public.get(self._digest(credential))
+
+    def server(self, credential: str) -> Key | None:
+        """The live server key of this id."""
+        return self._server.get(self._digest(credential))
+
+    def _digest(self, credential: str) -> bytes:
+        return blake2b(normal_id(credential).encode("utf-8", "surrogatepass"), key=self._salt).digest()
+
+    async def _follow(self, store: Store) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                await self.refresh(store)
+            except Unavailable as error:
+                if not failing:
+                    _log.warning("changes of keys are not seen while the store cannot be read: %s", error)
+                failing = True
+            else:
+                failing = False
+
+
+def check_name(name: str) -> str:
+    """The name of a tenant, an app or a permission, if it is one. Raises `ValueError`."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise ValueError(f"expected a name of 1 to 64 letters, digits, - _ and ., got {name!r}")
+    return name
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None
+
+
+def normal_id(credential: str) -> str:
+    """The one form of an id that is a UUID: its case does not matter. Other ids are as they are."""
+    return credential.lower() if is_uuid(credential) else credential
+
+
+async def read_keys(state: State) -> dict[str, Key]:
+    """All keys by id, revoked ones included."""
+    return _decode(await state.fields(_KEYS))
+
+
+def _decode(stored: Mapping[str, Field]) -> dict[str, Key]:
+    return {key_id: msgspec.json.decode(field.value, type=Key) for key_id, field in stored.items()}
+
+
+async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[Key]]) -> None:
+    """Store what `change` makes of the present keys: the new and the changed ones.
+
+    Raises what `change` raises, `CommandError` when others keep changing the keys meanwhile, and
+    `Unavailable`.
+    """
+    for _ in range(_ATTEMPTS):
+        state = store.begin(now())
+        stored = await state.fields(_KEYS)
+        changed = list(change(_decode(stored)))
+        if not changed:
+            return
+        # A revocation must not get lost because the clock was set back since the key was made.
+        at = max([state.now, *(field.at for field in stored.values())])
+        await state.merge(_KEYS, {key.id: Field(at, msgspec.json.encode(key).decode()) for key in changed})
+        # Behind the keys, so that who has seen this version has not loaded the keys before it.
+        await state.put(_VERSION, str(uuid4()))
+        try:
+            await store.commit(state)
+        except Conflict:
+            continue
+        return
+    raise CommandError("the keys are being changed by others at the same time; try again")

@@ -1,0 +1,35 @@
+"""Sessions: a visitor's activity until they have been idle for a while, by the time of receipt."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from ingestd import hookimpl
+from ingestd.config import Duration
+from ingestd.config import Options as BaseOptions
+from ingestd.events import Endpoint, Event, Session
+from ingestd.store import State, state_key
+
+__all__ = ["SessionPlugin"]
+
+
+class SessionPlugin:
+    """One entry a visitor: the id of the current session, which lives for `idle` after the last activity."""
+
+    class Options(BaseOptions):
+        idle: Duration = Duration.parse("30m")
+
+    def __init__(self, options: Options) -> None:
+        self._idle = options.idle.milliseconds
+
+    @hookimpl
+    async def resolve_session(self, event: Event, state: State) -> Session:
+        key = state_key("session", event.tenant, event.anonymous_id)
+        if event.session_id is None:
+            return Session(*await state.renew(key, str(uuid4()), self._idle))
+        supplied = event.session_id.lower()
+        if event.endpoint is Endpoint.CUSTOMER_EVENTS:
+            # A late payment callback must not replace the live session: it only keeps alive the current one.
+            await state.swap(key, supplied, supplied, self._idle)
+            return Session(supplied, is_new=False)
+        return Session(supplied, is_new=await state.put(key, supplied, self._idle) != supplied)

@@ -1,0 +1,19 @@
+CREATE TABLE journal (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused, not even after the newest rows are gone
+    at INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE TABLE state (
+    key TEXT PRIMARY KEY,
+    value TEXT,       -- either a value
+    fields TEXT,      -- or fields, as JSON: {"name": [at, "value"]}
+    expires INTEGER   -- the last millisecond of its life; not indexed, since every event would pay for it
+) WITHOUT ROWID;
+CREATE TABLE cursors (name TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE control (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    unit TEXT NOT NULL,      -- what a command beside the daemon asks for, as JSON
+    answer TEXT              -- null until it is done
+);
+CREATE TABLE probe (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, filler BLOB NOT NULL);

@@ -1,0 +1,87 @@
+"""The operations of a unit of work. Each loads its entry, then acts in memory without pausing: so it is atomic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ingestd.store import Field, State
+
+from .entries import Entries, Entry
+
+__all__ = ["SqliteState"]
+
+
+class SqliteState(State):
+    """`touched` are the entries the unit has read or written, `written` the keys of the latter."""
+
+    def __init__(self, entries: Entries, now: int) -> None:
+        self.now = now
+        self.touched: dict[str, Entry] = {}
+        self.written: set[str] = set()
+        self.dead = False
+        self._entries = entries
+
+    async def _entry(self, key: str) -> Entry:
+        entry = await self._entries.get(key)
+        earlier = self.touched.setdefault(key, entry)
+        if earlier is not entry:  # let go and loaded again meanwhile, or dropped since its commit failed
+            self.dead = self.dead or earlier.dead
+            self.touched[key] = entry
+        return entry
+
+    def _live(self, entry: Entry) -> str | None:
+        return None if entry.expires is not None and entry.expires < self.now else entry.value
+
+    def _set(self, key: str, entry: Entry, value: str, ttl: int | None) -> None:
+        expires = None if ttl is None else self.now + ttl
+        # A life is never shortened by the same value again.
+        if value == self._live(entry) and (entry.expires is None or (expires is not None and expires <= entry.expires)):
+            return
+        entry.value, entry.fields, entry.expires = value, None, expires
+        self._changed(key, entry)
+
+    def _changed(self, key: str, entry: Entry) -> None:
+        entry.dirty = True
+        self.written.add(key)
+
+    async def get(self, key: str) -> str | None:
+        return self._live(await self._entry(key))
+
+    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
+        entry = await self._entry(key)
+        previous = self._live(entry)
+        self._set(key, entry, value, ttl)
+        return previous
+
+    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
+        entry = await self._entry(key)
+        if self._live(entry) != expected:
+            return False
+        self._set(key, entry, value, ttl)
+        return True
+
+    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        entry = await self._entry(key)
+        present = self._live(entry)
+        value = candidate if present is None else present
+        self._set(key, entry, value, ttl)
+        return value, present is None
+
+    async def delete(self, key: str) -> None:
+        entry = await self._entry(key)
+        if not entry.absent:
+            entry.value = entry.fields = entry.expires = None
+            self._changed(key, entry)
+
+    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+        entry = await self._entry(key)
+        known = dict(entry.fields or {})
+        for name, field in fields.items():
+            if name not in known or field.at >= known[name].at:
+                known[name] = field
+        if known != entry.fields:
+            entry.value, entry.fields, entry.expires = None, known, None
+            self._changed(key, entry)
+
+    async def fields(self, key: str) -> dict[str, Field]:
+        return dict((await self._entry(key)).fields or {})

@@ -1,0 +1,96 @@
+"""`pip install .`, an editable install and a wheel used from another folder all run."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+
+ROOT = Path(__file__).parents[2]
+
+
+def pip(*arguments: str | Path) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *map(str, arguments)], check=True)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree as a release would take it: what git knows, and nothing built."""
+    target = tmp_path_factory.mktemp("source") / "ingestd"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--wheel-dir", folder, source)
+    return next(folder.glob("ingestd-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with what the wheel says it needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    pip("--python", folder / "bin" / "python", "install", wheel)
+    return folder
+
+
+@pytest.fixture(params=["wheel", "pip install .", "editable"])
+def installed(request: pytest.FixtureRequest, environment: Path, source: Path) -> str:
+    if request.param != "wheel":
+        kind = ["--editable"] if request.param == "editable" else []
+        python = environment / "bin" / "python"
+        pip("--python", python, "install", "--no-deps", "--force-reinstall", *kind, source)
+    return str(environment / "bin" / "ingestd")
+
+
+def test_an_installed_ingestd_stores_an_event(installed: str, tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text(
+        '[http]\nlisten = "127.0.0.1:0"\n[ops]\nlisten = "127.0.0.1:0"\n[store]\nurl = "sqlite:ingestd.db"\n'
+    )
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(
+            [installed, *arguments, "--config", str(config)], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    key = json.loads(run("keys", "create", "--kind", "public", "--tenant", "shop", "--json"))["id"]
+    with Daemon(config, command=installed) as daemon:
+        body = {"key": "Page View", "anonymousId": "v", "data": {}}
+        assert daemon.post("/track", body, key).status == 200
+        assert daemon.terminate() == 0
+    assert json.loads(run("events", "export"))["key"] == "Page View"
+
+
+def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
+    listed = configparser.ConfigParser()
+    listed.read(ROOT / "setup.cfg")
+    roots = {"ingestd": "ingestd", "plugins": "ingestd/plugins", "schemas": "ingestd/schemas", "conf": "ingestd/conf"}
+    in_tree = {
+        f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
+        for root in roots
+        for path in (ROOT / root).rglob("*")
+        if path.is_file() and path.suffix in {".py", ".json", ".toml", ".sql", ".typed"}
+    }
+    in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert in_wheel == in_tree
+    packages = {str(Path(name).parent).replace("/", ".") for name in in_tree if name.endswith("__init__.py")}
+    assert set(listed["options"]["packages"].split()) == packages

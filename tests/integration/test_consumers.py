@@ -1,0 +1,436 @@
+"""What a consumer may rely on: order, its place, all or nothing, and that nobody else holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.consumer import Consumer, Step
+from ingestd.consumers import Backoff, Consumers, ConsumerStatus
+from ingestd.errors import ConfigError, SinkRetry, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Cursor, Journal, Start
+from ingestd.store import State, state_key
+from ingestd.testing.sinks import make_records
+from tests.support.backends import sqlite_backend
+from tests.support.journals import QUICK, append, read_all, running, until
+
+COUNTER = state_key("counter", "shop", "")
+
+Process = Callable[[Sequence[Record], Step], Awaitable[None]]
+
+
+class Reader(Consumer):
+    """Notes what it is given; `then` is what it does after that."""
+
+    def __init__(
+        self,
+        name: str = "reader",
+        *,
+        start: Start = "beginning",
+        max_records: int = 500,
+        linger: float = 0.0,
+        then: Process | None = None,
+    ) -> None:
+        self.name = name
+        self.start = start
+        self.max_records = max_records
+        self.linger = linger
+        self.batches: list[list[int]] = []
+        self.calls: list[str] = []
+        self._then = then
+
+    @property
+    def seen(self) -> list[int]:
+        return [position for batch in self.batches for position in batch]
+
+    async def open(self) -> None:
+        self.calls.append("open")
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        self.calls.append("process")
+        self.batches.append([record.position for record in records])
+        if self._then is not None:
+            await self._then(records, step)
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+def at(status: ConsumerStatus, position: int) -> bool:
+    return status.position == position
+
+
+async def hang(records: Sequence[Record], step: Step) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_backlog_comes_in_order_in_steps_of_at_most_so_many(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(100))
+        reader = Reader(max_records=30)
+        async with running(backend, reader) as (status,):
+            await until(lambda: status.position == 100)
+            await append(backend, make_records(5))
+        assert reader.seen == [*range(1, 106)]
+        assert max(map(len, reader.batches)) == 30
+        assert (reader.calls[0], reader.calls[-1]) == ("open", "close")
+        assert (status.position, status.pending, status.processed, status.failures) == (105, 0, 105, 0)
+
+
+async def test_after_a_restart_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(10))
+        async with running(backend, Reader()):
+            pass
+        await append(backend, make_records(10))
+    async with sqlite_backend(tmp_path) as backend:
+        reader = Reader(start="now")  # where it starts is for a name never seen before
+        async with running(backend, reader):
+            pass
+        assert reader.seen == [*range(11, 21)]
+
+
+async def test_nothing_appended_after_start_passes_a_new_consumer_by(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(3))
+        async with running(backend, Reader("fresh", start="now"), patience=0):
+            pass  # killed before it has done anything
+        await append(backend, make_records(2))
+        fresh, other = Reader("fresh", start="now"), Reader("other", start="now")
+        async with running(backend, fresh, other):
+            await append(backend, make_records(1))
+        assert fresh.seen == [4, 5, 6]
+        assert other.seen == [6]
+
+
+class Deriving(Consumer):
+    """Appends one record for each it is given, counts them in the state, and fails now and then after that."""
+
+    name = "deriving"
+
+    def __init__(self, max_records: int, failing: Callable[[], bool]) -> None:
+        self.max_records = max_records
+        self._failing = failing
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        for record in records:
+            if record.type == "event":
+                step.append(Record("derived", step.state.now, record.body))
+                count = int(await step.state.get(COUNTER) or 0) + 1
+                await step.state.put(COUNTER, str(count))
+            if self._failing():
+                raise ConnectionError("now and then")
+
+
+@pytest.mark.logs(r"deriving: ConnectionError: now and then; it is tried again")
+@given(seed=st.integers(0, 1 << 32), max_records=st.integers(1, 12))
+@settings(max_examples=12, deadline=None)
+def test_what_a_step_derives_is_there_exactly_once(seed: int, max_records: int) -> None:
+    """Whether steps fail, are cut off by a shutdown, or the daemon is started anew."""
+    chance = random.Random(seed)
+
+    async def scenario(folder: Path) -> None:
+        records = make_records(30)
+        for start in (0, 10, 20):
+            async with sqlite_backend(folder) as backend:
+                deriving = Deriving(max_records, lambda: chance.random() < 0.1)
+                async with running(backend, deriving, patience=0):
+                    await append(backend, records[start : start + 10])
+                    for _ in range(chance.randrange(40)):
+                        await asyncio.sleep(0)
+        async with sqlite_backend(folder) as backend:
+            async with running(backend, Deriving(max_records, lambda: False)):
+                pass
+            derived = [record.body for record in await read_all(backend.journal) if record.type == "derived"]
+            assert derived == [record.body for record in records]
+            assert await backend.store.begin(0).get(COUNTER) == "30"
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scenario(Path(folder)))
+
+
+@pytest.mark.logs(r"failing: .*broken")
+async def test_one_that_hangs_or_fails_harms_no_other(tmp_path: Path) -> None:
+    async def fail(records: Sequence[Record], step: Step) -> None:
+        raise OSError("broken")
+
+    async with sqlite_backend(tmp_path) as backend:
+        well = Reader("well")
+        hanging, failing = Reader("hanging", then=hang), Reader("failing", then=fail)
+        async with running(backend, hanging, failing, well, patience=0.1) as statuses:
+            for _ in range(5):
+                last = await append(backend, make_records(10))
+                await until(partial(at, statuses[2], last))
+            await until(lambda: statuses[0].pending == 50)
+        assert [status.position for status in statuses] == [0, 0, 50]
+        assert statuses[1].last_error == "OSError: broken"
+        assert [consumer.calls[-1] for consumer in (hanging, failing, well)] == ["close"] * 3
+
+
+@pytest.mark.logs(r"reader: not yet")
+async def test_a_failed_step_comes_again_with_the_same_records(tmp_path: Path) -> None:
+    attempts = 0
+
+    async def fail_twice(records: Sequence[Record], step: Step) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 2:
+            raise SinkRetry("not yet")
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(4))
+        reader = Reader(then=fail_twice)
+        async with running(backend, reader) as (status,):
+            await until(lambda: status.position == 4)
+        assert reader.batches == [[1, 2, 3, 4]] * 3
+        assert (status.processed, status.failures, status.last_error) == (4, 2, None)
+
+
+@pytest.mark.logs(r"reader: busy")
+async def test_it_pauses_as_long_as_it_is_told(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    async def busy_once(records: Sequence[Record], step: Step) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 1:
+            raise SinkRetry("busy", after=0.3)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        async with running(backend, Reader(then=busy_once)):
+            pass
+    assert times[1] - times[0] >= 0.3
+
+
+@given(
+    failures=st.integers(1, 5000),
+    initial=st.floats(0.001, 10),
+    maximum=st.floats(0.001, 100),
+    chance=st.floats(0, 1),
+)
+def test_pauses_grow_to_a_limit_with_full_jitter(failures: int, initial: float, maximum: float, chance: float) -> None:
+    longest = Backoff(initial, maximum, lambda: 1.0)
+    pause = longest.pause(failures)
+    assert pause <= maximum
+    assert longest.pause(1) == min(initial, maximum)
+    assert longest.pause(failures + 1) in {pause * 2, maximum}
+    assert Backoff(initial, maximum, lambda: chance).pause(failures) == chance * pause
+
+
+@pytest.mark.logs(r"reader: ")
+async def test_the_log_tells_each_new_reason_but_not_every_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingestd")
+    reasons = iter([*["first"] * 20, *["second"] * 20])
+
+    async def fail(records: Sequence[Record], step: Step) -> None:
+        for reason in reasons:
+            raise OSError(reason)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        async with running(backend, Reader(then=fail)) as (status,):
+            await until(lambda: status.position == 1)
+    lines = [record.getMessage() for record in caplog.records if record.name == "ingestd.consumers"]
+    assert lines[0] == "reader: OSError: first; it is tried again (failure 1 in a row)"
+    assert sum("first" in line for line in lines) == 5
+    assert sum("second" in line for line in lines) == 2
+    assert lines[-1] == "reader: goes on after 40 failures"
+
+
+@pytest.mark.logs(r"reader: .*; it is tried again")
+async def test_only_what_nobody_expects_is_logged_with_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[BaseException] = [
+        SinkRetry("a"),
+        ConnectionError("b"),
+        ZeroDivisionError("c"),
+        asyncio.CancelledError(),
+    ]
+
+    async def fail(records: Sequence[Record], step: Step) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        async with running(backend, Reader(then=fail)):
+            pass
+    shown = [(record.levelname, record.exc_info is not None) for record in caplog.records if record.levelno > 20]
+    assert shown == [("WARNING", False), ("WARNING", False), ("ERROR", True), ("ERROR", True)]
+
+
+@pytest.mark.logs(r"reader: ConnectionRefusedError")
+async def test_opening_is_tried_until_it_succeeds_and_what_waits_can_be_seen(tmp_path: Path) -> None:
+    class Late(Reader):
+        refuse = True
+
+        async def open(self) -> None:
+            if self.refuse:
+                raise ConnectionRefusedError
+            await super().open()
+
+    async with sqlite_backend(tmp_path) as backend:
+        late = Late()
+        records = make_records(3)
+        async with running(backend, late, now=lambda: records[0].at + 5000) as (status,):
+            await append(backend, records)
+            await until(lambda: status.oldest_pending_seconds == 5.0 and status.failures > 2)
+            assert status.pending == 3
+            assert status.last_error is not None
+            late.refuse = False
+        assert late.calls == ["open", "process", "close"]
+        assert (status.oldest_pending_seconds, status.pending) == (0.0, 0)
+        assert not status.last_error
+
+
+async def test_a_step_lingers_for_more_but_not_when_it_is_full(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        patient, full = Reader("patient", linger=0.3), Reader("full", linger=3600, max_records=3)
+        async with running(backend, patient, full):
+            for _ in range(3):
+                await append(backend, make_records(1))
+        assert patient.batches == [[1, 2, 3]]
+        assert full.batches == [[1, 2, 3]]
+
+
+async def test_at_shutdown_all_catch_up_also_with_what_others_derive(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        reader = Reader("reader", max_records=7)
+        async with running(backend, reader, Deriving(3, lambda: False)):
+            await append(backend, make_records(50))
+        assert reader.seen == [*range(1, 101)]
+
+
+async def test_what_is_left_at_shutdown_is_told_and_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ingestd")
+
+    async def write_and_hang(records: Sequence[Record], step: Step) -> None:
+        step.append(records[0])
+        await step.state.put(COUNTER, "1")
+        await asyncio.Event().wait()
+
+    async with sqlite_backend(tmp_path) as backend:
+        consumers = Consumers(
+            backend.journal, backend.store, [Reader("slow", then=write_and_hang), Reader("well")], died=print, grace=0.2
+        )
+        await consumers.start()
+        await append(backend, make_records(12))
+        assert await consumers.stop(0.1) == {"slow": 12}
+        assert "slow: 12 records left for the next start" in caplog.messages
+        assert await backend.store.begin(0).get(COUNTER) is None
+        assert len(await read_all(backend.journal)) == 12
+        reader = Reader("slow")
+        async with running(backend, reader):
+            pass
+        assert reader.seen == [*range(1, 13)]
+
+
+@pytest.mark.logs(r"deaf: does not end; it is left behind", r"(sour|endless): could not be closed")
+async def test_a_shutdown_waits_for_nobody_for_ever(tmp_path: Path) -> None:
+    let_go = asyncio.Event()
+
+    async def be_deaf(records: Sequence[Record], step: Step) -> None:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    class Sour(Reader):
+        async def close(self) -> None:
+            raise RuntimeError("never")
+
+    class Endless(Reader):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        well = Reader("well")
+        async with running(backend, Reader("deaf", then=be_deaf), Sour("sour"), Endless("endless"), well, patience=0.1):
+            await until(lambda: well.seen == [1])
+        assert well.calls[-1] == "close"
+        let_go.set()
+        await asyncio.sleep(0.05)
+
+
+async def test_a_death_is_told(tmp_path: Path) -> None:
+    class Bug(BaseException):
+        """Nothing a consumer may raise."""
+
+    async def die(records: Sequence[Record], step: Step) -> None:
+        raise Bug
+
+    died: list[tuple[str, BaseException]] = []
+    async with sqlite_backend(tmp_path) as backend:
+        consumers = Consumers(
+            backend.journal, backend.store, [Reader(then=die)], died=lambda *death: died.append(death), backoff=QUICK
+        )
+        await consumers.start()
+        await append(backend, make_records(1))
+        await until(lambda: died)
+        assert died[0][0] == "reader"
+        assert isinstance(died[0][1], Bug)
+        assert await consumers.stop(0.05) == {"reader": 1}
+
+
+class Unreliable(Journal):
+    """A journal that cannot be used every third time."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._calls = 0
+
+    def _fail_every_third_time(self) -> None:
+        self._calls += 1
+        if self._calls % 3 == 1:
+            raise Unavailable("the disk is away")
+
+    async def append(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        self._fail_every_third_time()
+        return await self._journal.append(records, state, cursor)
+
+    async def read(self, after: int, limit: int) -> Sequence[Record]:
+        self._fail_every_third_time()
+        return await self._journal.read(after, limit)
+
+    async def wait(self, after: int) -> None:
+        self._fail_every_third_time()
+        await self._journal.wait(after)
+
+    async def last(self) -> int:
+        return await self._journal.last()
+
+    async def hold(self, name: str, start: Start) -> Cursor:
+        return await self._journal.hold(name, start)
+
+
+@pytest.mark.logs(r"(deriving|journal): the disk is away; it is tried again")
+async def test_a_journal_that_fails_for_a_while_costs_nothing(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        records = make_records(20)
+        await append(backend, records)
+        async with running(backend, Deriving(7, lambda: False), journal=Unreliable(backend.journal)):
+            pass
+        derived = [record.body for record in await read_all(backend.journal) if record.type == "derived"]
+        assert derived == [record.body for record in records]
+        assert await backend.store.begin(0).get(COUNTER) == "20"
+
+
+async def test_two_consumers_of_one_name_are_refused(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        with pytest.raises(ConfigError, match="two consumers named reader"):
+            Consumers(backend.journal, backend.store, [Reader(), Reader()], died=print)

@@ -1,0 +1,212 @@
+"""The public listener in-process: what a caller sees when plugins fail, too much waits, or they go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pluggy
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+
+from ingestd import hookimpl, hookspecs
+from ingestd.config import HttpOptions
+from ingestd.errors import Limited
+from ingestd.events import Event, Principal, Record, Request
+from ingestd.hooks import Hooks
+from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.journal import Journal
+from ingestd.metrics import Metrics
+from ingestd.pipeline import Pipeline
+from ingestd.plugins.session import SessionPlugin
+from ingestd.validation import Validator
+from tests.support.backends import sqlite_daemon
+
+PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
+
+
+class Everyone:
+    """Lets everyone in, as the tenant they name."""
+
+    @hookimpl
+    def authenticate(self, request: Request) -> Principal | None:
+        return Principal(request.bearer() or "shop", "key")
+
+
+class Door(NamedTuple):
+    ingest: Ingest
+    journal: Journal
+    metrics: Metrics
+    port: int
+
+    async def post(self, body: Any = PAGE_VIEW, path: str = "/track", **headers: str) -> HTTPResponse:
+        return await AsyncHTTPClient().fetch(
+            f"http://127.0.0.1:{self.port}{BASE_PATH}{path}",
+            method="POST", body=json.dumps(body), headers=headers, raise_error=False,
+        )  # fmt: skip
+
+    async def records(self) -> list[dict[str, Any]]:
+        records: Sequence[Record] = await self.journal.read(0, 1000)
+        return [record.decode() for record in records]
+
+    def counted(self, outcome: str, key: str = "Page View") -> float | None:
+        return self.metrics.registry.get_sample_value(
+            "ingestd_events_total", {"endpoint": "track", "key": key, "outcome": outcome}
+        )
+
+
+@asynccontextmanager
+async def door(folder: Path, *plugins: object, options: HttpOptions | None = None) -> AsyncIterator[Door]:
+    options = options or HttpOptions()
+    manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
+    manager.add_hookspecs(hookspecs)
+    for plugin in [SessionPlugin(SessionPlugin.Options()), Everyone(), *plugins]:
+        manager.register(plugin, type(plugin).__name__)
+    async with sqlite_daemon(folder) as daemon:
+        metrics = Metrics()
+        pipeline = Pipeline(
+            Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics, max_waiting=options.max_waiting
+        )
+        ingest = Ingest(pipeline, options, metrics)
+        server = HTTPServer(ingest)
+        sock, port = bind_unused_port()
+        server.add_socket(sock)
+        try:
+            yield Door(ingest, daemon.journal, metrics, port)
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+
+class Broken:
+    @hookimpl
+    def enrich(self, event: Event) -> None:
+        raise RuntimeError("the password is hunter2")
+
+
+@pytest.mark.logs("a request to track failed")
+async def test_a_plugin_that_fails_is_a_500_that_tells_nothing_of_the_inside(tmp_path: Path) -> None:
+    async with door(tmp_path, Broken()) as public:
+        answer = await public.post()
+        assert answer.code == 500
+        problem = json.loads(answer.body)
+        assert problem["code"] == "internal_error"
+        assert b"hunter2" not in answer.body
+        assert b"enrich" not in answer.body
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        assert await public.records() == []
+        assert public.counted("failed") == 1
+
+
+class Strict:
+    @hookimpl
+    def enrich(self, event: Event) -> None:
+        raise Limited("Slowly, please.", retry_after=7)
+
+
+async def test_a_plugin_may_answer_the_caller(tmp_path: Path) -> None:
+    async with door(tmp_path, Strict()) as public:
+        answer = await public.post()
+        assert (answer.code, answer.headers["Retry-After"]) == (429, "7")
+        assert answer.headers["Access-Control-Expose-Headers"] == "Retry-After"
+        assert public.counted("limited") == 1
+
+
+class Slow:
+    """Holds events until told to let them go."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.go = asyncio.Event()
+
+    @hookimpl
+    async def enrich(self, event: Event) -> None:
+        self.arrived.set()
+        await self.go.wait()
+
+
+async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=HttpOptions(max_waiting=1)) as public:
+        first = asyncio.ensure_future(public.post())
+        await slow.arrived.wait()
+        second = await public.post()
+        assert (second.code, second.headers["Retry-After"]) == (503, "1")
+        slow.go.set()
+        assert (await first).code == 200
+        assert (await public.post()).code == 200
+        assert len(await public.records()) == 2
+        assert public.counted("unavailable") == 1
+
+
+async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored_whole(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow) as public:
+        body = json.dumps(PAGE_VIEW).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", public.port)
+        writer.write(
+            b"POST %b/track HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (BASE_PATH.encode(), len(body))
+        )
+        writer.write(body)
+        await slow.arrived.wait()
+        writer.close()
+        slow.go.set()
+        while not await public.records():  # noqa: ASYNC110 - nobody tells when the answer to nobody is done
+            await asyncio.sleep(0.01)
+        assert [record["key"] for record in await public.records()] == ["Page View"]
+        assert public.ingest.active == set()
+
+
+async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path) -> None:
+    async with door(tmp_path) as public:
+        _, writer = await asyncio.open_connection("127.0.0.1", public.port)
+        writer.write(b"POST %b/track HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % BASE_PATH.encode())
+        await writer.drain()
+        while not public.ingest.active:  # noqa: ASYNC110 - the server has no reason to tell
+            await asyncio.sleep(0.01)
+        writer.close()
+        while public.ingest.active:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await public.records() == []
+
+
+async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow) as public:
+        answer = asyncio.ensure_future(public.post())
+        await slow.arrived.wait()
+        drained = asyncio.ensure_future(public.ingest.drain(30))
+        await asyncio.sleep(0)
+        slow.go.set()
+        assert (await answer).headers["Connection"] == "close"
+        assert await drained == 0
+
+
+async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow) as public:
+        answer = asyncio.ensure_future(public.post())
+        await slow.arrived.wait()
+        assert await public.ingest.drain(0) == 1
+        slow.go.set()
+        assert (await answer).code == 200
+
+
+async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_answered_alike(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow) as public:
+        bodies = [{**PAGE_VIEW, "messageId": "m", "anonymousId": f"visitor {number}"} for number in range(5)]
+        answers = [asyncio.ensure_future(public.post(body)) for body in bodies]
+        await slow.arrived.wait()
+        slow.go.set()
+        done = [await answer for answer in answers]
+        assert [answer.code for answer in done] == [200] * 5
+        assert len({answer.body for answer in done}) == 1
+        assert len(await public.records()) == 1
+        assert (public.counted("accepted"), public.counted("duplicate")) == (1, 4)

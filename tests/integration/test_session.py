@@ -1,0 +1,215 @@
+"""Sessions on the real SQLite back end, compared with a model of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Literal, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.config import Duration
+from ingestd.events import Endpoint, Event, Session, new_id
+from ingestd.plugins.session import SessionPlugin
+from ingestd.store import Store
+from tests.support.backends import sqlite_backend
+
+IDLE = 1_800_000
+START = 4_000_000_000_000  # far ahead of the real time, which must not matter
+SUPPLIED = [str(UUID(int=number << 100 | 0xABC)) for number in range(1, 4)]
+
+half_an_hour = SessionPlugin(SessionPlugin.Options())
+
+
+async def resolve(
+    store: Store,
+    now: int,
+    *,
+    plugin: SessionPlugin = half_an_hour,
+    visitor: str = "v",
+    tenant: str = "shop",
+    endpoint: Endpoint = Endpoint.TRACK,
+    supplied: str | None = None,
+    timestamp: int | None = None,
+) -> Session:
+    """One event or identify request: its session, made durable."""
+    event = Event(
+        id=new_id(),
+        type="identify" if endpoint is Endpoint.IDENTIFY else "event",
+        tenant=tenant,
+        endpoint=endpoint,
+        received_at=now,
+        timestamp=now if timestamp is None else timestamp,
+        key=None if endpoint is Endpoint.IDENTIFY else "Page View",
+        data={},
+        traits={},
+        anonymous_id=visitor,
+        user_id=None,
+        session_id=supplied,
+        session_is_new=False,
+        dispatch_id=None,
+        message_id=None,
+        context={},
+        extra={},
+    )
+    state = store.begin(now)
+    session = await plugin.resolve_session(event, state)
+    await store.commit(state)
+    return session
+
+
+class Visit(NamedTuple):
+    """One request of a visitor, `pause` milliseconds after the one before it."""
+
+    pause: int
+    visitor: tuple[str, str]
+    endpoint: Endpoint
+    supplied: str | None
+
+
+class Model:
+    """The contract in plain Python: each visitor's current session and its last activity."""
+
+    def __init__(self) -> None:
+        self.current: dict[tuple[str, str], tuple[str, int]] = {}
+        self.seen: set[str] = set()
+
+    def check(self, visit: Visit, now: int, session: Session) -> None:
+        """Compare an answer with what it has to be, and remember it."""
+        present, last = self.current.get(visit.visitor, (None, 0))
+        if present is not None and now - last > IDLE:
+            present = None
+        if visit.supplied is None:
+            if present is None:
+                assert session.is_new
+                assert UUID(session.session_id).version == 4
+                assert session.session_id not in self.seen
+            else:
+                assert session == (present, False)
+            self.current[visit.visitor] = session.session_id, now
+        else:
+            supplied = visit.supplied.lower()
+            if visit.endpoint is Endpoint.CUSTOMER_EVENTS:
+                assert session == (supplied, False)
+                if present == supplied:
+                    self.current[visit.visitor] = supplied, now
+            else:
+                assert session == (supplied, present != supplied)
+                self.current[visit.visitor] = supplied, now
+        self.seen.add(session.session_id)
+
+
+visits = st.builds(
+    Visit,
+    pause=st.one_of(st.sampled_from([0, 1, IDLE // 2, IDLE - 1, IDLE, IDLE + 1, 3 * IDLE]), st.integers(0, 2 * IDLE)),
+    visitor=st.sampled_from([("shop", "v"), ("shop", "w"), ("other", "v")]),
+    endpoint=st.sampled_from(Endpoint),
+    supplied=st.one_of(st.none(), st.sampled_from(SUPPLIED), st.sampled_from(SUPPLIED).map(str.upper)),
+)
+steps = st.lists(st.one_of(visits, visits, visits, visits, visits, st.just("reopen")), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_any_visits_get_the_sessions_the_contract_says(steps: list[Visit | Literal["reopen"]]) -> None:
+    async def run(folder: Path) -> None:
+        model, now = Model(), START
+        async with AsyncExitStack() as stack:
+            backend = await stack.enter_async_context(sqlite_backend(folder))
+            for step in steps:
+                if isinstance(step, str):
+                    await stack.aclose()
+                    backend = await stack.enter_async_context(sqlite_backend(folder))
+                    continue
+                now += step.pause
+                tenant, visitor = step.visitor
+                session = await resolve(
+                    backend.store, now, tenant=tenant, visitor=visitor, endpoint=step.endpoint, supplied=step.supplied
+                )
+                model.check(step, now, session)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+async def test_simultaneous_first_events_get_one_session(tmp_path: Path, endpoint: Endpoint) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        for now in START, START + IDLE + 1:
+            sessions = await asyncio.gather(*(resolve(backend.store, now, endpoint=endpoint) for _ in range(12)))
+            assert len({session.session_id for session in sessions}) == 1
+            assert sum(session.is_new for session in sessions) == 1
+
+
+async def test_simultaneous_first_events_of_many_visitors_get_a_session_each(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        visitors = [f"v{number % 10}" for number in range(60)]
+        sessions = await asyncio.gather(*(resolve(backend.store, START, visitor=visitor) for visitor in visitors))
+        assert len({session.session_id for session in sessions}) == 10
+        assert len(set(zip(visitors, (session.session_id for session in sessions), strict=True))) == 10
+        assert sum(session.is_new for session in sessions) == 10
+
+
+async def test_of_simultaneous_requests_with_the_same_session_one_starts_it(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        sessions = await asyncio.gather(*(resolve(backend.store, START, supplied=SUPPLIED[0]) for _ in range(12)))
+        assert {session.session_id for session in sessions} == {SUPPLIED[0]}
+        assert sum(session.is_new for session in sessions) == 1
+
+
+async def test_a_session_lives_for_exactly_the_idle_time(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        first = await resolve(backend.store, START)
+        assert await resolve(backend.store, START + IDLE) == (first.session_id, False)
+        assert (await resolve(backend.store, START + 2 * IDLE + 1)).is_new
+
+
+async def test_the_idle_time_is_configurable(tmp_path: Path) -> None:
+    short = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("1s")))
+    async with sqlite_backend(tmp_path) as backend:
+        first = await resolve(backend.store, START, plugin=short)
+        assert await resolve(backend.store, START + 1000, plugin=short) == (first.session_id, False)
+        assert (await resolve(backend.store, START + 2001, plugin=short)).is_new
+
+
+async def test_timestamps_do_not_matter(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        first = await resolve(backend.store, START, timestamp=START - 10 * IDLE)
+        assert await resolve(backend.store, START + 1, timestamp=START - 5 * IDLE) == (first.session_id, False)
+        assert await resolve(backend.store, START + 1 + IDLE, timestamp=0) == (first.session_id, False)
+
+
+async def test_a_clock_set_back_shortens_no_session(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        first = await resolve(backend.store, START)
+        for endpoint, supplied in [
+            (Endpoint.TRACK, None),
+            (Endpoint.TRACK, first.session_id),
+            (Endpoint.CUSTOMER_EVENTS, first.session_id),
+        ]:
+            session = await resolve(backend.store, START - IDLE, endpoint=endpoint, supplied=supplied)
+            assert session == (first.session_id, False)
+        assert await resolve(backend.store, START + IDLE) == (first.session_id, False)
+
+
+async def test_a_late_callback_does_not_replace_or_prolong_the_live_session(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        old, live = str(uuid4()), await resolve(backend.store, START)
+        callback = await resolve(backend.store, START + IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=old.upper())
+        assert callback == (old, False)
+        assert await resolve(backend.store, START + IDLE) == (live.session_id, False)
+        await resolve(backend.store, START + 2 * IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=old)
+        assert (await resolve(backend.store, START + 2 * IDLE + 1)).is_new
+
+
+async def test_tenants_and_visitors_never_share_a_session(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        who = [("shop", "v"), ("shop", "w"), ("sho", "pv"), ("shopv", ""), ("other", "v"), ("3:a", "b"), ("3", ":ab")]
+        sessions = [await resolve(backend.store, START, tenant=tenant, visitor=visitor) for tenant, visitor in who]
+        assert all(session.is_new for session in sessions)
+        assert len({session.session_id for session in sessions}) == len(who)

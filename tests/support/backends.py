@@ -1,0 +1,57 @@
+"""The SQLite back end, opened as the daemon opens it, and as much of a daemon as plugins get to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from ingestd.hookspecs import BackendFactory
+from ingestd.plugins.stores.sqlite import SqlitePlugin
+from ingestd.store import Backend
+
+__all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
+
+
+class PluginDaemon:
+    """What plugins get of a daemon (`ingestd.hookspecs.Daemon`)."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.store = backend.store
+        self.journal = backend.journal
+        self.registry = CollectorRegistry()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        self.tasks.append(asyncio.create_task(work, name=name))
+
+
+@asynccontextmanager
+async def sqlite_backend(folder: Path, *, serving: bool = True) -> AsyncIterator[Backend]:
+    """The back end on the file `ingestd.db` of the folder (absolute): for the daemon, or for a command."""
+    factories: dict[str, BackendFactory] = {}
+    SqlitePlugin().register_stores(factories.__setitem__)
+    backend = factories["sqlite"](f"sqlite://{folder / 'ingestd.db'}", folder)
+    await backend.open(serving=serving)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def sqlite_daemon(folder: Path, *, serving: bool = True) -> AsyncIterator[PluginDaemon]:
+    """A daemon on that back end; at its end it cancels the tasks it watches, and fails if one of them did."""
+    async with sqlite_backend(folder, serving=serving) as backend:
+        daemon = PluginDaemon(backend)
+        try:
+            yield daemon
+        finally:
+            for task in daemon.tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*daemon.tasks, return_exceptions=True):
+                assert isinstance(ended, asyncio.CancelledError), ended

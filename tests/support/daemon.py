@@ -1,0 +1,237 @@
+"""The installed `ingestd` command, run as its users run it: a subprocess, a configuration, real sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
+
+INGESTD = str(Path(sys.executable).with_name("ingestd"))
+BASE = "/api/v1/analytics"
+PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One HTTP answer; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Key:
+    id: str
+    secret: str = ""
+
+
+def sign(secret: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def run_ingestd(
+    *arguments: str, config: Path | None = None, timeout: float = PATIENCE
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    place = ["--config", str(config)] if config is not None else []
+    return subprocess.run(
+        [INGESTD, *arguments, *place], capture_output=True, text=True, timeout=timeout, check=False
+    )  # fmt: skip
+
+
+class Daemon:
+    """A running `ingestd serve`. Its log goes on in `log`, a line each."""
+
+    def __init__(
+        self,
+        config: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+        command: str = INGESTD,
+    ) -> None:
+        self.log: list[str] = []
+        self._process = subprocess.Popen(
+            [*prefix, command, "serve", "--config", str(config)],
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+        )
+        assert self._process.stderr is not None
+        self._stderr = self._process.stderr
+        self._rest = b""
+        self.port = int(self._wait_for_line(r"listening for events on http://.*:(\d+)$")[1])
+        # The operators' listener opens first, so its line is there already.
+        self.ops_port = int(self._wait_for_line(r"listening for operators on http://.*:(\d+)$")[1])
+        self._wait_for_line("ready: ")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _wait_for_line(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            for line in self.log:
+                match = re.search(pattern, line)
+                if match is not None:
+                    return match
+            assert time.monotonic() < deadline, f"no {pattern!r} in the log:\n" + "\n".join(self.log)
+            if not self.read_log(1.0) and self._process.poll() is not None:
+                raise AssertionError(f"exit {self._process.returncode}:\n" + "\n".join(self.log))
+
+    def read_log(self, patience: float = 0.0) -> bool:
+        """Take in what the daemon has logged; returns whether anything new came."""
+        came = False
+        while select.select([self._stderr], [], [], 0.0 if came else patience)[0]:
+            chunk = os.read(self._stderr.fileno(), 65536)
+            if not chunk:
+                return came
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            self.log += [line.decode() for line in lines]
+            came = True
+        return came
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        timeout: float = PATIENCE,
+    ) -> Reply:
+        """One request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, key: str | None, **headers: str) -> Reply:
+        """Post a JSON body, or raw bytes, with a public key."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if key is not None:
+            named["Authorization"] = f"Bearer {key}"
+        return self.request("POST", BASE + path, raw, named)
+
+    def post_signed(self, body: Any, key: Key, **headers: str) -> Reply:
+        """Post to /customer-events, signed over the raw body."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.post("/customer-events", raw, key.id, **{"x_signature": sign(key.secret, raw), **headers})
+
+    def ops(self, path: str) -> Reply:
+        return self.request("GET", path, port=self.ops_port)
+
+    def metric(self, line: str) -> float:
+        """The value of one sample, named as Prometheus shows it; 0 if it is not there yet."""
+        for shown in self.ops("/metrics").body.decode().splitlines():
+            name, _, value = shown.rpartition(" ")
+            if name == line:
+                return float(value)
+        return 0.0
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+        self._stderr.close()
+
+    def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end, which someone else has ordered; returns the exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self._process.poll() is None and time.monotonic() < deadline:
+            self.read_log(0.1)
+        code = self._process.wait(0.1)
+        self.read_log()
+        self._stderr.close()
+        return code
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+
+@dataclass
+class Shop:
+    """A folder with a configuration, keys for one tenant, and a `jsonl` sink named archive."""
+
+    folder: Path
+    tables: dict[str, str] = field(default_factory=dict)
+    """Further TOML by section name, put under the section's header."""
+    tenant: str = "shop"
+
+    def __post_init__(self) -> None:
+        self.config = self.folder / "ingestd.toml"
+        self.archive = self.folder / "archive.jsonl"
+        self.database = self.folder / "ingestd.db"
+        sections = {
+            "http": 'listen = "127.0.0.1:0"',
+            "ops": 'listen = "127.0.0.1:0"',
+            "store": 'url = "sqlite:ingestd.db"',
+            "sinks.archive": 'type = "jsonl"\npath = "archive.jsonl"',
+        }
+        for name, lines in self.tables.items():
+            sections[name] = f"{sections.get(name, '')}\n{lines}".strip()
+        self.config.write_text("".join(f"[{name}]\n{lines}\n" for name, lines in sections.items()))
+        self.public = self.create_key("public", self.tenant)
+        self.server = self.create_key("server", self.tenant)
+
+    def command(self, *arguments: str) -> str:
+        """Run a command that must succeed, and return what it printed."""
+        done = run_ingestd(*arguments, config=self.config)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def create_key(self, kind: str, tenant: str, *, grants: bool = True) -> Key:
+        extra = ["--app", "CRM", "--permission", "ADMIN"] if kind == "server" and grants else []
+        printed = json.loads(self.command("keys", "create", "--kind", kind, "--tenant", tenant, "--json", *extra))
+        return Key(printed["id"], printed.get("secret", ""))
+
+    @contextmanager
+    def serve(self) -> Iterator[Daemon]:
+        """The daemon, stopped with SIGTERM at the end, which must exit 0."""
+        with Daemon(self.config) as daemon:
+            yield daemon
+            assert daemon.terminate() == 0, "\n".join(daemon.log)
+
+    def exported(self, *arguments: str) -> list[dict[str, Any]]:
+        """The journal's records."""
+        return [json.loads(line) for line in self.command("events", "export", *arguments).splitlines()]
+
+    def archived(self) -> list[dict[str, Any]]:
+        """The archive's records, whole lines only (it may be being written)."""
+        if not self.archive.exists():
+            return []
+        *lines, _ = self.archive.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines]

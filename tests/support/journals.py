@@ -1,0 +1,62 @@
+"""Records into a journal, consumers on it, and waiting for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from ingestd import times
+from ingestd.consumer import Consumer
+from ingestd.consumers import Backoff, Consumers, ConsumerStatus
+from ingestd.events import Record
+from ingestd.journal import Journal
+from ingestd.store import Backend
+
+__all__ = ["QUICK", "append", "read_all", "running", "until"]
+
+QUICK = Backoff(initial=0.001, maximum=0.01)
+
+
+async def append(backend: Backend, records: Sequence[Record]) -> int:
+    """Append records as the pipeline does; returns the position of the last."""
+    return await backend.journal.append(records, backend.store.begin(times.now()))
+
+
+async def read_all(journal: Journal) -> list[Record]:
+    return list(await journal.read(0, 1_000_000))
+
+
+async def until(condition: Callable[[], object], patience: float = 10.0) -> None:
+    """Wait until a condition holds, which it must within `patience` seconds."""
+    deadline = asyncio.get_running_loop().time() + patience
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it does not come"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(
+    backend: Backend,
+    *consumers: Consumer,
+    journal: Journal | None = None,
+    now: Callable[[], int] = times.now,
+    patience: float = 10.0,
+) -> AsyncIterator[Sequence[ConsumerStatus]]:
+    """Consumers at work. At the end they catch up within `patience`; none of their tasks may have died."""
+    died: list[tuple[str, BaseException]] = []
+    runtime = Consumers(
+        journal or backend.journal,
+        backend.store,
+        consumers,
+        died=lambda *death: died.append(death),
+        now=now,
+        backoff=QUICK,
+        grace=0.2,
+    )
+    await runtime.start()
+    try:
+        yield runtime.statuses
+    finally:
+        await runtime.stop(patience)
+    assert not died

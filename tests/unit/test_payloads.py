@@ -1,0 +1,64 @@
+"""Payloads as shops send them, judged by the validator, by `jsonschema` and by the contract's table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.errors import BadRequest, SchemaViolation
+from ingestd.validation import Validator
+from tests.support.event_keys import KEYS, wrong_places
+from tests.support.reference import Reference
+
+PAYLOADS = Path(__file__).parents[1] / "data" / "payloads"
+SHARED = Path(__file__).parents[2].parent / "shared" / "payloads"
+
+
+def shared_payloads() -> list[Any]:
+    """Payloads beside the checkout, where there are any: an event key and its `data` a line."""
+    cases = []
+    for file in sorted(SHARED.glob("*.jsonl")):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            payload = json.loads(line)
+            cases.append(pytest.param(payload["event"], payload["properties"], id=f"{file.name}:{number}"))
+    return cases
+
+
+def violations(validator: Validator, key: str, data: Any) -> list[SchemaViolation]:
+    try:
+        validator.event({"key": key, "anonymousId": "visitor-1", "data": data})
+    except BadRequest as error:
+        return list(error.errors)
+    return []
+
+
+@pytest.fixture(scope="module")
+def validator() -> Validator:
+    return Validator.load()
+
+
+def test_there_is_a_payload_for_each_key() -> None:
+    assert {file.stem for file in PAYLOADS.glob("*.json")} == {key.lower().replace(" ", "_") for key in KEYS}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_realistic_payload_is_valid(validator: Validator, key: str) -> None:
+    file = PAYLOADS / f"{key.lower().replace(' ', '_')}.json"
+    data = json.loads(file.read_text(encoding="utf-8"))
+    assert violations(validator, key, data) == []
+    assert wrong_places(key, data) == set()
+
+
+# Outside the folder they are in, these cases are not collected at all.
+if SHARED.is_dir():
+
+    @pytest.mark.parametrize(("key", "data"), shared_payloads())
+    def test_a_payload_from_the_wild_is_valid_or_told_exactly_where_it_is_not(
+        validator: Validator, key: str, data: dict[str, Any]
+    ) -> None:
+        pointers = {violation.pointer for violation in violations(validator, key, data)}
+        assert pointers == wrong_places(key, data)
+        assert pointers == Reference().data(key, {"data": data})

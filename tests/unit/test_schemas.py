@@ -1,0 +1,149 @@
+"""The schema files: one for each event key callers were promised, described, and nothing stricter than promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import pytest
+
+from ingestd.errors import BadRequest
+from ingestd.validation import Validator
+from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
+
+SCHEMAS = files("ingestd.schemas")
+VALUES: dict[str, list[Any]] = {
+    "string": ["text", ""],
+    "number": [0, -1.5, 10**30],
+    "array": [[], [1]],
+    "object": [{}],
+    "rest": [None, True],
+}
+EVERY_FIELD = set(" ".join(KNOWN_FIELDS.values()).replace("products:", "products").split())
+
+
+def schema_files() -> list[Traversable]:
+    folders = [SCHEMAS, SCHEMAS / "definitions"]
+    return [entry for folder in folders for entry in folder.iterdir() if entry.name.endswith(".json")]
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes(inner)
+
+
+def test_each_event_key_has_a_file_and_each_file_a_key() -> None:
+    titles = {entry.name: json.loads(entry.read_text(encoding="utf-8"))["title"] for entry in schema_files()}
+    events = {entry.name: titles[entry.name] for entry in SCHEMAS.iterdir() if entry.name.endswith(".json")}
+    assert events == {f"{key.lower().replace(' ', '_')}.json": key for key in KEYS}
+    assert len(KEYS) == 33
+
+
+def test_the_validator_knows_the_keys_and_where_they_come_from() -> None:
+    validator = Validator.load()
+    assert validator.keys == set(KEYS)
+    assert {schema.key for schema in validator.schemas} == set(KEYS)
+    for schema in validator.schemas:
+        assert schema.builtin
+        assert schema.description.startswith("Sent when ")
+        assert (SCHEMAS / schema.file).is_file()
+
+
+@pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)
+def test_a_file_describes_itself_and_every_field(entry: Traversable) -> None:
+    schema = json.loads(entry.read_text(encoding="utf-8"))
+    assert schema["title"]
+    assert schema["description"]
+    for node in nodes(schema):
+        for name, field in node.get("properties", {}).items():
+            assert field.get("description"), name
+
+
+@pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)
+def test_nothing_is_stricter_than_promised(entry: Traversable) -> None:
+    """Types only; the three identifiers with a bound or a form, and three required fields, are in the envelopes."""
+    schema = json.loads(entry.read_text(encoding="utf-8"))
+    if entry.name == "envelope.json":
+        assert schema.pop("required") == ["anonymousId"]
+        for name, keywords in {
+            "anonymousId": {"minLength": 1, "maxLength": 512},
+            "messageId": {"minLength": 1, "maxLength": 128},
+        }.items():
+            field = schema["properties"][name]
+            assert {keyword: field.pop(keyword) for keyword in keywords} == keywords
+        del schema["properties"]["sessionId"]
+    if entry.name == "event.json":
+        assert sorted(schema.pop("required")) == ["data", "key"]
+    allowed = {"$schema", "$id", "$ref", "title", "description", "type", "properties", "items"}
+
+    def check(node: dict[str, Any]) -> None:
+        assert node.keys() <= allowed
+        for inner in [*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])]:
+            check(inner)
+
+    check(schema)
+
+
+def fields() -> Iterator[tuple[str, str, str]]:
+    for key in KEYS:
+        own, _, inner = KNOWN_FIELDS.get(key, "").partition("products:")
+        yield from ((key, "/data", field) for field in own.split())
+        yield from ((key, "/data/products/0", field) for field in inner.split())
+
+
+def faults(validator: Validator, key: str, data: Any) -> set[str]:
+    try:
+        validator.event({"key": key, "anonymousId": "a", "data": data})
+    except BadRequest as error:
+        return {violation.pointer for violation in error.errors}
+    return set()
+
+
+@pytest.fixture(scope="module")
+def validator() -> Validator:
+    return Validator.load()
+
+
+@pytest.mark.parametrize(("key", "place", "field"), list(fields()))
+def test_a_known_field_takes_its_type_and_no_other(validator: Validator, key: str, place: str, field: str) -> None:
+    wanted = wanted_type(key, field)
+    for kind, values in VALUES.items():
+        for value in values:
+            data = {field: value} if place == "/data" else {"products": [{field: value}]}
+            assert faults(validator, key, data) == (set() if kind == wanted else {f"{place}/{field}"})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_further_fields_pass_whatever_they_hold(validator: Validator, key: str) -> None:
+    known = set(KNOWN_FIELDS.get(key, "").replace("products:", "products").split())
+    if key == "Product List Filtered":
+        known |= {"filters", "sorts"}
+    names = {*EVERY_FIELD, "filters", "sorts", "Order Id", ""} - known
+    for values in VALUES.values():
+        for value in values:
+            assert faults(validator, key, dict.fromkeys(names, value)) == set()
+
+
+@pytest.mark.parametrize("name", ["filters", "sorts"])
+def test_filters_and_sorts_have_a_type_and_any_value(validator: Validator, name: str) -> None:
+    key = "Product List Filtered"
+    for values in VALUES.values():
+        for value in values:
+            assert faults(validator, key, {name: [{"type": "price", "value": value}]}) == set()
+            if not isinstance(value, str):
+                assert faults(validator, key, {name: [{"type": value}]}) == {f"/data/{name}/0/type"}
+            if not isinstance(value, dict):
+                assert faults(validator, key, {name: [{}, value]}) == {f"/data/{name}/1"}
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if "products" in KNOWN_FIELDS.get(key, "")])
+def test_products_is_an_array_of_objects(validator: Validator, key: str) -> None:
+    assert faults(validator, key, {"products": []}) == set()
+    assert faults(validator, key, {"products": {}}) == {"/data/products"}
+    assert faults(validator, key, {"products": None}) == {"/data/products"}
+    assert faults(validator, key, {"products": [{}, "p-1", None]}) == {"/data/products/1", "/data/products/2"}
