@@ -208,7 +208,7 @@ def read_options(type_: type[_O], table: Mapping[str, Any], *, path: str, source
         if name not in fields:
             raise _unknown(source, f"{path}.{name}", [f"{path}.{known}" for known in fields])
         wanted, where = types[name], f"{path}.{name}"
-        several = get_args(wanted)[0] if get_origin(wanted) is tuple else None
+        several: Any = get_args(wanted)[0] if get_origin(wanted) is tuple else None
         if _is_options(wanted) and isinstance(value, dict):
             values[name] = read_options(wanted, value, path=where, source=source, base=base)
         elif _is_options(several) and isinstance(value, list) and all(isinstance(each, dict) for each in value):

@@ -41,7 +41,7 @@ class Backoff(NamedTuple):
 
     def pause(self, failures: int) -> float:
         """The pause after so many failures in a row (from 1)."""
-        limit = self.initial * 2.0 ** min(failures - 1, 60)  # a greater power would not fit a float for ever
+        limit = self.initial * 2.0 ** min(failures - 1, 60)  # 2.0 ** 1024 overflows
         return self.jitter() * min(self.maximum, limit)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +11,7 @@ import msgspec
 
 from .times import format_time
 
-__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session", "new_id"]
+__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint(Enum):
@@ -149,12 +147,3 @@ class Record(NamedTuple):
         """The JSON object as Python values."""
         value: dict[str, Any] = msgspec.json.decode(self.body)
         return value
-
-
-def new_id() -> str:
-    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 of their fraction, 62 random ones."""
-    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
-    fraction = (nanoseconds << 12) // 1_000_000
-    tail = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-    text = f"{milliseconds:012x}7{fraction:03x}{tail:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -132,7 +132,7 @@ async def _first(chain: Sequence[_Call], hook: str, *arguments: Any) -> Any:
     for plugin, function in chain:
         try:
             answer = function(*arguments)
-            if answer is not None and inspect.isawaitable(answer):
+            if hasattr(answer, "__await__"):
                 answer = await answer
         except Refused:
             raise
@@ -147,7 +147,7 @@ async def _all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
     for plugin, function in chain:
         try:
             answer = function(*arguments)
-            if answer is not None and inspect.isawaitable(answer):
+            if hasattr(answer, "__await__"):
                 await answer
         except (Refused, ConfigError):
             raise

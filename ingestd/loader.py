@@ -158,7 +158,8 @@ def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
             manager.register(plugin.instance, plugin.name)
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
-            raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {error}") from error
+            reason = "; ".join(str(error).splitlines())  # the last line of a log says it all
+            raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {reason}") from error
         if not manager.get_hookcallers(plugin.instance):
             raise ConfigError(
                 f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): implements no hook;"

@@ -15,8 +15,9 @@ from typing import Any
 from . import times
 from .answers import Answer, problem, success
 from .errors import Failed, Forbidden, Refused, Unauthorized, Unavailable
-from .events import Endpoint, Event, Principal, Request, Session, new_id
+from .events import Endpoint, Event, Principal, Request, Session
 from .hooks import Hooks
+from .ids import time_uuid
 from .journal import Journal
 from .metrics import Metrics
 from .outcomes import Outcome
@@ -159,7 +160,7 @@ def _read_event(request: Request, principal: Principal, body: Mapping[str, Any])
         # An identify request may tell it, but nothing else under that name is refused there.
         del extra["dispatchId"]
     return Event(
-        id=new_id(),
+        id=time_uuid(),
         type="event" if is_event else "identify",
         tenant=principal.tenant,
         endpoint=endpoint,

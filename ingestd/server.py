@@ -20,7 +20,7 @@ from .config import Address, Config
 from .consumers import Consumers
 from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
 from .errors import ConfigError, IngestdError
-from .http.app import Ingest
+from .http.app import Ingest, IngestServer
 from .http.ops import make_ops_app
 from .journal import Journal
 from .loader import Plugins
@@ -167,7 +167,7 @@ class Server:
             _listen(ops, config.ops.listen, "operators")
             stack.push_async_callback(ops.close_all_connections)
             stack.callback(ops.stop)
-            public = HTTPServer(ingest)
+            public = IngestServer(ingest)
             _listen(public, config.http.listen, "events")
             stack.push_async_callback(self._drain, public, ingest)
             log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))

@@ -128,8 +128,8 @@ async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: 
         key = keys.get(normal_id(given))
         if key is None:
             near = difflib.get_close_matches(given, keys, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`ingestd keys list` shows them all"
-            raise CommandError(f"there is no key {given}; {hint}")
+            hint = f"did you mean {_short(keys[near[0]])}?" if near else "`ingestd keys list` shows them all"
+            raise CommandError(f"there is no such key; {hint}")
         if key.declared:
             raise CommandError(f"this key is declared in the configuration; {cure}")
         changed[:] = [change(key)]
@@ -176,6 +176,11 @@ def _check_label(label: str) -> str:
     if len(label) > 200 or not label.isprintable():
         raise ValueError("a label is at most 200 printable characters")
     return label
+
+
+def _short(key: Key) -> str:
+    """Enough to find it in the list: errors are logged, and a key is never logged whole."""
+    return f"{key.id[:13]}… ({key.kind}, {key.tenant})"
 
 
 def _state(key: Key) -> str:

@@ -23,7 +23,7 @@ from .key_registry import Key, KeyRegistry, change_keys, check_name, is_uuid, no
 __all__ = ["DeclaredKey", "KeysPlugin"]
 
 
-class DeclaredKey(BaseOptions, forbid_unknown_fields=True):
+class DeclaredKey(BaseOptions):
     """A `[[plugins.keys.declared]]` of the configuration."""
 
     id: str

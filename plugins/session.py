@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from ingestd import hookimpl
 from ingestd.config import Duration
 from ingestd.config import Options as BaseOptions
 from ingestd.events import Endpoint, Event, Session
+from ingestd.ids import random_uuid
 from ingestd.store import State, state_key
 
 __all__ = ["SessionPlugin"]
@@ -26,7 +25,7 @@ class SessionPlugin:
     async def resolve_session(self, event: Event, state: State) -> Session:
         key = state_key("session", event.tenant, event.anonymous_id)
         if event.session_id is None:
-            return Session(*await state.renew(key, str(uuid4()), self._idle))
+            return Session(*await state.renew(key, random_uuid(), self._idle))
         supplied = event.session_id.lower()
         if event.endpoint is Endpoint.CUSTOMER_EVENTS:
             # A late payment callback must not replace the live session: it only keeps alive the current one.

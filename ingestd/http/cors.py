@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = ["Cors"]
 
 _PREFLIGHT_SECONDS = "7200"  # the longest Chrome keeps
+
+_ANYONE = (("Access-Control-Allow-Origin", "*"),)
 
 
 class Cors:
@@ -17,11 +19,12 @@ class Cors:
         self._origins = frozenset(origins)
         self._headers = ", ".join(["authorization", "content-type", *(name.lower() for name in headers)])
 
-    def headers(self, origin: str | None) -> list[tuple[str, str]]:
-        """For any answer to a request with that `Origin`."""
+    def headers(self, request: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+        """For any answer to a request with these headers."""
         if self._any:
-            return [("Access-Control-Allow-Origin", "*")]
-        if origin in self._origins and origin is not None:
+            return _ANYONE
+        origin = request.get("Origin")
+        if origin is not None and origin in self._origins:
             return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]
         return [("Vary", "Origin")]
 

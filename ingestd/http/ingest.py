@@ -78,7 +78,7 @@ class Exchange(HTTPMessageDelegate):
         elif self._size > self._ingest.max_body:
             self._refuse_size()
         else:
-            task = asyncio.ensure_future(self._handle(endpoint))
+            task = asyncio.get_running_loop().create_task(self._handle(endpoint))
             task.add_done_callback(self._handled)
 
     def on_connection_close(self) -> None:
@@ -118,27 +118,27 @@ class Exchange(HTTPMessageDelegate):
     def _preflight(self) -> None:
         headers = self._base_headers()
         for name, value in self._ingest.cors.preflight():
-            headers.add(name, value)
-        headers.add("Allow", _ALLOW)
+            headers[name] = value
+        headers["Allow"] = _ALLOW
         self._send(204, headers, None)
 
     def _write(self, answer: Answer) -> None:
         headers = self._base_headers()
-        headers.add("Content-Type", answer.content_type)
-        headers.add("Content-Length", str(len(answer.body)))
+        headers["Content-Type"] = answer.content_type
+        headers["Content-Length"] = str(len(answer.body))
         if answer.retry_after is not None:
-            headers.add("Retry-After", str(answer.retry_after))
-            headers.add("Access-Control-Expose-Headers", "Retry-After")
+            headers["Retry-After"] = str(answer.retry_after)
+            headers["Access-Control-Expose-Headers"] = "Retry-After"
         if answer.allow is not None:
-            headers.add("Allow", answer.allow)
+            headers["Allow"] = answer.allow
         self._send(answer.status, headers, None if self._method == "HEAD" else answer.body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
-        for name, value in self._ingest.cors.headers(self._headers.get("Origin")):
-            headers.add(name, value)
+        for name, value in self._ingest.cors.headers(self._headers):
+            headers[name] = value
         if self._ingest.draining:
-            headers.add("Connection", "close")
+            headers["Connection"] = "close"
         return headers
 
     def _send(self, status: int, headers: HTTPHeaders, body: bytes | None) -> None:

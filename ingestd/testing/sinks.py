@@ -20,7 +20,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..events import Record, new_id
+from ..events import Record
+from ..ids import time_uuid
 from ..sink import Sink
 
 __all__ = ["SinkContract", "make_records"]
@@ -32,7 +33,7 @@ def make_records(count: int, **members: Any) -> list[Record]:
     for number in range(1, count + 1):
         at = 1_795_233_906_000 + number
         value = {
-            "id": new_id(),
+            "id": time_uuid(),
             "type": "event",
             "tenant": "shop",
             "endpoint": "track",

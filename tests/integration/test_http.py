@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pluggy
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
-from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from ingestd import hookimpl, hookspecs
@@ -20,7 +19,7 @@ from ingestd.config import HttpOptions
 from ingestd.errors import Limited
 from ingestd.events import Event, Principal, Record, Request
 from ingestd.hooks import Hooks
-from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.app import BASE_PATH, Ingest, IngestServer
 from ingestd.journal import Journal
 from ingestd.metrics import Metrics
 from ingestd.pipeline import Pipeline
@@ -74,7 +73,7 @@ async def door(folder: Path, *plugins: object, options: HttpOptions | None = Non
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics, max_waiting=options.max_waiting
         )
         ingest = Ingest(pipeline, options, metrics)
-        server = HTTPServer(ingest)
+        server = IngestServer(ingest)
         sock, port = bind_unused_port()
         server.add_socket(sock)
         try:

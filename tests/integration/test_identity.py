@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.events import Endpoint, Event, new_id
+from ingestd.events import Endpoint, Event
+from ingestd.ids import time_uuid
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
 from ingestd.store import Store
 from tests.support.backends import sqlite_backend, sqlite_daemon
@@ -28,7 +29,7 @@ Traits = dict[str, tuple[int, Any]]  # when each was received, and its value
 def request(visitor: Who, user: str | None = None, traits: dict[str, Any] | None = None) -> Event:
     """An identify request, or without traits an event: what the plugin looks at is the same."""
     return Event(
-        id=new_id(),
+        id=time_uuid(),
         type="event" if traits is None else "identify",
         tenant=visitor[0],
         endpoint=Endpoint.TRACK if traits is None else Endpoint.IDENTIFY,

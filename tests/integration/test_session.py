@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestd.config import Duration
-from ingestd.events import Endpoint, Event, Session, new_id
+from ingestd.events import Endpoint, Event, Session
+from ingestd.ids import time_uuid
 from ingestd.plugins.session import SessionPlugin
 from ingestd.store import Store
 from tests.support.backends import sqlite_backend
@@ -39,7 +40,7 @@ async def resolve(
 ) -> Session:
     """One event or identify request: its session, made durable."""
     event = Event(
-        id=new_id(),
+        id=time_uuid(),
         type="identify" if endpoint is Endpoint.IDENTIFY else "event",
         tenant=tenant,
         endpoint=endpoint,
@@ -63,8 +64,11 @@ async def resolve(
     return session
 
 
+CURRENT = "current"
+
+
 class Visit(NamedTuple):
-    """One request of a visitor, `pause` milliseconds after the one before it."""
+    """One request of a visitor, `pause` milliseconds after the one before it; it may supply their `CURRENT` session."""
 
     pause: int
     visitor: tuple[str, str]
@@ -106,10 +110,14 @@ class Model:
 
 visits = st.builds(
     Visit,
-    pause=st.one_of(st.sampled_from([0, 1, IDLE // 2, IDLE - 1, IDLE, IDLE + 1, 3 * IDLE]), st.integers(0, 2 * IDLE)),
-    visitor=st.sampled_from([("shop", "v"), ("shop", "w"), ("other", "v")]),
+    pause=st.one_of(
+        st.sampled_from([0, 1, IDLE // 2, IDLE - 1, IDLE, IDLE, IDLE, IDLE + 1, 3 * IDLE]), st.integers(0, 2 * IDLE)
+    ),
+    visitor=st.sampled_from([("shop", "v"), ("shop", "v"), ("shop", "v"), ("shop", "w"), ("other", "v")]),
     endpoint=st.sampled_from(Endpoint),
-    supplied=st.one_of(st.none(), st.sampled_from(SUPPLIED), st.sampled_from(SUPPLIED).map(str.upper)),
+    supplied=st.one_of(
+        st.none(), st.just(CURRENT), st.sampled_from(SUPPLIED), st.sampled_from(SUPPLIED).map(str.upper)
+    ),
 )
 steps = st.lists(st.one_of(visits, visits, visits, visits, visits, st.just("reopen")), max_size=40)
 
@@ -128,10 +136,13 @@ def test_any_visits_get_the_sessions_the_contract_says(steps: list[Visit | Liter
                     continue
                 now += step.pause
                 tenant, visitor = step.visitor
+                visit = step
+                if step.supplied == CURRENT:
+                    visit = step._replace(supplied=model.current.get(step.visitor, (None, 0))[0])
                 session = await resolve(
-                    backend.store, now, tenant=tenant, visitor=visitor, endpoint=step.endpoint, supplied=step.supplied
+                    backend.store, now, tenant=tenant, visitor=visitor, endpoint=visit.endpoint, supplied=visit.supplied
                 )
-                model.check(step, now, session)
+                model.check(visit, now, session)
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(Path(folder)))
@@ -205,6 +216,13 @@ async def test_a_late_callback_does_not_replace_or_prolong_the_live_session(tmp_
         assert await resolve(backend.store, START + IDLE) == (live.session_id, False)
         await resolve(backend.store, START + 2 * IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=old)
         assert (await resolve(backend.store, START + 2 * IDLE + 1)).is_new
+
+
+async def test_a_callback_of_the_live_session_is_activity_in_it(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        live = await resolve(backend.store, START)
+        await resolve(backend.store, START + IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=live.session_id)
+        assert await resolve(backend.store, START + 2 * IDLE) == (live.session_id, False)
 
 
 async def test_tenants_and_visitors_never_share_a_session(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from ingestd.ids import random_uuid, time_uuid
+
+
+@pytest.mark.parametrize(("make", "version"), [(time_uuid, 7), (random_uuid, 4)])
+def test_ids_are_uuids_and_never_the_same(make: Callable[[], str], version: int) -> None:
+    made = [make() for _ in range(5000)]
+    assert len(set(made)) == 5000
+    for text in made:
+        parsed = uuid.UUID(text)
+        assert (str(parsed), parsed.variant, parsed.version) == (text, uuid.RFC_4122, version)
+
+
+def test_a_time_uuid_carries_its_millisecond_and_sorts_by_it() -> None:
+    before = time.time_ns() // 1_000_000
+    first = time_uuid()
+    after = time.time_ns() // 1_000_000
+    assert before <= uuid.UUID(first).int >> 80 <= after
+    while time.time_ns() // 1_000_000 <= after:
+        pass
+    assert first < time_uuid()
