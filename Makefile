@@ -23,7 +23,7 @@ lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check
 
 types: .venv/installed-for-tests
-	$(BIN)/mypy ingestd plugins tests benchmarks scripts
+	$(BIN)/mypy ingestd tests benchmarks scripts
 
 bench: .venv/installed
 	@scripts/need wrk wrk

@@ -1,6 +1,6 @@
 """Every hook there is, with its contract. docs/hooks.md has an example of each.
 
-Plugins are called in the order of `[plugins] enabled`. Any hook may be a plain function or a
+Plugins are called in the order of `[plugins] enabled`. Any hook but `register_…` may be a plain function or a
 coroutine function; a plain one runs on the event loop and must not block it. An implementation may
 leave out arguments it does not need.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -170,6 +171,7 @@ class Server:
             public = IngestServer(ingest)
             _listen(public, config.http.listen, "events")
             stack.push_async_callback(self._drain, public, ingest)
+            _spare_the_collector()
             log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
             await stopping
         log.info("stopped")
@@ -196,6 +198,17 @@ class Server:
             task.remove_done_callback(self._ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _spare_the_collector() -> None:
+    """Let the garbage collector look at what requests leave, seldom, and never again at what start-up made.
+
+    With its defaults it takes a sixth of the time of a request: each makes hundreds of objects, almost
+    all freed at once by their reference counts.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _listen(server: HTTPServer, address: Address, what: str) -> None:

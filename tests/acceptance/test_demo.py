@@ -55,7 +55,7 @@ def test_the_printed_curl_lines_work_and_a_second_run_keeps_keys_and_data(tmp_pa
         demo = Demo(folder, *ports)
         lines = demo.curl_lines()
         answers = [
-            subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout for line in lines
+            subprocess.run(line, shell=True, capture_output=True, check=True).stdout for line in lines
         ]
         assert demo.stop() == 0
         assert [answer.splitlines()[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 3

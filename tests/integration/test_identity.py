@@ -127,7 +127,8 @@ identifies = st.builds(
         max_size=3,
     ),
 )
-steps = st.lists(st.one_of(identifies, identifies, identifies, identifies, st.just("reopen")), max_size=30)
+step = st.one_of(identifies, identifies, identifies, identifies, st.just("reopen"))
+steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
 
 
 @settings(max_examples=60, deadline=None)

@@ -110,16 +110,20 @@ class Model:
 
 visits = st.builds(
     Visit,
-    pause=st.one_of(
-        st.sampled_from([0, 1, IDLE // 2, IDLE - 1, IDLE, IDLE, IDLE, IDLE + 1, 3 * IDLE]), st.integers(0, 2 * IDLE)
-    ),
+    pause=st.sampled_from([0, 1, IDLE // 2, IDLE // 2 + 1, IDLE - 1, IDLE, IDLE, IDLE + 1, 3 * IDLE]),
     visitor=st.sampled_from([("shop", "v"), ("shop", "v"), ("shop", "v"), ("shop", "w"), ("other", "v")]),
     endpoint=st.sampled_from(Endpoint),
     supplied=st.one_of(
-        st.none(), st.just(CURRENT), st.sampled_from(SUPPLIED), st.sampled_from(SUPPLIED).map(str.upper)
+        st.none(),
+        st.none(),
+        st.just(CURRENT),
+        st.just(CURRENT),
+        st.sampled_from(SUPPLIED),
+        st.sampled_from(SUPPLIED).map(str.upper),
     ),
 )
-steps = st.lists(st.one_of(visits, visits, visits, visits, visits, st.just("reopen")), max_size=40)
+step = st.one_of(visits, visits, visits, visits, visits, st.just("reopen"))
+steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
 
 
 @settings(max_examples=60, deadline=None)

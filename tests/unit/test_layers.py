@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["errors", "events", "outcomes", "times"],
+    "values": ["errors", "events", "ids", "outcomes", "times"],
     "contracts": ["config", "store", "journal", "sink", "consumer", "hookspecs"],
     "machinery": [
         "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers", "metrics",

@@ -59,7 +59,7 @@ class SqliteBackend(Backend):
         try:
             self._writer = await connect(self.path, busy_timeout=self._busy_timeout, read_only=False)
             if owner:
-                await self._writer.run(migrate)
+                await self._writer.submit(migrate)
             self._reader = await connect(self.path, busy_timeout=self._busy_timeout, read_only=True)
             if owner:
                 self.commits = Commits(self._writer, self.entries, await self.read(last_position))
@@ -120,7 +120,7 @@ class SqliteBackend(Backend):
         if connection is None:
             raise Unavailable("the store is not open")
         try:
-            return await connection.run(work)
+            return await connection.submit(work)
         except (sqlite3.Error, ValueError) as error:  # ValueError: closed meanwhile
             raise Unavailable(f"The store cannot be read or written at the moment: {error}.") from error
 

@@ -33,6 +33,12 @@ _ANSWER = "UPDATE control SET answer = ? WHERE id = ?"
 # What is wrong with one row, not with the file: a lone surrogate, an integer or a text too large.
 _BAD_ROW = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, ValueError, OverflowError)
 
+_DEPENDS = Unavailable("What this event depends on could not be stored.")
+
+# So many gathered within one turn of the loop are written at once, not at its end: then the disk is at
+# work while the turn goes on, and who sends one event after the other does not march in step.
+_HEAD_START = 16
+
 
 @dataclass(slots=True, eq=False)
 class Unit:
@@ -65,77 +71,99 @@ class Commits:
         self._entries = entries
         self._given = last
         self._gathering: list[Unit] = []
-        self._task: asyncio.Task[None] | None = None
+        self._writing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def commit(self, unit: Unit, *, dead: bool = False) -> int:
         """Returns the unit's last position once all of it, and all it has seen, is durable.
 
         `dead`: it is known already that it has seen what never came to be.
         """
-        pending = any(entry.dirty or entry.flights for entry in unit.entries.values())
-        if dead or unit.dead:
-            self._give_up(unit)
-        if not pending and not unit.records and unit.cursor is None and unit.answer is None:
+        pending = False
+        for entry in unit.entries.values():
+            dead = dead or entry.dead
+            pending = pending or entry.dirty or entry.flights > 0
+        if dead:
+            self._fail(unit, _DEPENDS)
+        elif pending or unit.records or unit.cursor is not None or unit.answer is not None:
+            self._gather(unit)
+        else:
             return self.last
-        self._gathering.append(unit)
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._write_all())
         return await unit.done  # it is written whatever becomes of who waits here
 
     async def finish(self) -> None:
         """Wait until all that was asked for is written."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        await self._idle.wait()
 
-    async def _write_all(self) -> None:
-        try:
-            await asyncio.sleep(0)
-            while self._gathering:
-                batch, self._gathering = self._gathering, []
-                await self._write(batch)
-        except Exception as error:
-            _log.exception("the commit loop failed")
-            self.problem = f"a fault of the store: {error!r}"
-            raise
-        finally:
-            self._task = None
+    def _gather(self, unit: Unit) -> None:
+        self._gathering.append(unit)
+        if self._writing:
+            return
+        if self._idle.is_set():
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._write)
+        elif len(self._gathering) == _HEAD_START:
+            self._write()
 
-    async def _write(self, batch: list[Unit]) -> None:
-        live = []
+    def _write(self) -> None:
+        """Hand what has gathered to the writer's thread."""
+        if self._writing:
+            return
+        live: list[Unit] = []
         flying: dict[str, Entry] = {}
+        batch, self._gathering = self._gathering, []
         self._given = self.last  # what a failed batch was given is free again
         for unit in batch:
             if unit.dead:
-                self._fail(unit, {})
+                self._fail(unit, _DEPENDS)
             else:
                 live.append(unit)
                 self._prepare(unit, flying)
         if not live:
+            self._idle.set()
             return
-        failed: dict[Unit, Exception] = {}
+        self._writing = True
         try:
-            failed = await self._connection.run(_writer(live))
-            self.problem = None
-        except (sqlite3.Error, ValueError) as error:  # ValueError: the connection has been closed
-            reason = f"{error}" if isinstance(error, sqlite3.Error) else "the store is closed"
-            if self.problem is None:
-                _log.warning("events cannot be stored: %s", reason)
-            self.problem = reason
-            failed = dict.fromkeys(live, Unavailable(f"The event cannot be stored at the moment: {reason}."))
+            written = self._connection.submit(_writer(live))
+        except ValueError as error:
+            written = asyncio.get_running_loop().create_future()
+            written.set_exception(error)
+        written.add_done_callback(lambda done: self._written(done, live, flying))
+
+    def _written(
+        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flying: dict[str, Entry]
+    ) -> None:
+        error = written.exception()
+        failed = self._fail_all(error, live) if error is not None else written.result()
         for entry in flying.values():
             entry.flights -= 1
         news = False
         for unit in live:
             if unit in failed or unit.dead:
-                self._fail(unit, failed)
+                self._fail(unit, failed.get(unit, _DEPENDS))
                 continue
             if unit.records:
-                self.last, news = max(self.last, unit.position), True
+                self.last, news = unit.position, True
             if not unit.done.done():
                 unit.done.set_result(unit.position)
         if news:
             self.committed.set()
             self.committed = asyncio.Event()
+        self._writing = False
+        if self._gathering:
+            self._write()
+        else:
+            self._idle.set()
+
+    def _fail_all(self, error: BaseException, live: list[Unit]) -> dict[Unit, Exception]:
+        reason = str(error) if isinstance(error, sqlite3.Error) else f"a fault of the store: {error!r}"
+        if self.problem is None:
+            _log.warning(
+                "events cannot be stored: %s", reason, exc_info=None if isinstance(error, sqlite3.Error) else error
+            )
+        self.problem = reason
+        return dict.fromkeys(live, Unavailable(f"The event cannot be stored at the moment: {reason}."))
 
     def _prepare(self, unit: Unit, flying: dict[str, Entry]) -> None:
         self._given += len(unit.records)
@@ -148,22 +176,17 @@ class Commits:
                     flying[key] = entry
                     entry.flights += 1
 
-    def _fail(self, unit: Unit, failed: dict[Unit, Exception]) -> None:
+    def _fail(self, unit: Unit, error: Exception) -> None:
+        """Take back what the unit was to write: whoever has seen it is refused too."""
+        written = {row[0] for row in unit.rows}
         for key, entry in unit.entries.items():
-            if any(row[0] == key for row in unit.rows):
+            if key in written or (entry.dirty and not unit.rows):
                 self._entries.kill(key, entry)
-        error = failed.get(unit) or Unavailable("What this event depends on could not be stored.")
         if not isinstance(error, Unavailable):
             _log.error("one unit could not be stored: %r", error)
         if not unit.done.done():
             unit.done.set_exception(error)
             unit.done.exception()  # who asked may have gone
-
-    def _give_up(self, unit: Unit) -> None:
-        for key, entry in unit.entries.items():
-            if entry.dirty:
-                self._entries.kill(key, entry)
-        raise Unavailable("What this event depends on could not be stored.")
 
 
 def _writer(units: list[Unit]) -> Callable[[sqlite3.Connection], dict[Unit, Exception]]:
@@ -194,7 +217,7 @@ def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit]) -> dict
     lost: set[str] = set()
     for unit in units:
         if lost & unit.entries.keys():
-            failed[unit] = Unavailable("What this event depends on could not be stored.")
+            failed[unit] = _DEPENDS
         else:
             connection.execute("SAVEPOINT unit")
             try:

@@ -1,0 +1,111 @@
+"""docs/hooks.md says what ingestd/hookspecs.py has, no more and no less, and its examples are plugins."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+import pytest
+
+from ingestd import hookspecs
+from ingestd.cli import CommandLine
+from ingestd.consumer import Consumer
+from ingestd.hooks import register_all
+from ingestd.hookspecs import HOOK_NAMESPACE
+from ingestd.sink import Sink
+from ingestd.store import Backend
+
+TEXT = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
+# A hook's section goes from its heading to the next heading of any level.
+SECTIONS = {
+    match[1]: (match[1] + match[2], match[3])
+    for match in re.finditer(r"^### `(\w+)(\([^\n]*)`\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+}
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def specified() -> dict[str, str]:
+    """Each hook with its signature, as written."""
+    return {
+        name: name + str(inspect.signature(function)).replace("'", "")
+        for name, function in vars(hookspecs).items()
+        if hasattr(function, f"{HOOK_NAMESPACE}_spec")
+    }
+
+
+@pytest.fixture
+def manager() -> pluggy.PluginManager:
+    made = pluggy.PluginManager(HOOK_NAMESPACE)
+    made.add_hookspecs(hookspecs)
+    return made
+
+
+@pytest.fixture
+def module() -> Iterator[ModuleType]:
+    """An importable module for an example: annotations are looked up there."""
+    made = ModuleType("example_of_a_hook")
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+
+
+def register(manager: pluggy.PluginManager, module: ModuleType, source: str) -> set[str]:
+    """Run an example, register what it is, and return the hooks it implements."""
+    exec(compile(source, module.__name__, "exec", dont_inherit=True), vars(module))
+    plugins: list[object] = [module]
+    for made in vars(module).values():
+        if inspect.isclass(made) and made.__module__ == module.__name__ and not issubclass(made, Sink | Consumer):
+            factory: Any = made
+            plugins.append(factory(factory.Options()))
+    for plugin in plugins:
+        manager.register(plugin)
+    manager.check_pending()
+    return {caller.name for plugin in plugins for caller in manager.get_hookcallers(plugin) or []}
+
+
+def test_every_hook_is_documented_with_its_signature_and_every_documented_hook_exists() -> None:
+    assert {name: heading for name, (heading, _) in SECTIONS.items()} == specified()
+
+
+@pytest.mark.parametrize("hook", SECTIONS)
+def test_every_hook_has_an_example_that_implements_it(
+    hook: str, manager: pluggy.PluginManager, module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (example,) = re.findall(r"^```python\n(.*?)^```", SECTIONS[hook][1], re.MULTILINE | re.DOTALL)
+    assert register(manager, module, example) == {hook}
+    stores: dict[str, Any] = {}
+    sinks: dict[str, type[Sink]] = {}
+    consumers: list[Consumer] = []
+    register_all(manager, "register_stores", stores.__setitem__)
+    register_all(manager, "register_sinks", sinks.__setitem__)
+    register_all(manager, "register_consumers", consumers.append)
+    register_all(manager, "register_commands", CommandLine())
+    for scheme, factory in stores.items():
+        assert isinstance(factory(f"{scheme}:", Path("/")), Backend)
+    for kind, sink in sinks.items():
+        assert sink(kind, sink.Options()).name == kind
+    assert all(consumer.name for consumer in consumers)
+    assert bool(stores or sinks or consumers) == (hook in {"register_stores", "register_sinks", "register_consumers"})
+
+
+def test_every_example_can_be_registered(module: ModuleType) -> None:
+    assert len(EXAMPLES) == len(SECTIONS) + 1
+    for example in EXAMPLES:
+        made = pluggy.PluginManager(HOOK_NAMESPACE)
+        made.add_hookspecs(hookspecs)
+        vars(module).clear()
+        vars(module)["__name__"] = "example_of_a_hook"
+        assert register(made, module, example)
+
+
+def test_the_page_tells_which_hooks_identify_requests_pass() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", TEXT, re.MULTILINE)
+    path = [name for name, parameters in specified().items() if "event: Event" in parameters or name == "authenticate"]
+    assert [name for name, _, _ in rows] == path
