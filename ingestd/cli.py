@@ -74,7 +74,7 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
     early.add_argument("--config", default=None)
     with contextlib.suppress(argparse.ArgumentError):  # the whole parser will say what is wrong
         known, _ = early.parse_known_args(argv)
-        if not {"-h", "--help", "--version"} & {*argv}:
+        if argv and not {"-h", "--help", "--version"} & {*argv}:
             config = load_config(find_config(known.config))
             return config, load_plugins(config)
     config = parse_config({}, source="defaults", base=Path.cwd())

@@ -106,7 +106,7 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     _print(f"plugin         {p.name} ({p.distribution} {p.version}, {p.source})" for p in plugins.loaded)
     sinks = make_sinks(config, plugins)
     async with open_backends(config, plugins) as backends:
-        for name, fact in (await backends.describe()).items():
+        for name, fact in await backends.describe():
             _print([f"{name:<14} {fact}"])
         problem = backends.problem()
         if problem is not None:

@@ -17,6 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from . import __version__
+from .apart import ApartJournal
 from .config import Address, Config
 from .consumers import Consumers
 from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
@@ -43,30 +44,34 @@ class Backends:
     """The store and the journal in force, which may be one back end or two."""
 
     def __init__(self, config: Config, plugins: Plugins) -> None:
-        urls = dict.fromkeys([config.store.url, config.journal.url or config.store.url])
-        self._all = {url: _make_backend(url, config.base, plugins) for url in urls}
-        self.store: Store = self._all[config.store.url].store
-        self.journal: Journal = self._all[config.journal.url or config.store.url].journal
+        backend = _make_backend("store.url", config.store.url, config.base, plugins)
+        self._all = [backend]
+        self.store: Store = backend.store
+        self.journal: Journal = backend.journal
+        if config.journal.url not in {None, config.store.url}:
+            apart = _make_backend("journal.url", str(config.journal.url), config.base, plugins)
+            self._all.append(apart)
+            self.journal = ApartJournal(apart.journal, apart.store, self.store)
 
     async def open(self, *, serving: bool) -> None:
-        for backend in self._all.values():
+        for backend in self._all:
             await backend.open(serving=serving)
 
     async def close(self) -> None:
-        for backend in self._all.values():
+        for backend in self._all:
             await backend.close()
 
     def problem(self) -> str | None:
-        return next((problem for backend in self._all.values() if (problem := backend.problem())), None)
+        return next((problem for backend in self._all if (problem := backend.problem())), None)
 
-    async def describe(self) -> dict[str, str]:
-        return {name: fact for backend in self._all.values() for name, fact in (await backend.describe()).items()}
+    async def describe(self) -> list[tuple[str, str]]:
+        return [fact for backend in self._all for fact in (await backend.describe()).items()]
 
 
-def _make_backend(url: str, base: Path, plugins: Plugins) -> Backend:
+def _make_backend(option: str, url: str, base: Path, plugins: Plugins) -> Backend:
     scheme = url.partition(":")[0]
     if scheme not in plugins.stores:
-        raise ConfigError(f"store.url: no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
+        raise ConfigError(f"{option}: no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
     return plugins.stores[scheme](url, base)
 
 

@@ -14,7 +14,7 @@ LAYERS: dict[str, list[str]] = {
     "values": ["errors", "events", "ids", "outcomes", "times"],
     "contracts": ["config", "store", "journal", "sink", "consumer", "hookspecs"],
     "machinery": [
-        "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers", "metrics",
+        "apart", "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers", "metrics",
         "logs",
     ],
     "http": ["http", "http.app", "http.body", "http.cors", "http.ingest", "http.ops"],

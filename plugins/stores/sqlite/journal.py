@@ -25,8 +25,7 @@ class SqliteJournal(Journal):
         self._backend = backend
 
     async def append(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
-        if not isinstance(state, SqliteState):  # the state lives elsewhere, and is durable there by its own rules
-            state = SqliteState(self._backend.entries, state.now)
+        assert isinstance(state, SqliteState)
         return await self._backend.write(state, records, cursor)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
