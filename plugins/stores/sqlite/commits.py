@@ -35,10 +35,6 @@ _BAD_ROW = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, V
 
 _DEPENDS = Unavailable("What this event depends on could not be stored.")
 
-# So many gathered within one turn of the loop are written at once, not at its end: then the disk is at
-# work while the turn goes on, and who sends one event after the other does not march in step.
-_HEAD_START = 16
-
 
 @dataclass(slots=True, eq=False)
 class Unit:
@@ -71,7 +67,6 @@ class Commits:
         self._entries = entries
         self._given = last
         self._gathering: list[Unit] = []
-        self._writing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -98,18 +93,12 @@ class Commits:
 
     def _gather(self, unit: Unit) -> None:
         self._gathering.append(unit)
-        if self._writing:
-            return
         if self._idle.is_set():
             self._idle.clear()
             asyncio.get_running_loop().call_soon(self._write)
-        elif len(self._gathering) == _HEAD_START:
-            self._write()
 
     def _write(self) -> None:
         """Hand what has gathered to the writer's thread."""
-        if self._writing:
-            return
         live: list[Unit] = []
         flying: dict[str, Entry] = {}
         batch, self._gathering = self._gathering, []
@@ -123,7 +112,6 @@ class Commits:
         if not live:
             self._idle.set()
             return
-        self._writing = True
         try:
             written = self._connection.submit(_writer(live))
         except ValueError as error:
@@ -150,7 +138,6 @@ class Commits:
         if news:
             self.committed.set()
             self.committed = asyncio.Event()
-        self._writing = False
         if self._gathering:
             self._write()
         else:

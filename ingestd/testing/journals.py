@@ -1,0 +1,160 @@
+"""The contract suite any journal must pass. Subclass it like `ingestd.testing.stores.StoreContract`."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from ..events import Record
+from ..journal import Cursor
+from ..store import Backend, state_key
+
+__all__ = ["JournalContract"]
+
+NOW = 1_795_233_906_000
+KEY = state_key("contract", "shop", "visitor")
+
+
+def _record(text: str = "x") -> Record:
+    return Record("event", NOW, f'{{"id": "{text}"}}'.encode())
+
+
+async def _append(backend: Backend, records: Sequence[Record], cursor: Cursor | None = None) -> int:
+    return await backend.journal.append(records, backend.store.begin(NOW), cursor)
+
+
+class JournalContract(ABC):
+    """What consumers rely on: an order that stays, everything durable, places that are kept."""
+
+    @abstractmethod
+    def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
+        """An opened back end, closed at the end. The same place again holds what was made durable there."""
+
+    async def test_an_empty_journal(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.last() == 0
+            assert list(await backend.journal.read(0, 10)) == []
+
+    async def test_records_come_back_as_they_were_in_order(self, tmp_path: Path) -> None:
+        records = [
+            Record("event", NOW, '{"name": "“é” 🛒"}'.encode()),
+            Record("identify", 0, b"{}"),
+            Record("attribution", 2**53, b'{"a":\n"' + b"x" * 100_000 + b'"}'),
+        ]
+        async with self.backend(tmp_path) as backend:
+            last = await _append(backend, records)
+            read = list(await backend.journal.read(0, 10))
+            assert [record._replace(position=0) for record in read] == records
+            assert read[-1].position == last == await backend.journal.last()
+
+    async def test_positions_only_increase(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            given = await asyncio.gather(
+                *(_append(backend, [_record(f"{n}-{m}") for m in range(1 + n % 3)]) for n in range(100))
+            )
+            positions = [record.position for record in await backend.journal.read(0, 1000)]
+            assert len(positions) == sum(1 + n % 3 for n in range(100))
+            assert positions == sorted(set(positions))
+            assert positions[0] > 0
+            assert set(given) <= set(positions)
+        async with self.backend(tmp_path) as backend:
+            assert [record.position for record in await backend.journal.read(0, 1000)] == positions
+            assert await _append(backend, [_record()]) > positions[-1]
+
+    async def test_the_records_of_one_append_stay_together(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await asyncio.gather(*(_append(backend, [_record(f"{n}")] * 3) for n in range(50)))
+            ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
+            assert all(len(set(ids[start : start + 3])) == 1 for start in range(0, 150, 3))
+
+    async def test_reading_goes_on_behind_a_position_and_is_limited(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            last = await _append(backend, [_record(f"{n}") for n in range(700)])
+            found: list[str] = []
+            after = 0
+            while records := await backend.journal.read(after, 300):
+                assert len(records) <= 300
+                assert all(record.position > after for record in records)
+                found += [record.decode()["id"] for record in records]
+                after = records[-1].position
+            assert found == [f"{n}" for n in range(700)]
+            assert after == last
+            assert list(await backend.journal.read(last, 10)) == []
+            assert len(await backend.journal.read(0, 1)) == 1
+
+    async def test_an_append_is_durable_with_the_state_and_the_cursor(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value")
+            position = await backend.journal.append([_record()], state, place._replace(position=7))
+        async with self.backend(tmp_path) as backend:
+            assert [record.position for record in await backend.journal.read(0, 10)] == [position]
+            assert await backend.store.begin(NOW).get(KEY) == "value"
+            assert (await backend.journal.hold("consumer", "beginning")).position == 7
+
+    async def test_a_cursor_moves_without_records(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            assert await _append(backend, [], place._replace(position=3)) == 3
+        async with self.backend(tmp_path) as backend:
+            assert (await backend.journal.hold("consumer", "now")).position == 3
+
+    async def test_a_cursor_may_be_set_back(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            await _append(backend, [], place._replace(position=9))
+            await _append(backend, [], place._replace(position=2))
+        async with self.backend(tmp_path) as backend:
+            assert (await backend.journal.hold("consumer", "beginning")).position == 2
+
+    async def test_a_new_name_starts_as_told_for_good(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            last = await _append(backend, [_record(), _record()])
+            assert (await backend.journal.hold("old", "beginning")).position == 0
+            assert (await backend.journal.hold("new", "now")).position == last
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record()])
+            assert (await backend.journal.hold("old", "now")).position == 0
+            assert (await backend.journal.hold("new", "now")).position == last
+
+    async def test_each_name_has_its_own_place(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            one = await backend.journal.hold("one", "beginning")
+            assert one.name == "one"
+            await _append(backend, [], one._replace(position=5))
+            assert (await backend.journal.hold("two", "beginning")).position == 0
+
+    async def test_waiting_ends_with_the_next_record(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            first = await _append(backend, [_record()])
+            await asyncio.wait_for(backend.journal.wait(0), 5)
+            waiting = [asyncio.ensure_future(backend.journal.wait(first)) for _ in range(3)]
+            await asyncio.sleep(0.02)
+            assert not any(task.done() for task in waiting)
+            second = await _append(backend, [_record()])
+            await asyncio.wait_for(asyncio.gather(*waiting), 5)
+            assert [record.position for record in await backend.journal.read(first, 10)] == [second]
+
+    async def test_waiting_can_be_given_up(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            given_up = asyncio.ensure_future(backend.journal.wait(0))
+            stays = asyncio.ensure_future(backend.journal.wait(0))
+            await asyncio.sleep(0.01)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            await _append(backend, [_record()])
+            await asyncio.wait_for(stays, 5)
+
+    async def test_who_stops_waiting_for_an_append_leaves_the_others_theirs(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            tasks = [asyncio.ensure_future(_append(backend, [_record(f"{n}")])) for n in range(10)]
+            await asyncio.sleep(0)
+            tasks[3].cancel()
+            await asyncio.wait(tasks)
+            kept = [task.result() for task in tasks if not task.cancelled()]
+            assert len(kept) == 9
+            assert set(kept) <= {record.position for record in await backend.journal.read(0, 100)}

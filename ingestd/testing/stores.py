@@ -1,0 +1,259 @@
+"""The contract suite any state store must pass. Subclass it in a test module of your own::
+
+    class TestMyStore(StoreContract):
+        @asynccontextmanager
+        async def backend(self, place):
+            backend = make_my_backend(place)
+            await backend.open(serving=True)
+            try:
+                yield backend
+            finally:
+                await backend.close()
+
+It needs pytest and pytest-tornasync, which runs its coroutines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from ..store import Backend, Field, state_key
+
+__all__ = ["StoreContract"]
+
+NOW = 1_795_233_906_000
+KEY = state_key("contract", "shop", "visitor")
+OTHER = state_key("contract", "shop", "another")
+
+
+class StoreContract(ABC):
+    """What plugins rely on: atomic, in order, seen by others at once, durable with the commit."""
+
+    @abstractmethod
+    def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
+        """An opened back end, closed at the end. The same place again holds what was made durable there."""
+
+    async def test_a_key_never_written_has_no_value_and_no_fields(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            assert await state.get(KEY) is None
+            assert await state.fields(KEY) == {}
+            await state.delete(KEY)
+            await backend.store.commit(state)
+
+    async def test_put_returns_what_it_replaced(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            assert await state.put(KEY, "one") is None
+            assert await state.put(KEY, "two") == "one"
+            assert await state.get(KEY) == "two"
+
+    async def test_units_have_their_time(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            assert backend.store.begin(NOW).now == NOW
+
+    async def test_a_life_ends_right_after_its_last_millisecond(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await backend.store.begin(NOW).put(KEY, "value", 1000)
+            assert await backend.store.begin(NOW + 1000).get(KEY) == "value"
+            late = backend.store.begin(NOW + 1001)
+            assert await late.get(KEY) is None
+            assert await late.swap(KEY, "value", "x") is False
+            assert await late.put(KEY, "next") is None
+
+    async def test_without_ttl_an_entry_is_kept_for_ever(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await backend.store.begin(NOW).put(KEY, "value")
+            assert await backend.store.begin(NOW + 10**12).get(KEY) == "value"
+
+    async def test_the_same_value_again_never_shortens_a_life(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value", 1000)
+            await state.put(KEY, "value", 10)
+            assert await state.swap(KEY, "value", "value", 10)
+            await state.renew(KEY, "candidate", 10)
+            assert await backend.store.begin(NOW + 1000).get(KEY) == "value"
+            await state.put(OTHER, "value")
+            await state.put(OTHER, "value", 10)
+            await state.renew(OTHER, "candidate", 10)
+            assert await backend.store.begin(NOW + 10**12).get(OTHER) == "value"
+
+    async def test_the_same_value_again_may_lengthen_a_life(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value", 10)
+            await state.put(KEY, "value", 1000)
+            assert await backend.store.begin(NOW + 1000).get(KEY) == "value"
+            await state.put(KEY, "value")
+            assert await backend.store.begin(NOW + 10**12).get(KEY) == "value"
+
+    async def test_another_value_has_its_own_life(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value", 1000)
+            await state.put(KEY, "other", 10)
+            assert await backend.store.begin(NOW + 11).get(KEY) is None
+
+    async def test_swap_changes_only_what_is_as_expected(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            assert await state.swap(KEY, "anything", "x") is False
+            assert await state.get(KEY) is None
+            assert await state.swap(KEY, None, "one") is True
+            assert await state.swap(KEY, None, "two") is False
+            assert await state.swap(KEY, "two", "three") is False
+            assert await state.swap(KEY, "one", "two") is True
+            assert await state.get(KEY) == "two"
+
+    async def test_renew_creates_once_and_slides(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            begin = backend.store.begin
+            assert await begin(NOW).renew(KEY, "one", 1000) == ("one", True)
+            assert await begin(NOW + 1000).renew(KEY, "two", 1000) == ("one", False)
+            assert await begin(NOW + 500).renew(KEY, "two", 1000) == ("one", False), "an earlier unit shortens nothing"
+            assert await begin(NOW + 2000).renew(KEY, "three", 1000) == ("one", False)
+            assert await begin(NOW + 3001).renew(KEY, "four", 1000) == ("four", True)
+
+    async def test_exactly_one_of_many_at_once_creates(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+
+            async def one(number: int) -> tuple[str, bool]:
+                state = backend.store.begin(NOW)
+                result = await state.renew(KEY, f"candidate {number}", 1000)
+                await backend.store.commit(state)
+                return result
+
+            results = await asyncio.gather(*(one(number) for number in range(100)))
+            assert [created for _, created in results].count(True) == 1
+            assert {value for value, _ in results} == {value for value, created in results if created}
+
+    async def test_exactly_one_of_many_swaps_at_once_wins(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            won = await asyncio.gather(*(backend.store.begin(NOW).swap(KEY, None, str(n)) for n in range(100)))
+            assert won.count(True) == 1
+            assert await backend.store.begin(NOW).get(KEY) == str(won.index(True))
+
+    async def test_delete_removes_a_value_and_fields(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value")
+            await state.merge(OTHER, {"plan": Field(1, "gold")})
+            await backend.store.commit(state)
+            state = backend.store.begin(NOW)
+            await state.delete(KEY)
+            await state.delete(OTHER)
+            await backend.store.commit(state)
+            assert await state.get(KEY) is None
+            assert await state.fields(OTHER) == {}
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            assert (await state.get(KEY), await state.fields(OTHER)) == (None, {})
+
+    async def test_of_each_field_the_newest_wins(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.merge(KEY, {"plan": Field(5, "gold"), "name": Field(5, "Ada")})
+            await state.merge(KEY, {"plan": Field(4, "silver"), "name": Field(6, "Eve"), "city": Field(1, "Rome")})
+            assert await state.fields(KEY) == {
+                "plan": Field(5, "gold"),
+                "name": Field(6, "Eve"),
+                "city": Field(1, "Rome"),
+            }
+            await state.merge(KEY, {"plan": Field(5, "platinum")})
+            assert (await state.fields(KEY))["plan"] == Field(5, "platinum"), "only a later one keeps its value"
+
+    async def test_fields_do_not_expire_and_are_a_copy(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await backend.store.begin(NOW).merge(KEY, {"plan": Field(1, "gold")})
+            found = await backend.store.begin(NOW + 10**12).fields(KEY)
+            assert found == {"plan": Field(1, "gold")}
+            found.clear()
+            assert await backend.store.begin(NOW).fields(KEY) == {"plan": Field(1, "gold")}
+
+    async def test_an_entry_never_holds_both_a_value_and_fields(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value")
+            await state.merge(KEY, {"plan": Field(1, "gold")})
+            assert await state.get(KEY) is None or not await state.fields(KEY)
+            await state.merge(OTHER, {"plan": Field(1, "gold")})
+            await state.put(OTHER, "value")
+            assert await state.get(OTHER) is None or not await state.fields(OTHER)
+
+    async def test_merging_nothing_changes_nothing(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value")
+            await state.merge(KEY, {})
+            assert await state.get(KEY) == "value"
+
+    async def test_what_a_unit_writes_others_see_at_once(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await backend.store.begin(NOW).put(KEY, "value")
+            assert await backend.store.begin(NOW).get(KEY) == "value"
+
+    async def test_what_was_committed_is_there_after_reopening(self, tmp_path: Path) -> None:
+        text = "text \x00 “é” 🛒 ' \" \\ "
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, text, 1000)
+            await state.merge(OTHER, {text: Field(3, text), "": Field(0, "")})
+            await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            assert await backend.store.begin(NOW + 1000).get(KEY) == text
+            assert await backend.store.begin(NOW + 1001).get(KEY) is None
+            assert await backend.store.begin(NOW).fields(OTHER) == {text: Field(3, text), "": Field(0, "")}
+
+    async def test_a_commit_holds_what_the_unit_has_read_too(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await backend.store.begin(NOW).put(KEY, "value")  # by a unit that is never committed
+            reader = backend.store.begin(NOW)
+            assert await reader.get(KEY) == "value"
+            await backend.store.commit(reader)
+        async with self.backend(tmp_path) as backend:
+            assert await backend.store.begin(NOW).get(KEY) == "value"
+
+    async def test_a_slid_life_is_durable(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            for at in (NOW, NOW + 900):
+                state = backend.store.begin(at)
+                await state.renew(KEY, "value", 1000)
+                await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            assert await backend.store.begin(NOW + 1900).get(KEY) == "value"
+
+    async def test_many_keys_at_once(self, tmp_path: Path) -> None:
+        keys = [state_key("contract", "shop", str(number)) for number in range(1000)]
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await asyncio.gather(*(state.put(key, key) for key in keys))
+            await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            assert await asyncio.gather(*(backend.store.begin(NOW).get(key) for key in keys)) == keys
+
+    async def test_after_a_discard_the_unit_is_over_and_the_store_goes_on(self, tmp_path: Path) -> None:
+        """How much can be undone is the store's affair; what was durable before is never lost."""
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "durable")
+            await backend.store.commit(state)
+            failed = backend.store.begin(NOW)
+            await failed.put(KEY, "undone")
+            backend.store.discard(failed)
+            assert await backend.store.begin(NOW).get(KEY) in {"durable", "undone"}
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "later")
+            await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            assert await backend.store.begin(NOW).get(KEY) == "later"
+
+    async def test_a_healthy_store_has_no_problem_and_describes_itself(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            assert backend.problem() is None
+            facts = await backend.describe()
+            assert facts
+            assert all(isinstance(name, str) and isinstance(fact, str) for name, fact in facts.items())
