@@ -107,7 +107,11 @@ def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -138,7 +142,9 @@ def load(server: Server, folder: Path, key: str, seconds: float) -> dict[str, fl
     cpu = server.cpu_seconds()
     command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
     url = f"http://127.0.0.1:{server.port}{PATH}"
-    printed = subprocess.run([*command, url, "--", str(folder / "bodies"), key], check=True, stdout=subprocess.PIPE)
+    printed = subprocess.run([*command, url, "--", str(folder / "bodies"), key], check=False, stdout=subprocess.PIPE)
+    if printed.returncode:
+        sys.exit(f"{server.name}: wrk failed; is the server still running?")
     server.settle()
     seen: dict[str, float] = json.loads(printed.stdout.splitlines()[-1])
     cpu = (server.cpu_seconds() - cpu) * 1e6 / max(1, seen["requests"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -21,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from . import __version__, commands
 from .config import Config, find_config, load_config, parse_config
 from .errors import CommandError, ConfigError, Unavailable
+from .hooks import HookFailure, register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         log.error("%s", error)  # noqa: TRY400
         return EX_TEMPFAIL
-    except (CommandError, TaskDied) as error:
-        log.error("%s", error)  # noqa: TRY400
+    except (CommandError, TaskDied, HookFailure) as error:
+        log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - its cause, if any, is what went wrong
         return 1
     except KeyboardInterrupt:
         return 130
@@ -58,7 +58,7 @@ def _main(argv: list[str]) -> int:
     config, plugins = _load(argv)
     cli = CommandLine()
     commands.register(cli)
-    plugins.manager.hook.register_commands(commands=cli)
+    register_all(plugins.manager, "register_commands", cli)
     arguments = cli.parser.parse_args(argv)
     if arguments.needs_store:
         asyncio.run(_run_with_store(arguments, config, plugins))
@@ -72,11 +72,16 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
     """The configuration comes before the parser is whole: plugins bring commands."""
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     early.add_argument("--config", default=None)
-    with contextlib.suppress(argparse.ArgumentError):  # the whole parser will say what is wrong
+    try:
         known, _ = early.parse_known_args(argv)
+    except argparse.ArgumentError:  # the whole parser will say what is wrong
+        known = argparse.Namespace(config=None)
+    try:
+        config = load_config(find_config(known.config))
+        return config, load_plugins(config)
+    except ConfigError:
         if argv and not {"-h", "--help", "--version"} & {*argv}:
-            config = load_config(find_config(known.config))
-            return config, load_plugins(config)
+            raise  # else who needs help gets it, if only of the built-in commands
     config = parse_config({}, source="defaults", base=Path.cwd())
     return config, load_plugins(config)
 

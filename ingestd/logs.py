@@ -19,3 +19,5 @@ def set_up_logs() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+    # At INFO Tornado quotes malformed headers as they came: of any length, and keys among them.
+    logging.getLogger("tornado.general").setLevel(logging.WARNING)

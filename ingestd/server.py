@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -44,12 +43,12 @@ class Backends:
     """The store and the journal in force, which may be one back end or two."""
 
     def __init__(self, config: Config, plugins: Plugins) -> None:
-        backend = _make_backend("store.url", config.store.url, config.base, plugins)
+        backend = _make_backend("store.url", config.store.url, config, plugins)
         self._all = [backend]
         self.store: Store = backend.store
         self.journal: Journal = backend.journal
         if config.journal.url not in {None, config.store.url}:
-            apart = _make_backend("journal.url", str(config.journal.url), config.base, plugins)
+            apart = _make_backend("journal.url", str(config.journal.url), config, plugins)
             self._all.append(apart)
             self.journal = ApartJournal(apart.journal, apart.store, self.store)
 
@@ -68,11 +67,14 @@ class Backends:
         return [fact for backend in self._all for fact in (await backend.describe()).items()]
 
 
-def _make_backend(option: str, url: str, base: Path, plugins: Plugins) -> Backend:
+def _make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Backend:
     scheme = url.partition(":")[0]
-    if scheme not in plugins.stores:
-        raise ConfigError(f"{option}: no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
-    return plugins.stores[scheme](url, base)
+    try:
+        if scheme not in plugins.stores:
+            raise ConfigError(f"no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
+        return plugins.stores[scheme](url, config.base)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {option}: {error}") from error
 
 
 @contextlib.asynccontextmanager

@@ -49,12 +49,12 @@ def sign(secret: str, body: bytes) -> str:
 
 
 def run_ingestd(
-    *arguments: str, config: Path | None = None, timeout: float = PATIENCE
+    *arguments: str, config: Path | None = None, folder: Path | None = None, timeout: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command to its end, in that folder if one is given."""
     place = ["--config", str(config)] if config is not None else []
     return subprocess.run(
-        [INGESTD, *arguments, *place], capture_output=True, text=True, timeout=timeout, check=False
+        [INGESTD, *arguments, *place], capture_output=True, text=True, cwd=folder, timeout=timeout, check=False
     )  # fmt: skip
 
 
@@ -227,7 +227,8 @@ class Shop:
 
     def exported(self, *arguments: str) -> list[dict[str, Any]]:
         """The journal's records."""
-        return [json.loads(line) for line in self.command("events", "export", *arguments).splitlines()]
+        # Not `splitlines`, for which other characters end a line too.
+        return [json.loads(line) for line in self.command("events", "export", *arguments).split("\n")[:-1]]
 
     def archived(self) -> list[dict[str, Any]]:
         """The archive's records, whole lines only (it may be being written)."""

@@ -14,8 +14,8 @@ LAYERS: dict[str, list[str]] = {
     "values": ["errors", "events", "ids", "outcomes", "times"],
     "contracts": ["config", "store", "journal", "sink", "consumer", "hookspecs"],
     "machinery": [
-        "apart", "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers", "metrics",
-        "logs",
+        "apart", "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers",
+        "metrics", "logs",
     ],
     "http": ["http", "http.app", "http.body", "http.cors", "http.ingest", "http.ops"],
     "top": ["server", "commands", "cli", "__main__"],

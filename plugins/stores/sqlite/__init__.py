@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ingestd.errors import ConfigError
 from ingestd.hookspecs import BackendFactory
 
 from .backend import SqliteBackend
+from .files import locate
 
 __all__ = ["SqliteBackend", "SqlitePlugin"]
 
@@ -32,9 +32,6 @@ class SqlitePlugin:
         register("sqlite", self._make)
 
     def _make(self, url: str, base: Path) -> SqliteBackend:
-        match = re.fullmatch(r"sqlite:(?://(?=/))?([^?#]+)", url)
-        if match is None or match[1].startswith("//"):
-            raise ConfigError(
-                f"expected sqlite:///absolute/path.db or sqlite:relative/path.db as the URL of a store, got {url!r}"
-            )
-        return SqliteBackend(base / match[1], cache=self._options.cache, busy_timeout=float(self._options.busy_timeout))
+        return SqliteBackend(
+            locate(url, base), cache=self._options.cache, busy_timeout=float(self._options.busy_timeout)
+        )

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ingestd import times
-from ingestd.errors import ConfigError, Unavailable
+from ingestd.errors import CommandError, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
 from ingestd.store import Backend, State, Store
 
-from .commits import Commits, Unit
-from .connection import Connection, connect, migrate
-from .control import GuestState, apply_controls, submit
+from .batch import last_position, read_rows
+from .commits import Commits
+from .connection import Connection, check_version, connect, migrate, open_error
+from .control import apply_requests
 from .entries import Entries, Row
-from .journal import SqliteJournal, last_position
+from .files import Lock, acquire, create, take_identity
+from .guest import GuestState, submit
+from .journal import SqliteJournal
 from .state import SqliteState
+from .sweep import Sweeper
 
 __all__ = ["SqliteBackend"]
 
 _log = logging.getLogger("ingestd.sqlite")
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _CONTROL_SECONDS = 0.25
 _PROBE_SECONDS = 0.5
-_SWEEP_SECONDS = 1.0
-_SWEEP_ROWS = 500
+_SWEEP_SECONDS = 0.1
+_PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
 
 
 class SqliteBackend(Backend):
     """`serving` makes it the owner; a command is the owner only while no daemon is, and else a guest."""
+
+    store: SqliteStore
+    journal: SqliteJournal
 
     def __init__(self, path: Path, *, cache: int, busy_timeout: float) -> None:
         self.path = path
@@ -46,35 +51,53 @@ class SqliteBackend(Backend):
         self.commits: Commits | None = None
         """None for a guest."""
         self._busy_timeout = busy_timeout
-        self._lock: int | None = None
+        self._cache = cache
+        self._lock: Lock | None = None
         self._writer: Connection | None = None
         self._reader: Connection | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, *, serving: bool) -> None:
         if not serving:
-            _become_owner_of(self.path)
-        self._make_private_files()
-        owner = self._take_lock(serving=serving)
+            take_identity(self.path)
+        create(self.path)
+        self._lock = await acquire(self.path, serving=serving)
         try:
-            self._writer = await connect(self.path, busy_timeout=self._busy_timeout, read_only=False)
-            if owner:
-                await self._writer.submit(migrate)
-            self._reader = await connect(self.path, busy_timeout=self._busy_timeout, read_only=True)
-            if owner:
-                self.commits = Commits(self._writer, self.entries, await self.read(last_position))
-                await self.change(lambda c: c.execute("DELETE FROM control WHERE answer IS NOT NULL").rowcount)
-                await apply_controls(self)
+            self._writer = await connect(self.path, writing=True, busy_timeout=self._busy_timeout)
+            if self._lock is not None:
+                await self._writer.submit(migrate, self.path)
+            self._reader = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
+            if self._lock is not None:
+                await self._own(self._writer)
+            else:
+                await self._visit(self._reader)
         except sqlite3.Error as error:
             await self.close()
-            raise Unavailable(f"{self.path}: cannot be opened: {error}") from error
+            raise open_error(error, self.path) from error
         except BaseException:
             await self.close()
             raise
-        if owner:
-            self._run("control", _CONTROL_SECONDS, lambda: apply_controls(self))
-            self._run("probe", _PROBE_SECONDS, self._probe)
-            self._run("sweep", _SWEEP_SECONDS, _Sweeper(self).step)
+
+    async def _own(self, writer: Connection) -> None:
+        # What an earlier opening of this object has cached may not be so any more.
+        self.entries = Entries(self._cache, self._load)
+        commits = self.commits = Commits(writer, self.entries, await writer.submit(last_position))
+        await apply_requests(self, commits)
+        self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
+        self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
+        self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
+
+    async def _visit(self, reader: Connection) -> None:
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            try:
+                await reader.submit(check_version, self.path, current=True)
+            except Unavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -88,187 +111,117 @@ class SqliteBackend(Backend):
                 await connection.close()
         self._reader = self._writer = self.commits = None
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     def problem(self) -> str | None:
         return self.commits.problem if self.commits is not None else None
 
     async def describe(self) -> Mapping[str, str]:
-        def select(connection: sqlite3.Connection) -> dict[str, str]:
-            count, last = connection.execute("SELECT count(*), coalesce(max(position), 0) FROM journal").fetchone()
-            facts = {
-                "store": f"{self.path} ({self.path.stat().st_size} bytes, SQLite {sqlite3.sqlite_version})",
-                "journal": f"{count} records, the last at position {last}",
-            }
-            for name, position in connection.execute("SELECT name, position FROM cursors ORDER BY name"):
-                facts[f"cursor {name}"] = f"at position {position}"
-            return facts
+        return await self.read(_describe, self.path)
 
-        return await self.read(select)
-
-    async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def read(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
         """Run a short read. Raises `Unavailable`."""
-        return await self._on(self._reader, work)
+        return await _on(self._reader, work, *args, **kw)
 
-    async def change(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run one statement that writes beside the commits. Raises `Unavailable`."""
-        return await self._on(self._writer, work)
+    async def change(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Run one statement that writes, as a guest. Raises `Unavailable`."""
+        return await _on(self._writer, work, *args, **kw)
 
-    @staticmethod
-    async def _on(connection: Connection | None, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        if connection is None:
-            raise Unavailable("the store is not open")
-        try:
-            return await connection.submit(work)
-        except (sqlite3.Error, ValueError) as error:  # ValueError: closed meanwhile
-            raise Unavailable(f"The store cannot be read or written at the moment: {error}.") from error
-
-    async def write(
-        self,
-        state: SqliteState,
-        records: Sequence[Record] = (),
-        cursor: Cursor | None = None,
-        answer: tuple[str, int] | None = None,
-    ) -> int:
+    async def commit(self, state: SqliteState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to."""
-        if isinstance(state, GuestState):
-            if state.written or records:
-                await submit(self, state, records)
-            return 0
-        if self.commits is None:
-            raise Unavailable("the store is not open")
-        return await self.commits.commit(Unit(records, state.touched, cursor, answer), dead=state.dead)
+        if self.commits is not None:
+            return await self.commits.commit(state, records, cursor)
+        if self._reader is None:
+            raise Unavailable("The store is closed.")
+        if cursor is not None:
+            raise CommandError("only the daemon itself can consume the journal")
+        if records or state.written:
+            assert isinstance(state, GuestState)
+            return await submit(self, state, records)
+        return await self.read(last_position)
 
-    def fresh_entries(self) -> Entries:
-        """Entries that are loaded from the file as it is now."""
-        return Entries(1 << 20, self._load)
+    def begin(self, now: int) -> SqliteState:
+        if self.commits is not None:
+            return SqliteState(self.entries, now)
+        # A command's unit sees what is on disk when it begins, not what an earlier one cached.
+        return GuestState(Entries(self._cache, self._load), now)
 
-    async def _load(self, keys: str) -> Sequence[Row]:
-        def select(connection: sqlite3.Connection) -> list[Row]:
-            return connection.execute(
-                "SELECT key, value, fields, expires FROM state WHERE key IN (SELECT value FROM json_each(?))", (keys,)
-            ).fetchall()
-
-        return await self.read(select)
-
-    async def _probe(self) -> None:
-        """While commits fail, try one: recovery is noticed even if nobody sends events any more."""
-        if self.commits is not None and self.commits.problem is not None:
-            try:
-                # As large as a few events, so that a disk with room for nothing else still counts as full.
-                await self.change(
-                    lambda c: (
-                        c.execute(
-                            "INSERT INTO probe VALUES (1, ?, zeroblob(65536)) ON CONFLICT (id) DO UPDATE"
-                            " SET at = excluded.at, filler = randomblob(65536)",
-                            (times.now(),),
-                        ).rowcount
-                    )
-                )
-            except Unavailable:
-                return
-            self.commits.problem = None
-            _log.info("events can be stored again")
+    async def _load(self, keys: Sequence[str]) -> Sequence[Row]:
+        return await self.read(read_rows, keys)
 
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def loop() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    await step()
-                except Unavailable as error:
-                    _log.debug("%s: %s", name, error)  # the commits tell of it, and the next turn tries again
-                except Exception:  # noqa: BLE001 - a fault of one turn must not end the work of the daemon's life
-                    _log.exception("%s: failed; it is tried again", name)
+        self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))
 
-        self._tasks.append(asyncio.create_task(loop(), name=f"sqlite: {name}"))
-
-    def _make_private_files(self) -> None:
-        """The file holds secrets: only its owner may read it."""
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise ConfigError(f"store.url: {self.path} cannot be opened: {error.strerror}") from error
-
-    def _take_lock(self, *, serving: bool) -> bool:
-        """Become the owner of the file, or know that another is. The lock goes with the process, however it ends."""
-        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode().strip() or "unknown"
-            os.close(lock)
-            if serving:
-                raise ConfigError(
-                    f"store.url: {self.path} belongs to another ingestd (process {holder}); stop that one, or give"
-                    " this one a file of its own"
-                ) from None
-            return False
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        self._lock = lock
-        return True
+    async def _repeat(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await step()
+            except Unavailable as error:
+                _log.debug("%s: %s", name, error)  # the commits tell of it, and the next turn tries again
+            except Exception as error:  # noqa: BLE001 - a fault of one turn must not end the work of the daemon's life
+                _log.exception("%s: failed; it is tried again", name)
+                if self.commits is not None:
+                    self.commits.report(f"internal error in {name}: {error!r}")
 
 
 class SqliteStore(Store):
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
+        self.clock = 0
+        """The latest time of any unit."""
 
-    def begin(self, now: int) -> State:
-        if self._backend.commits is None:
-            # A command's unit sees what is on disk when it begins, not what an earlier one cached.
-            return GuestState(self._backend.fresh_entries(), now)
-        return SqliteState(self._backend.entries, now)
+    def begin(self, now: int) -> SqliteState:
+        self.clock = max(self.clock, now)
+        return self._backend.begin(now)
 
     async def commit(self, state: State) -> None:
         assert isinstance(state, SqliteState)
-        await self._backend.write(state)
+        await self._backend.commit(state)
 
     def discard(self, state: State) -> None:
         assert isinstance(state, SqliteState)
-        for key in state.written:
-            entry = state.touched[key]
-            if entry.dirty:
-                self._backend.entries.kill(key, entry)
+        state.undo()
 
 
-class _Sweeper:
-    """Walks the table of states, a few rows at a time, and removes what has expired."""
-
-    def __init__(self, backend: SqliteBackend) -> None:
-        self._backend = backend
-        self._after = ""
-
-    async def step(self) -> None:
-        after, now = self._after, times.now()
-
-        def select(connection: sqlite3.Connection) -> list[tuple[str, int | None]]:
-            return connection.execute(
-                "SELECT key, expires FROM state WHERE key > ? ORDER BY key LIMIT ?", (after, _SWEEP_ROWS)
-            ).fetchall()
-
-        rows = await self._backend.read(select)
-        self._after = rows[-1][0] if len(rows) == _SWEEP_ROWS else ""
-        expired = [key for key, expires in rows if expires is not None and expires < now]
-        if expired:
-            # What has been renewed meanwhile is not expired any more, so the statement looks again.
-            await self._backend.change(
-                lambda c: (
-                    c.executemany(
-                        "DELETE FROM state WHERE key = ? AND expires < ?", [(key, now) for key in expired]
-                    ).rowcount
-                )
-            )
+async def _on(
+    connection: Connection | None,
+    work: Callable[Concatenate[sqlite3.Connection, _P], _T],
+    *args: _P.args,
+    **kw: _P.kwargs,
+) -> _T:
+    if connection is None:
+        raise Unavailable("The store is closed.")
+    try:
+        return await connection.submit(work, *args, **kw)
+    except (sqlite3.Error, ValueError) as error:  # ValueError: closed meanwhile
+        raise Unavailable(f"The store cannot be read or written at the moment: {error}.") from error
 
 
-def _become_owner_of(path: Path) -> None:
-    """A command run as root must leave no file behind that the daemon cannot open."""
-    if os.geteuid() != 0 or not path.exists():
-        return
-    owner = path.stat()
-    if owner.st_uid != 0:
-        os.setgroups([])
-        os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
-        os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
+async def _probe(commits: Commits) -> None:
+    """While commits fail, try one: recovery is noticed even if nobody sends events any more."""
+    if commits.problem is not None:
+        await commits.commit(also=_fill)
+
+
+def _fill(connection: sqlite3.Connection, _: int) -> None:
+    # As large as a few events, so that a disk with room for nothing else still counts as full.
+    connection.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(65536))")
+
+
+def _describe(connection: sqlite3.Connection, path: Path) -> dict[str, str]:
+    # Two look-ups each: counting would read the whole file.
+    (first,) = connection.execute("SELECT min(position) FROM journal").fetchone()
+    last = last_position(connection)
+    facts = {
+        "store": f"{path} ({path.stat().st_size} bytes, SQLite {sqlite3.sqlite_version})",
+        "journal": f"records {first} to {last}" if first is not None else f"no records, the last was {last}",
+    }
+    for name, position in connection.execute("SELECT name, position FROM cursors ORDER BY name"):
+        facts[f"cursor {name}"] = f"at position {position}"
+    return facts

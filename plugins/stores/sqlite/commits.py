@@ -6,51 +6,21 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from ingestd.errors import Unavailable
+from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
 
+from .batch import DEPENDS, Unit, write_batch
 from .connection import Connection
-from .entries import Entries, Entry, Row
+from .entries import Entries, Entry
+from .state import SqliteState
 
-__all__ = ["Commits", "Unit"]
+__all__ = ["Commits"]
 
 _log = logging.getLogger("ingestd.sqlite")
 
-_APPEND = "INSERT INTO journal (position, at, type, body) VALUES (?, ?, ?, ?)"
-_WRITE = (
-    "INSERT INTO state (key, value, fields, expires) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE"
-    " SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
-)
-_MOVE = (
-    "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
-)
-_ANSWER = "UPDATE control SET answer = ? WHERE id = ?"
-
-# What is wrong with one row, not with the file: a lone surrogate, an integer or a text too large.
-_BAD_ROW = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, ValueError, OverflowError)
-
-_DEPENDS = Unavailable("What this event depends on could not be stored.")
-
-
-@dataclass(slots=True, eq=False)
-class Unit:
-    """What one commit is asked to write. `entries` are all it has seen; the dirty ones are written."""
-
-    records: Sequence[Record]
-    entries: dict[str, Entry]
-    cursor: Cursor | None = None
-    answer: tuple[str, int] | None = None
-    done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    position: int = 0
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def dead(self) -> bool:
-        return any(entry.dead for entry in self.entries.values())
+_MANY = 1000  # units of one transaction: more would make the first wait for the last
 
 
 class Commits:
@@ -65,31 +35,55 @@ class Commits:
         """Set, and replaced, when there are new records."""
         self._connection = connection
         self._entries = entries
-        self._given = last
+        self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
         self._gathering: list[Unit] = []
+        self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def commit(self, unit: Unit, *, dead: bool = False) -> int:
-        """Returns the unit's last position once all of it, and all it has seen, is durable.
+    async def commit(
+        self,
+        state: SqliteState | None = None,
+        records: Sequence[Record] = (),
+        cursor: Cursor | None = None,
+        also: Callable[[sqlite3.Connection, int], object] | None = None,
+    ) -> int:
+        """Returns the last position once all the unit wrote, and all it has seen, is durable.
 
-        `dead`: it is known already that it has seen what never came to be.
+        `also` is run on the connection's thread, in the same transaction. Raises `Unavailable`, and
+        `Failed` for what can never be stored.
         """
-        pending = False
-        for entry in unit.entries.values():
+        entries = {} if state is None else state.touched
+        pending = bool(records) or cursor is not None or also is not None
+        dead = state is not None and state.dead
+        for entry in entries.values():
             dead = dead or entry.dead
-            pending = pending or entry.dirty or entry.flights > 0
-        if dead:
-            self._fail(unit, _DEPENDS)
-        elif pending or unit.records or unit.cursor is not None or unit.answer is not None:
+            pending = pending or entry.dirty or entry.flying
+        try:
+            if dead:
+                raise Unavailable(DEPENDS)
+            if not pending:
+                return self.last
+            if self._closing:
+                raise Unavailable("The store is closed.")
+            unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also)
             self._gather(unit)
-        else:
-            return self.last
-        return await unit.done  # it is written whatever becomes of who waits here
+            return await unit.done  # it is written whatever becomes of who waits here
+        except Refused:
+            if state is not None:
+                state.undo()
+            raise
 
     async def finish(self) -> None:
-        """Wait until all that was asked for is written."""
+        """Take no more, and wait until all that was asked for is written."""
+        self._closing = True
         await self._idle.wait()
+
+    def report(self, reason: str) -> None:
+        """Events cannot be stored; until a commit succeeds."""
+        if self.problem is None:
+            _log.warning("events cannot be stored: %s", reason)
+        self.problem = reason
 
     def _gather(self, unit: Unit) -> None:
         self._gathering.append(unit)
@@ -99,43 +93,52 @@ class Commits:
 
     def _write(self) -> None:
         """Hand what has gathered to the writer's thread."""
+        batch, self._gathering = self._gathering[:_MANY], self._gathering[_MANY:]
+        flown: dict[str, Entry] = {}
         live: list[Unit] = []
-        flying: dict[str, Entry] = {}
-        batch, self._gathering = self._gathering, []
-        self._given = self.last  # what a failed batch was given is free again
         for unit in batch:
-            if unit.dead:
-                self._fail(unit, _DEPENDS)
+            if any(entry.dead for entry in unit.entries.values()):
+                _refuse(unit, Unavailable(DEPENDS))
             else:
+                _take_off(unit, flown)
                 live.append(unit)
-                self._prepare(unit, flying)
-        if not live:
-            self._idle.set()
-            return
-        try:
-            written = self._connection.submit(_writer(live))
-        except ValueError as error:
-            written = asyncio.get_running_loop().create_future()
-            written.set_exception(error)
-        written.add_done_callback(lambda done: self._written(done, live, flying))
+        loop = asyncio.get_running_loop()
+        if any(unit.rows or unit.records or unit.cursor or unit.also for unit in live):
+            try:
+                written = self._connection.submit(write_batch, live, self.last if self._sure else None)
+            except ValueError as error:  # closed
+                written = loop.create_future()
+                written.set_exception(error)
+            written.add_done_callback(lambda done: self._written(done, live, flown))
+        else:  # nothing of their own: they have waited for what others had written, and that has landed
+            loop.call_soon(self._settle, live, flown, {})
 
     def _written(
-        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flying: dict[str, Entry]
+        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flown: dict[str, Entry]
     ) -> None:
         error = written.exception()
-        failed = self._fail_all(error, live) if error is not None else written.result()
-        for entry in flying.values():
-            entry.flights -= 1
-        news = False
+        if error is None:
+            failed = written.result()
+            self._recovered()
+        else:
+            reason = self._failed(error)
+            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in live}
+        self._settle(live, flown, failed)
+
+    def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: dict[Unit, Exception]) -> None:
+        before = self.last
+        self._entries.land(flown.values())
         for unit in live:
-            if unit in failed or unit.dead:
-                self._fail(unit, failed.get(unit, _DEPENDS))
+            if unit in failed:
+                for key, *_ in unit.rows:
+                    self._entries.kill(key, flown[key])
+                _refuse(unit, _for_the_caller(failed[unit]))
                 continue
             if unit.records:
-                self.last, news = unit.position, True
+                self.last = unit.position
             if not unit.done.done():
                 unit.done.set_result(unit.position)
-        if news:
+        if self.last > before:
             self.committed.set()
             self.committed = asyncio.Event()
         if self._gathering:
@@ -143,106 +146,41 @@ class Commits:
         else:
             self._idle.set()
 
-    def _fail_all(self, error: BaseException, live: list[Unit]) -> dict[Unit, Exception]:
-        reason = str(error) if isinstance(error, sqlite3.Error) else f"a fault of the store: {error!r}"
-        if self.problem is None:
-            _log.warning(
-                "events cannot be stored: %s", reason, exc_info=None if isinstance(error, sqlite3.Error) else error
-            )
-        self.problem = reason
-        return dict.fromkeys(live, Unavailable(f"The event cannot be stored at the moment: {reason}."))
+    def _recovered(self) -> None:
+        if self.problem is not None:
+            _log.info("events can be stored again")
+        self.problem = None
+        self._sure = True
 
-    def _prepare(self, unit: Unit, flying: dict[str, Entry]) -> None:
-        self._given += len(unit.records)
-        unit.position = self._given if unit.records else (unit.cursor.position if unit.cursor else self.last)
-        for key, entry in unit.entries.items():
-            if entry.dirty:
-                unit.rows.append(entry.row(key))
-                entry.dirty = False
-                if key not in flying:
-                    flying[key] = entry
-                    entry.flights += 1
-
-    def _fail(self, unit: Unit, error: Exception) -> None:
-        """Take back what the unit was to write: whoever has seen it is refused too."""
-        written = {row[0] for row in unit.rows}
-        for key, entry in unit.entries.items():
-            if key in written or (entry.dirty and not unit.rows):
-                self._entries.kill(key, entry)
-        if not isinstance(error, Unavailable):
-            _log.error("one unit could not be stored: %r", error)
-        if not unit.done.done():
-            unit.done.set_exception(error)
-            unit.done.exception()  # who asked may have gone
+    def _failed(self, error: BaseException) -> str:
+        self._sure = False
+        if isinstance(error, sqlite3.Error):
+            self.report(str(error))
+            return str(error)
+        _log.error("a commit failed", exc_info=error)
+        self.report(f"internal error: {error!r}")
+        return "internal error"
 
 
-def _writer(units: list[Unit]) -> Callable[[sqlite3.Connection], dict[Unit, Exception]]:
-    """Writes the batch as one transaction; returns the units that could not be written for reasons of their own."""
-
-    def write(connection: sqlite3.Connection) -> dict[Unit, Exception]:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            try:
-                connection.execute("SAVEPOINT batch")
-                _write_units(connection, units)
-                failed: dict[Unit, Exception] = {}
-            except _BAD_ROW:
-                connection.execute("ROLLBACK TO batch")
-                failed = _write_one_by_one(connection, units)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return failed
-
-    return write
+def _take_off(unit: Unit, flown: dict[str, Entry]) -> None:
+    """Take what the unit has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
+    for key, entry in unit.entries.items():
+        if entry.dirty:
+            unit.rows.append((key, entry.value, entry.fields, entry.expires))
+            entry.dirty = False
+            entry.flying = True
+            flown[key] = entry
 
 
-def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit]) -> dict[Unit, Exception]:
-    failed: dict[Unit, Exception] = {}
-    lost: set[str] = set()
-    for unit in units:
-        if lost & unit.entries.keys():
-            failed[unit] = _DEPENDS
-        else:
-            connection.execute("SAVEPOINT unit")
-            try:
-                _write_units(connection, [unit])
-            except _BAD_ROW as error:
-                connection.execute("ROLLBACK TO unit")
-                failed[unit] = error
-            connection.execute("RELEASE unit")
-        if unit in failed:
-            lost |= {row[0] for row in unit.rows}
-    return failed
+def _for_the_caller(error: Exception) -> Exception:
+    """A unit that failed for reasons of its own fails every time, so its caller is not to try again."""
+    if isinstance(error, IngestdError):
+        return error
+    _log.error("one event could not be stored, for what is in it: %r", error)
+    return Failed("The event could not be stored.")
 
 
-def _write_units(connection: sqlite3.Connection, units: list[Unit]) -> None:
-    records: list[tuple[Any, ...]] = []
-    rows: dict[str, Row] = {}
-    cursors: dict[str, Cursor] = {}
-    answers: list[tuple[str, int]] = []
-    for unit in units:
-        position = unit.position - len(unit.records) if unit.records else 0
-        for record in unit.records:
-            position += 1
-            records.append((position, record.at, record.type, record.body))
-        for row in unit.rows:
-            rows[row[0]] = row
-        if unit.cursor is not None:
-            cursors[unit.cursor.name] = unit.cursor
-        if unit.answer is not None:
-            answers.append(unit.answer)
-    if records:
-        connection.executemany(_APPEND, records)
-    gone = [(key,) for key, value, fields, _ in rows.values() if value is None and fields is None]
-    kept = [row for row in rows.values() if row[1] is not None or row[2] is not None]
-    if kept:
-        connection.executemany(_WRITE, kept)
-    if gone:
-        connection.executemany("DELETE FROM state WHERE key = ?", gone)
-    if cursors:
-        connection.executemany(_MOVE, [(cursor.name, cursor.position) for cursor in cursors.values()])
-    if answers:
-        connection.executemany(_ANSWER, answers)
+def _refuse(unit: Unit, error: Exception) -> None:
+    if not unit.done.done():
+        unit.done.set_exception(error)
+        unit.done.exception()  # who asked may have gone

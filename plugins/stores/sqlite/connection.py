@@ -1,69 +1,153 @@
-"""Connections to the file, and its numbered migrations."""
+"""Connections to the file: aiosqlite, one thread hop for a whole function, pragmas, migrations."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 
-from ingestd.errors import ConfigError
+from ingestd.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["Connection", "connect", "migrate"]
+__all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", "open_error", "transaction"]
 
-_T = TypeVar("_T")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+APPLICATION_ID = 0x696E6764  # "ingd", as the first migration sets it
+
+# Checkpoints run inside a commit. Small and often beats a long pause now and then: some 8 MB a time.
+AUTOCHECKPOINT_PAGES = 2000
+WAL_SIZE_LIMIT = 64 * 1024 * 1024
+WRITER_CACHE_KIB = 32 * 1024
+
+_TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
+
+def _read_migrations() -> list[str]:
+    folder = files(__package__) / "migrations"
+    scripts = sorted((entry.name, entry) for entry in folder.iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name))
+    return [entry.read_text(encoding="utf-8") for _, entry in scripts]
+
+
+# Now, not when they are needed: a command may have given up by then the rights to read its own program.
+_MIGRATIONS = _read_migrations()
 
 
 class Connection(aiosqlite.Connection):
-    """aiosqlite hops to the connection's thread once a call; a batch is to be one hop.
+    """A connection that runs whole functions on its thread.
 
+    aiosqlite hops to its thread and back for every call, which for a batch costs more than the batch.
     So this puts a function of ours into the queue of that thread, as its own methods do.
     """
 
-    def submit(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        """Run a function with the connection, on its thread; it is queued at once.
+    def submit(
+        self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kw: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run `work(connection, …)` on the connection's thread; it is queued at once.
 
         Raises `ValueError` when the connection is closed.
         """
-        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((future, partial(work, self._conn)))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(work, self._conn, *args, **kw)))
         return future
 
 
-async def connect(path: Path, *, busy_timeout: float, read_only: bool) -> Connection:
-    """Open one connection; transactions are begun and ended by hand. `busy_timeout` in seconds."""
+async def connect(path: Path, *, writing: bool, busy_timeout: float) -> Connection:
+    """Open the file, which must exist. `busy_timeout` (seconds) bounds waiting for other processes' locks."""
 
-    def connector() -> sqlite3.Connection:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=busy_timeout, cached_statements=64)
-        if read_only:
-            connection.execute("PRAGMA query_only = ON")
-        else:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            # Fewer, longer checkpoints: about 16 MB of log, against a stall for every 4.
-            connection.execute("PRAGMA wal_autocheckpoint = 4000")
-        return connection
+    def open_file() -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, timeout=busy_timeout, isolation_level=None, cached_statements=256
+        )
 
-    connection = Connection(connector, 64)
+    connection = Connection(open_file, iter_chunk_size=64)
     await connection
+    try:
+        await connection.submit(_configure, path, writing=writing)
+    except BaseException:
+        await connection.close()  # which waits for the thread; a failure in `open_file` would leave it behind
+        raise
     return connection
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to the newest version, each migration in a transaction. Raises `ConfigError`."""
-    folder = files("ingestd.plugins.stores.sqlite").joinpath("migrations")
-    scripts = {int(entry.name[:4]): entry for entry in folder.iterdir() if entry.name.endswith(".sql")}
+def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigError(f"{path}: its file system cannot hold a write-ahead log; put the file on a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    if writing:
+        connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_LIMIT}")
+        connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+    else:
+        connection.execute("PRAGMA query_only = ON")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; also leaves nothing open where ending the one before had failed."""
+    if connection.in_transaction:
+        connection.rollback()
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.rollback()
+        raise
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to this version, each step in its own transaction. Raises `ConfigError`."""
+    version = check_version(connection, path)
+    for number, script in enumerate(_MIGRATIONS[version:], version + 1):
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.rollback()
+            raise
+
+
+def check_version(connection: sqlite3.Connection, path: Path, *, current: bool = False) -> int:
+    """The version of the file's tables, 0 for an empty file; `current`: nothing but this program's own will do."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > max(scripts):
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    newest = len(_MIGRATIONS)
+    if application != APPLICATION_ID and (version or tables):
+        raise ConfigError(f"{path}: a database of something else; give the daemon a file of its own")
+    if version > newest:
         raise ConfigError(
-            f"the store's file is of version {version}, this ingestd knows only {max(scripts)}; install a newer one"
+            f"{path}: written by a newer ingestd (tables of version {version}, this one knows {newest});"
+            " install that version, or restore a copy made before it ran"
         )
-    for number in sorted(scripts):
-        if number > version:
-            script = scripts[number].read_text(encoding="utf-8")
-            connection.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+    if current and version != newest:
+        raise Unavailable(f"{path}: its tables are of version {version}, not {newest}: the daemon beside is older")
+    return int(version)
+
+
+def is_row_fault(error: Exception) -> bool:
+    """Whether an error is the fault of one row (a lone surrogate, a number or text too large), not of the file."""
+    if isinstance(error, sqlite3.Error):
+        return isinstance(
+            error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError | sqlite3.ProgrammingError
+        )
+    return not isinstance(error, MemoryError)
+
+
+def open_error(error: sqlite3.Error, path: Path) -> IngestdError:
+    """What an error while opening means: trouble that may pass, or none that will."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _TRANSIENT:
+        return Unavailable(f"{path}: {error}")
+    return ConfigError(f"{path}: cannot be opened: {error}")

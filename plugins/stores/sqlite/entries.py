@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from ingestd.store import Field
 
-__all__ = ["Entries", "Entry", "Row", "encode_fields"]
+__all__ = ["Entries", "Entry", "Row"]
 
-Row = tuple[str, str | None, str | None, int | None]
-"""key, value, fields as JSON, expires: a row of the table `state`."""
+Row = tuple[str, str | None, dict[str, Field] | None, int | None]
+"""key, value, fields, expires: a row of the table `state`."""
 
-Load = Callable[[str], Coroutine[Any, Any, Sequence[Row]]]
-"""Reads the rows of the keys in a JSON array."""
-
-_read_fields = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
+Load = Callable[[Sequence[str]], Coroutine[Any, Any, Sequence[Row]]]
+"""Reads the rows of some keys, those that have one. Raises `Unavailable`."""
 
 
 class Entry:
     """One key's state. An entry that is not there is an Entry without value and fields.
 
-    `dirty`: changed since it was last handed to a commit. `flights`: commits under way that hold it.
-    `dead`: a commit that held it failed, so whoever has seen it has seen what never was.
+    `dirty`: changed since it was last handed to a commit. `flying`: in the commit that is under way.
+    `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `fields` is
+    replaced, never changed: a commit may be writing it.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flights", "value")
+    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "value")
 
     def __init__(self, value: str | None = None, fields: dict[str, Field] | None = None, expires: int | None = None):
         self.value = value
@@ -38,18 +34,11 @@ class Entry:
         self.expires = expires
         self.dirty = False
         self.dead = False
-        self.flights = 0
-
-    def row(self, key: str) -> Row:
-        return key, self.value, encode_fields(self.fields), self.expires
+        self.flying = False
 
     @property
     def absent(self) -> bool:
         return self.value is None and not self.fields
-
-
-def encode_fields(fields: dict[str, Field] | None) -> str | None:
-    return msgspec.json.encode(fields).decode() if fields else None
 
 
 class Entries:
@@ -59,24 +48,28 @@ class Entries:
         self._limit = limit
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
-        self._wanted: dict[str, asyncio.Future[Entry]] = {}
-        self._loading: dict[str, asyncio.Future[Entry]] = {}
+        self._wanted: dict[str, asyncio.Future[None]] = {}
+        self._loading: dict[str, asyncio.Future[None]] = {}
         self._loader: asyncio.Task[None] | None = None
-        self.hits = 0
-        self.misses = 0
+        self._adrift: set[str] = set()
+        self._landed = asyncio.Event()
+        self.pinned: frozenset[str] = frozenset()
+        """Keys that are not let go of, once they are loaded."""
+
+    def known(self, key: str) -> Entry | None:
+        """The entry, if it is in memory. The caller may change it until it next awaits."""
+        entry = self._known.get(key)
+        if entry is not None:
+            self._known.move_to_end(key)
+        return entry
 
     async def get(self, key: str) -> Entry:
         """The entry, from memory or from the file. The caller may change it until it next awaits."""
-        while True:
-            entry = self._known.get(key)
-            if entry is not None:
-                self._known.move_to_end(key)
-                self.hits += 1
-                return entry
-            self.misses += 1
+        while (entry := self.known(key)) is None:  # it may have been let go of again before our turn came
             await asyncio.shield(self._load(key))
+        return entry
 
-    def _load(self, key: str) -> asyncio.Future[Entry]:
+    def _load(self, key: str) -> asyncio.Future[None]:
         """Misses of one key share one load, and those of one turn, or of one load's time, one statement."""
         future = self._loading.get(key) or self._wanted.get(key)
         if future is None:
@@ -86,42 +79,51 @@ class Entries:
         return future
 
     async def _load_wanted(self) -> None:
-        await asyncio.sleep(0)
-        while self._wanted:
-            self._loading, self._wanted = self._wanted, {}
-            try:
-                rows = await self._load_rows(json.dumps([*self._loading]))
-            except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+        try:
+            await asyncio.sleep(0)
+            while self._wanted:
+                self._loading, self._wanted = self._wanted, {}
+                error: Exception | None = None
+                try:
+                    await self._load_now([*self._loading])
+                except Exception as raised:  # noqa: BLE001 - whoever waits for it raises it
+                    error = raised
                 for future in self._loading.values():
-                    if not future.done():
-                        future.set_exception(error)
-                        future.exception()  # nobody may be left to ask
+                    _settle(future, error)
                 self._loading = {}
-                continue
-            found = {row[0]: row for row in rows}
-            self._let_go(len(self._loading))
-            for key, future in self._loading.items():
-                entry = self._known[key] = _entry(found.get(key))
-                if not future.done():
-                    future.set_result(entry)
-            self._loading = {}
-        self._loader = None
+        finally:
+            self._loader = None
+
+    async def _load_now(self, keys: list[str]) -> None:
+        while not self._adrift.isdisjoint(keys):  # the file is about to say something else
+            await self._landed.wait()
+        found = {row[0]: row[1:] for row in await self._load_rows(keys)}
+        self._let_go(len(keys))
+        for key in keys:
+            self._known[key] = Entry(*found.get(key, ()))
 
     def _let_go(self, room: int) -> None:
         excess = len(self._known) + room - self._limit
-        if excess <= 0:
-            return
-        # Pinned entries are the busy ones, so they are seldom among the oldest.
-        for key in [*self._oldest(excess)]:
-            del self._known[key]
+        if excess > 0:
+            for key in [*self._oldest(excess)]:
+                del self._known[key]
 
     def _oldest(self, count: int) -> Iterable[str]:
+        # Those not yet on disk are the busy ones, so they are seldom among the oldest.
         for key, entry in self._known.items():
             if count <= 0:
                 return
-            if not entry.dirty and not entry.flights:
+            if not entry.dirty and not entry.flying and key not in self.pinned:
                 count -= 1
                 yield key
+
+    def land(self, flown: Iterable[Entry]) -> None:
+        """The commit under way has ended, well or not."""
+        for entry in flown:
+            entry.flying = False
+        self._adrift.clear()
+        self._landed.set()
+        self._landed = asyncio.Event()
 
     def kill(self, key: str, entry: Entry) -> None:
         """What this entry says never came to be: forget it, and let all who have seen it know."""
@@ -129,12 +131,22 @@ class Entries:
         entry.dirty = False
         if self._known.get(key) is entry:
             del self._known[key]
+            if entry.flying:
+                self._adrift.add(key)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """The file has changed beside the commits: load these again, but for what is about to be written anyway."""
+        for key in keys:
+            entry = self._known.get(key)
+            if entry is not None and not entry.dirty and not entry.flying:
+                del self._known[key]
 
 
-def _entry(row: Row | None) -> Entry:
-    if row is None:
-        return Entry()
-    _, value, fields, expires = row
-    return Entry(
-        value, {name: Field(*field) for name, field in _read_fields(fields).items()} if fields else None, expires
-    )
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # nobody may be left to ask

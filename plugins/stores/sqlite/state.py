@@ -16,13 +16,21 @@ class SqliteState(State):
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
+        self.entries = entries
         self.touched: dict[str, Entry] = {}
         self.written: set[str] = set()
         self.dead = False
-        self._entries = entries
+        """Whether it has seen an entry that is dead, and another of that key since."""
+
+    def undo(self) -> None:
+        """Take back what the unit wrote and no commit holds yet; who has seen it is refused."""
+        for key in self.written:
+            entry = self.touched[key]
+            if entry.dirty:
+                self.entries.kill(key, entry)
 
     async def _entry(self, key: str) -> Entry:
-        entry = await self._entries.get(key)
+        entry = self.entries.known(key) or await self.entries.get(key)
         earlier = self.touched.setdefault(key, entry)
         if earlier is not entry:  # let go and loaded again meanwhile, or dropped since its commit failed
             self.dead = self.dead or earlier.dead
@@ -75,12 +83,14 @@ class SqliteState(State):
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
         entry = await self._entry(key)
-        known = dict(entry.fields or {})
-        for name, field in fields.items():
-            if name not in known or field.at >= known[name].at:
-                known[name] = field
-        if known != entry.fields:
-            entry.value, entry.fields, entry.expires = None, known, None
+        before = entry.fields or {}
+        newer = {
+            name: field
+            for name, field in fields.items()
+            if name not in before or (field.at >= before[name].at and field != before[name])
+        }
+        if newer:
+            entry.value, entry.fields, entry.expires = None, {**before, **newer}, None
             self._changed(key, entry)
 
     async def fields(self, key: str) -> dict[str, Field]:

@@ -1,0 +1,224 @@
+"""What is written to the file, on the connection's thread: a batch of units in one transaction.
+
+Python gives up its global lock whenever SQLite works, once a row in `executemany` and in a cursor's
+loop, and a busy event loop is slow to give it back: a batch would take seconds. So many rows go in
+one statement here, and come back as one row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ingestd.errors import Unavailable
+from ingestd.events import Record
+from ingestd.journal import Cursor
+from ingestd.store import Field
+
+from .connection import is_row_fault, transaction
+from .entries import Entry, Row
+
+__all__ = ["DEPENDS", "Unit", "last_position", "read_records", "read_rows", "write_batch"]
+
+DEPENDS = "What this event depends on could not be stored. Send it again."
+
+_MANY = 128  # rows of one statement
+_STEP = 8  # statements have a multiple of this many rows, or fewer: so there are few to compile and keep
+
+_INSERT_RECORDS = "INSERT INTO journal (position, at, type, body) VALUES "
+_UPSERT_STATE = "INSERT INTO state (key, value, fields, expires) VALUES "
+_UPSERT_TAIL = (
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
+)
+_MOVE_CURSOR = (
+    "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
+)
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
+
+    `also` is run in the same transaction and gets the position of the unit.
+    """
+
+    entries: dict[str, Entry]
+    done: asyncio.Future[int]
+    """For the event loop; nothing here touches it."""
+    records: Sequence[Record] = ()
+    cursor: Cursor | None = None
+    also: Callable[[sqlite3.Connection, int], object] | None = None
+    position: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+
+def write_batch(connection: sqlite3.Connection, units: Sequence[Unit], last: int | None) -> dict[Unit, Exception]:
+    """Write all units, or those that can be: returns the others, each with the reason, which is its own.
+
+    The units are numbered from `last`, the journal's last position; None: it is looked up. Raises
+    `sqlite3.Error` when the file cannot be written; nothing of the batch is then.
+    """
+    try:
+        with transaction(connection):
+            _write(connection, units, last_position(connection) if last is None else last)
+    except Exception as error:
+        if not is_row_fault(error):
+            raise
+    else:
+        return {}
+    with transaction(connection):
+        return _write_one_by_one(connection, units, last_position(connection))
+
+
+def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> dict[Unit, Exception]:
+    failed: dict[Unit, Exception] = {}
+    lost: set[str] = set()
+    for unit in units:
+        if not lost.isdisjoint(unit.entries):
+            failed[unit] = Unavailable(DEPENDS)
+        else:
+            connection.execute("SAVEPOINT unit")
+            try:
+                _write(connection, [unit], last)
+                last += len(unit.records)
+            except Exception as error:
+                if not is_row_fault(error):
+                    raise
+                connection.execute("ROLLBACK TO unit")
+                failed[unit] = error
+            connection.execute("RELEASE unit")
+        if unit in failed:
+            lost.update(row[0] for row in unit.rows)
+    return failed
+
+
+def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> None:
+    records: list[Any] = []
+    kept: list[Any] = []
+    gone: list[str] = []
+    cursors: dict[str, int] = {}
+    for unit in units:
+        for record in unit.records:
+            last += 1
+            records += (last, record.at, record.type, record.body)
+        unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
+        for key, value, fields, expires in unit.rows:
+            if value is None and not fields:
+                gone.append(key)
+            else:
+                kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
+        if unit.cursor is not None:
+            cursors[unit.cursor.name] = unit.cursor.position
+    _insert(connection, _INSERT_RECORDS, records)
+    _insert(connection, _UPSERT_STATE, kept, _UPSERT_TAIL)
+    for start in range(0, len(gone), _MANY):
+        keys = gone[start : start + _MANY]
+        connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
+    for name, position in cursors.items():
+        connection.execute(_MOVE_CURSOR, (name, position))
+    for unit in units:
+        if unit.also is not None:
+            unit.also(connection, unit.position)
+
+
+def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "") -> None:
+    """Insert rows of four columns, given as one flat list."""
+    start = 0
+    while start < len(values):
+        rows = min((len(values) - start) // 4, _MANY)
+        rows -= rows % _STEP if rows > _STEP else 0
+        connection.execute(_statement(head, rows, tail), values[start : start + 4 * rows])
+        start += 4 * rows
+
+
+@lru_cache(maxsize=128)
+def _statement(head: str, rows: int, tail: str) -> str:
+    return head + ", ".join(["(?, ?, ?, ?)"] * rows) + tail
+
+
+@lru_cache(maxsize=2 * _MANY)
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+_decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
+
+
+def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
+    """The rows of those keys that have one."""
+    wanted = [key for key in keys if _storable(key)]
+    rows: list[Row] = []
+    for start in range(0, len(wanted), _MANY):
+        some = wanted[start : start + _MANY]
+        some += some[-1:] * (-len(some) % _STEP)
+        (text,) = connection.execute(
+            "SELECT json_group_array(json_array(key, value, fields, expires)) FROM state"  # noqa: S608 - only marks
+            f" WHERE key IN ({_marks(len(some))})",
+            some,
+        ).fetchone()
+        rows += [
+            (key, value, _decode_fields(fields) if fields else None, expires)
+            for key, value, fields, expires in _decode_rows(text)
+        ]
+    return rows
+
+
+def _storable(key: str) -> bool:
+    """What is not Unicode was never stored, and asking for it would fail everybody's load."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list[Record]:
+    """The records behind a position, in order."""
+    records: list[Record] = []
+    while len(records) < limit:
+        wanted = min(limit - len(records), _MANY)
+        try:
+            some = _read_together(connection, after, wanted)
+        except sqlite3.DataError:  # together they are longer than one value of SQLite may be
+            some = [
+                Record(*row)
+                for row in connection.execute(
+                    "SELECT type, at, body, position FROM journal WHERE position > ? ORDER BY position LIMIT ?",
+                    (after, wanted),
+                )
+            ]
+        records += some
+        if len(some) < wanted:
+            break
+        after = records[-1].position
+    return records
+
+
+def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> list[Record]:
+    heads, bodies = connection.execute(
+        # Both aggregates are made in one pass, so their rows are in the same order.
+        "SELECT json_group_array(json_array(type, at, position, length(CAST(body AS BLOB)))),"
+        " CAST(group_concat(CAST(body AS TEXT), '') AS BLOB)"
+        " FROM (SELECT * FROM journal WHERE position > ? ORDER BY position LIMIT ?)",
+        (after, limit),
+    ).fetchone()
+    records = []
+    start = 0
+    for type_, at, position, length in json.loads(heads):
+        records.append(Record(type_, at, bodies[start : start + length], position))
+        start += length
+    return records
+
+
+def last_position(connection: sqlite3.Connection) -> int:
+    """Of the newest record there ever was: positions are not reused."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+    return 0 if row is None else int(row[0])

@@ -1,0 +1,110 @@
+"""The files on disk: where they are, whose they are, and the lock that gives them one owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pwd
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from ingestd.errors import ConfigError
+
+__all__ = ["Lock", "acquire", "create", "locate", "take_identity"]
+
+PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
+RETRY = 0.05
+
+
+def locate(url: str, base: Path) -> Path:
+    """The file a URL names. Raises `ConfigError`."""
+    match = re.fullmatch(r"sqlite:(?://(?=/))?([^?#]+)", url)
+    if match is None or match[1].startswith("//") or match[1].endswith("/"):
+        raise ConfigError(
+            f"{url}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
+        )
+    return (base / match[1]).resolve()  # resolved: one file has one lock, by whatever link it is reached
+
+
+def take_identity(path: Path) -> None:
+    """As root, become the owner of the file (or of the folder it will be in): what root made, nobody else could use."""
+    if os.geteuid() != 0:
+        return
+    owner = next((place.stat() for place in (path, path.parent) if place.exists()), None)
+    if owner is None or owner.st_uid == 0:
+        return
+    try:
+        groups = os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
+    except KeyError:  # an owner without a name has no further groups
+        groups = [owner.st_gid]
+    os.setgroups(groups)
+    os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
+    os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
+
+
+def create(path: Path) -> None:
+    """Make the file and its folder where they are missing, for nobody else to read: they hold secrets."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be opened: {error.strerror}; its folder must be the daemon's own") from error
+
+
+class _Holder(NamedTuple):
+    pid: str
+    kind: str
+
+
+class Lock:
+    """The lock on the side file. The kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):  # the text is only for messages
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+
+
+async def acquire(path: Path, *, serving: bool) -> Lock | None:
+    """Become the owner of the file; None for a command beside a running daemon.
+
+    Waits for a command that has the file to end. Raises `ConfigError` for a second daemon.
+    """
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        taken = _try(path.with_name(path.name + ".lock"), "daemon" if serving else "command")
+        if isinstance(taken, Lock):
+            return taken
+        if taken.kind == "daemon" and not serving:
+            return None
+        if taken.kind == "daemon" or asyncio.get_running_loop().time() > deadline:
+            raise ConfigError(
+                f"{path}: in use by process {taken.pid}, and a file has one daemon;"
+                " stop that one, or give this one a file of its own ([store] url)"
+            )
+        await asyncio.sleep(RETRY)
+
+
+def _try(path: Path, kind: str) -> Lock | _Holder:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {kind}".encode(), 0)
+    except BlockingIOError:
+        words = os.pread(descriptor, 100, 0).decode("ascii", "replace").split()
+        os.close(descriptor)
+        return _Holder(*words) if len(words) == 2 else _Holder("unknown", "command")  # it is just writing it
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(f"{path}: cannot be locked: {error.strerror}") from error
+    return Lock(descriptor)

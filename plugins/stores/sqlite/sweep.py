@@ -1,0 +1,64 @@
+"""Removes expired states from the file, beside the commits and never long enough to hold one up."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .commits import Commits
+
+if TYPE_CHECKING:
+    from .backend import SqliteBackend
+
+__all__ = ["Sweeper"]
+
+# A consumer that lags does its units at earlier times than the present, and must find what lived then.
+GRACE = 24 * 3_600_000  # milliseconds
+PAUSE = 60_000  # milliseconds of the units' time between the starts of two walks
+ROWS = 1000
+
+
+class Sweeper:
+    """Walks the table of states in the order of its keys, some rows a step.
+
+    The clock is the latest time of any unit, so what is expired is so by the time the units live in.
+    """
+
+    def __init__(self, backend: SqliteBackend, commits: Commits) -> None:
+        self._backend = backend
+        self._commits = commits
+        self._after: str | None = None
+        self._next = 0
+
+    async def step(self) -> None:
+        clock = self._backend.store.clock
+        if self._after is None:
+            if clock < self._next:
+                return
+            self._after, self._next = "", clock + PAUSE
+        before = clock - GRACE
+        last, expired = await self._backend.read(_look, self._after, before)
+        self._after = last
+        if expired:
+            await self._commits.commit(also=partial(_remove, expired, before))
+            self._backend.entries.forget(expired)
+
+
+def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str]]:
+    """The next rows: the last key, None if there are no more; and those that have expired."""
+    count, last, expired = connection.execute(
+        "SELECT count(*), max(key), json_group_array(key) FILTER (WHERE expires < ?)"
+        " FROM (SELECT key, expires FROM state WHERE key > ? ORDER BY key LIMIT ?)",
+        (before, after, ROWS),
+    ).fetchone()
+    return (last if count == ROWS else None), json.loads(expired)
+
+
+def _remove(keys: list[str], before: int, connection: sqlite3.Connection, _: int) -> None:
+    # What has been renewed meanwhile is not expired any more, so the statement looks again.
+    connection.execute(
+        f"DELETE FROM state WHERE key IN ({', '.join('?' * len(keys))}) AND expires < ?",  # noqa: S608 - only marks
+        [*keys, before],
+    )

@@ -1,0 +1,37 @@
+"""The SQLite back end keeps both contracts, as the daemon opens it and with a cache that holds almost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.store import Backend
+from ingestd.testing.journals import JournalContract
+from ingestd.testing.stores import StoreContract
+
+
+class _Sqlite:
+    cache = 200_000
+
+    @asynccontextmanager
+    async def backend(self, place: Path) -> AsyncIterator[Backend]:
+        backend = SqliteBackend(place / "ingestd.db", cache=self.cache, busy_timeout=1.0)
+        await backend.open(serving=True)
+        try:
+            yield backend
+        finally:
+            await backend.close()
+
+
+class TestSqliteStore(_Sqlite, StoreContract):
+    pass
+
+
+class TestSqliteStoreWithoutCache(_Sqlite, StoreContract):
+    cache = 1
+
+
+class TestSqliteJournal(_Sqlite, JournalContract):
+    pass

@@ -1,0 +1,209 @@
+"""Whatever the cache holds or lets go of, a unit sees what the operations before it have left."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.store import Field, State
+from tests.support.journals import until
+
+DAY = 86_400_000
+
+
+class Kept(NamedTuple):
+    value: str | None = None
+    expires: int | None = None
+    fields: dict[str, Field] | None = None
+
+
+class Model:
+    """The contract in a dictionary."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Kept] = {}
+
+    def get(self, now: int, key: str) -> str | None:
+        kept = self.kept.get(key, Kept())
+        return None if kept.expires is not None and now > kept.expires else kept.value
+
+    def put(self, now: int, key: str, value: str, ttl: int | None) -> str | None:
+        before = self.get(now, key)
+        expires = None if ttl is None else now + ttl
+        if before == value:
+            old = self.kept[key].expires
+            expires = None if old is None or expires is None else max(old, expires)
+        self.kept[key] = Kept(value, expires)
+        return before
+
+    def swap(self, now: int, key: str, expected: str | None, value: str, ttl: int | None) -> bool:
+        if self.get(now, key) != expected:
+            return False
+        self.put(now, key, value, ttl)
+        return True
+
+    def renew(self, now: int, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        present = self.get(now, key)
+        self.put(now, key, candidate if present is None else present, ttl)
+        return (candidate, True) if present is None else (present, False)
+
+    def delete(self, now: int, key: str) -> None:
+        self.kept.pop(key, None)
+
+    def merge(self, now: int, key: str, fields: dict[str, Field]) -> None:
+        before = self.kept.get(key, Kept()).fields or {}
+        newer = {name: new for name, new in fields.items() if name not in before or new.at >= before[name].at}
+        if any(before.get(name) != new for name, new in newer.items()):
+            self.kept[key] = Kept(fields={**before, **newer})
+
+    def fields(self, now: int, key: str) -> dict[str, Field]:
+        return self.kept.get(key, Kept()).fields or {}
+
+
+keys = st.sampled_from(["a", "b", "c", "d", "\x00", "e\x00f"])
+values = st.sampled_from(["x", "y", ""])
+lives = st.none() | st.integers(0, 5)
+operations = st.one_of(
+    st.tuples(st.just("get"), keys),
+    st.tuples(st.just("put"), keys, values, lives),
+    st.tuples(st.just("swap"), keys, st.none() | values, values, lives),
+    st.tuples(st.just("renew"), keys, values, st.integers(0, 5)),
+    st.tuples(st.just("delete"), keys),
+    st.tuples(
+        st.just("merge"),
+        keys,
+        st.dictionaries(st.sampled_from(["m", "n", ""]), st.builds(Field, st.integers(0, 3), values), max_size=2),
+    ),
+    st.tuples(st.just("fields"), keys),
+)
+
+
+async def reopened(backend: SqliteBackend) -> SqliteBackend:
+    await backend.close()
+    again = SqliteBackend(backend.path, cache=backend._cache, busy_timeout=1.0)
+    await again.open(serving=True)
+    return again
+
+
+async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
+    name, *arguments = operation
+    assert await getattr(state, name)(*arguments) == getattr(model, name)(state.now, *arguments), operation
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen"])),
+        max_size=40,
+    ),
+)
+def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -> None:
+    async def run(folder: Path) -> None:
+        model = Model()
+        backend = SqliteBackend(folder / "ingestd.db", cache=cache, busy_timeout=1.0)
+        await backend.open(serving=True)
+        units: dict[int, State] = {}
+        try:
+            for number, now, what in steps:
+                state = units.setdefault(number, backend.store.begin(now))
+                if what == "reopen":
+                    await asyncio.gather(*(backend.store.commit(each) for each in units.values()))
+                    units = {}
+                    backend = await reopened(backend)
+                elif what == "commit":
+                    await backend.store.commit(units.pop(number))
+                else:
+                    await do(state, model, what)
+        finally:
+            await backend.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(
+            st.lists(operations, max_size=8), st.integers(0, 12), st.sampled_from(["commit", "discard"]), st.booleans()
+        ),
+        max_size=8,
+    ),
+)
+def test_a_discarded_unit_leaves_nothing(
+    cache: int, units: Sequence[tuple[list[tuple[Any, ...]], int, str, bool]]
+) -> None:
+    async def run(folder: Path) -> None:
+        model = Model()
+        backend = SqliteBackend(folder / "ingestd.db", cache=cache, busy_timeout=1.0)
+        await backend.open(serving=True)
+        try:
+            for work, now, end, reopen in units:
+                before = dict(model.kept)
+                state = backend.store.begin(now)
+                for operation in work:
+                    await do(state, model, operation)
+                if end == "commit":
+                    await backend.store.commit(state)
+                else:
+                    backend.store.discard(state)
+                    model.kept = before
+                if reopen:
+                    backend = await reopened(backend)
+        finally:
+            await backend.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+async def test_expired_entries_leave_the_file_and_living_ones_stay(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=10, busy_timeout=1.0)
+    await backend.open(serving=True)
+    state = backend.store.begin(1000)
+    for number in range(2500):
+        await state.put(f"short {number}", "x", 10)
+    await state.put("long", "x", 10 * DAY)
+    await state.put("for ever", "x")
+    await state.put("renewed", "x", 10)
+    await state.merge("fields", {"name": Field(1, "x")})
+    await backend.store.commit(state)
+    late = backend.store.begin(1000 + 3 * DAY)
+    await late.put("renewed", "x", 10)
+    await backend.store.commit(late)
+    other = sqlite3.connect(tmp_path / "ingestd.db")
+
+    def left() -> set[str]:
+        return {key for (key,) in other.execute("SELECT key FROM state")}
+
+    await until(lambda: len(left()) <= 4)
+    assert left() == {"long", "for ever", "renewed", "fields"}
+    other.close()
+    assert await backend.store.begin(1000 + 3 * DAY).get("renewed") == "x"
+    await backend.close()
+
+
+async def test_a_consumer_that_lags_finds_what_lived_at_its_time(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=1, busy_timeout=1.0)
+    await backend.open(serving=True)
+    state = backend.store.begin(1000)
+    await state.put("key", "x", 10)
+    await state.put("sign", "x", 10 - DAY)  # long expired, so that the sweep can be seen to have passed
+    await backend.store.commit(state)
+    backend.store.begin(1000 + DAY // 2)
+    other = sqlite3.connect(tmp_path / "ingestd.db")
+    await until(lambda: other.execute("SELECT count(*) FROM state WHERE key = 'sign'").fetchone() == (0,))
+    other.close()
+    await backend.store.begin(1000).get("let go of the key")
+    assert await backend.store.begin(1010).get("key") == "x"
+    await backend.close()

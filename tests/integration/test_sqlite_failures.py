@@ -1,0 +1,248 @@
+"""Commits that fail, for real reasons: who depends on them is refused, nobody else, and it heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.errors import Failed, Unavailable
+from ingestd.events import Record
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.plugins.stores.sqlite.batch import read_records
+from ingestd.store import Field, State
+from tests.support.journals import until
+
+NOW = 1_795_233_906_000
+
+
+@asynccontextmanager
+async def opened(folder: Path, cache: int = 100) -> AsyncIterator[SqliteBackend]:
+    backend = SqliteBackend(folder / "ingestd.db", cache=cache, busy_timeout=0.1)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+def record(text: str) -> Record:
+    return Record("event", NOW, text.encode())
+
+
+async def put(backend: SqliteBackend, key: str, value: str) -> State:
+    state = backend.store.begin(NOW)
+    await state.put(key, value)
+    return state
+
+
+async def ids(backend: SqliteBackend) -> list[str]:
+    return [found.body.decode() for found in await backend.journal.read(0, 100_000)]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program writes to the file, and takes its time."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+@contextmanager
+def no_room(path: Path) -> Iterator[None]:
+    """No file may grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
+@pytest.mark.parametrize("trouble", [locked, no_room])
+async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
+    tmp_path: Path, trouble: Callable[[Path], Any]
+) -> None:
+    async with opened(tmp_path) as backend:
+        await backend.journal.append([record("before")], await put(backend, "old", "durable"))
+        writer = await put(backend, "new", "lost")
+        overwriter = await put(backend, "old", "lost")
+        reader = backend.store.begin(NOW)
+        assert await reader.get("new") == "lost"
+        bystander = backend.store.begin(NOW)
+        assert await bystander.get("third") is None
+        with trouble(backend.path):
+            results = await asyncio.gather(
+                backend.journal.append([record("lost")], writer),
+                backend.store.commit(overwriter),
+                backend.store.commit(reader),
+                backend.store.commit(bystander),
+                return_exceptions=True,
+            )
+            assert [type(result) for result in results] == [Unavailable, Unavailable, Unavailable, type(None)]
+            assert backend.problem()
+            with pytest.raises(Unavailable):  # known by now, without another try
+                await backend.store.commit(reader)
+            fresh = backend.store.begin(NOW)
+            assert (await fresh.get("new"), await fresh.get("old")) == (None, "durable")
+        await until(lambda: backend.problem() is None)  # nobody sends events, and it heals
+        assert await ids(backend) == ["before"]
+        await backend.journal.append([record("after")], await put(backend, "new", "kept"))
+    async with opened(tmp_path) as backend:
+        state = backend.store.begin(NOW)
+        assert (await state.get("new"), await state.get("old")) == ("kept", "durable")
+        assert await ids(backend) == ["before", "after"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root can mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: database or disk is full")
+async def test_a_full_disk(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 400_000)
+    stored = []
+    async with opened(small_disk) as backend:
+
+        async def fill() -> None:
+            for number in range(1000):
+                await backend.journal.append([record(f"{number}" + " " * 5000)], await put(backend, f"{number}", "x"))
+                stored.append(number)
+
+        with pytest.raises(Unavailable, match="full"):
+            await fill()
+        assert "full" in str(backend.problem())
+        ballast.unlink()
+        await until(lambda: backend.problem() is None)
+        assert [int(text) for text in await ids(backend)] == stored
+        await backend.journal.append([record("after")], await put(backend, "after", "x"))
+    async with opened(small_disk) as backend:
+        assert [text.strip() for text in await ids(backend)] == [*map(str, stored), "after"]
+        assert await backend.store.begin(NOW).get(str(stored[-1])) == "x"
+        assert await backend.store.begin(NOW).get(str(stored[-1] + 1)) is None
+
+
+async def _bad_value(state: State) -> list[Record]:
+    await state.put("bad", "\ud800")
+    return []
+
+
+async def _bad_key(state: State) -> list[Record]:
+    await state.put("\ud800", "value")
+    return []
+
+
+async def _bad_field(state: State) -> list[Record]:
+    await state.merge("bad", {"name": Field(1, "\ud800")})
+    return []
+
+
+async def _bad_life(state: State) -> list[Record]:
+    await state.put("bad", "value", 2**63)
+    return []
+
+
+async def _bad_record(_: State) -> list[Record]:
+    return [record("good part"), Record("event", 2**63, b"{}")]
+
+
+async def _bad_type(_: State) -> list[Record]:
+    return [Record("event", NOW, object())]  # type: ignore[arg-type]  # what a faulty plugin might do
+
+
+@pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
+@pytest.mark.parametrize("bad", [_bad_value, _bad_key, _bad_field, _bad_life, _bad_record, _bad_type])
+async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
+    tmp_path: Path, bad: Callable[[State], Coroutine[Any, Any, list[Record]]]
+) -> None:
+    async with opened(tmp_path) as backend:
+        culprit = backend.store.begin(NOW)
+        await culprit.put("shared", "of the culprit")
+        records = await bad(culprit)
+        dependent = backend.store.begin(NOW)
+        await dependent.get("shared")
+        good = [await put(backend, f"good {number}", "kept") for number in range(20)]
+        results = await asyncio.wait_for(
+            asyncio.gather(
+                *(backend.journal.append([record(f"{n}")], state) for n, state in enumerate(good[:10])),
+                backend.journal.append(records, culprit),
+                backend.journal.append([record("dependent")], dependent),
+                *(backend.journal.append([record(f"{n}")], state) for n, state in enumerate(good[10:], 10)),
+                return_exceptions=True,
+            ),
+            10,
+        )
+        assert isinstance(results[10], Failed)
+        assert isinstance(results[11], Unavailable)
+        positions = [result for result in results if isinstance(result, int)]
+        assert len(set(positions)) == 20
+        assert backend.problem() is None
+        assert await backend.store.begin(NOW).get("shared") is None
+    async with opened(tmp_path) as backend:
+        assert await ids(backend) == [f"{n}" for n in range(20)]
+        state = backend.store.begin(NOW)
+        assert [await state.get(f"good {n}") for n in range(20)] == ["kept"] * 20
+
+
+async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        for number in range(100):
+            committing = asyncio.ensure_future(backend.store.commit(await put(backend, "key", f"kept {number}")))
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            backend.store.discard(await put(backend, "key", "undone"))
+            # Undone before the other's write was taken, both are gone, and the other is told.
+            found = await backend.store.begin(NOW).get("key")
+            try:
+                await committing
+            except Unavailable:
+                assert found != f"kept {number}"
+            else:
+                assert found == f"kept {number}"
+            assert await backend.store.begin(NOW).get("key") == found
+
+
+async def test_what_waits_when_the_store_closes_is_written_first(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        waiting = [
+            asyncio.ensure_future(backend.journal.append([record(f"{n}")], backend.store.begin(NOW))) for n in range(50)
+        ]
+        await asyncio.sleep(0)
+    assert len(await asyncio.gather(*waiting)) == 50
+    with pytest.raises(Unavailable):
+        await backend.journal.append([record("late")], backend.store.begin(NOW))
+    async with opened(tmp_path) as backend:
+        assert len(await ids(backend)) == 50
+
+
+async def test_records_too_large_to_be_read_together_are_read_one_by_one(tmp_path: Path) -> None:
+    bodies = [chr(97 + n) * 60_000 for n in range(5)]
+    async with opened(tmp_path) as backend:
+        await backend.journal.append([record(body) for body in bodies], backend.store.begin(NOW))
+    connection = sqlite3.connect(tmp_path / "ingestd.db")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    assert [found.body.decode() for found in read_records(connection, 0, 10)] == bodies
+    connection.close()

@@ -1,0 +1,120 @@
+"""Clients at the same time: all at one moment, or as a load that goes on and remembers its answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .daemon import BASE, PATIENCE
+
+__all__ = ["Load", "Sent", "at_once", "wait_until"]
+
+_T = TypeVar("_T")
+
+
+def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Return as soon as the condition holds; fail if it does not within `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:
+    """Make all calls at one moment, a thread each; returns their results in order."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], _T]) -> _T:
+        barrier.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+@dataclass
+class Sent:
+    """One event that was sent, and its answer if one came."""
+
+    number: str
+    """In the event's `data`; no other event has it."""
+    visitor: str
+    begun: float
+    """When its sending began, by time.monotonic()."""
+    status: int | None = None
+    session: dict[str, Any] | None = None
+
+
+class Load:
+    """Threads that send events to /track one after the other, until `stop` or until nobody listens.
+
+    Every second thread keeps its connection, the others open one for each event. Numbers begin with
+    `name`, so that loads can be told apart; all loads and threads share five visitors.
+    """
+
+    def __init__(self, port: int, key: str, name: str = "load", *, threads: int = 8) -> None:
+        self.sent: list[Sent] = []
+        self._port = port
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._name = name
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send nothing new, and wait for the answers that are due."""
+        self._stopping.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until nobody listens any more."""
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    @property
+    def answered(self) -> list[Sent]:
+        """The events that were answered 200."""
+        return [sent for sent in self.sent if sent.status == 200]
+
+    def _run(self, thread: int) -> None:
+        connection = self._connect()
+        count = 0
+        while not self._stopping.is_set():
+            count += 1
+            sent = Sent(f"{self._name}-{thread}-{count}", f"visitor-{count % 5}", 0.0)
+            body = {"key": "Page View", "anonymousId": sent.visitor, "data": {"number": sent.number}}
+            try:
+                if connection.sock is None:
+                    connection.connect()
+            except OSError:
+                return
+            sent.begun = time.monotonic()
+            self.sent.append(sent)
+            # An event without an answer is what some tests are about; the thread goes on with the next.
+            with suppress(OSError, http.client.HTTPException):
+                connection.request("POST", f"{BASE}/track", json.dumps(body), self._headers)
+                answer = connection.getresponse()
+                read = json.loads(answer.read())
+                sent.status, sent.session = answer.status, read.get("session")
+            if sent.status is None or thread % 2:
+                connection.close()
+                connection = self._connect()
+        connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)

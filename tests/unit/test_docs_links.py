@@ -1,0 +1,45 @@
+"""Every file that README and docs point to is there, and every command they show exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ingestd import commands
+from ingestd.cli import CommandLine
+from ingestd.plugins import key_commands
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    linked = set(re.findall(r"\(docs/([\w.-]+\.md)", (ROOT / "README.md").read_text()))
+    assert linked == {page.name for page in PAGES if page.parent.name == "docs"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_shown_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = CommandLine()
+    commands.register(cli)
+    key_commands.register(cli)
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    shown = [line for block in blocks for line in re.findall(r"^ingestd ([^|#>\n]+)", block, re.MULTILINE)]
+    for line in shown:
+        if "…" not in line and "$" not in line:
+            arguments = cli.parser.parse_args(re.sub(r"\bID\b", "some-id", line).split())
+            assert arguments.run is not None
+
+
+def test_every_target_the_readme_shows_is_in_the_makefile() -> None:
+    targets = set(re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert targets == {"run", "test", "check", "bench"}
+    assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
