@@ -47,7 +47,10 @@ class Exchange(HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         self._method = start_line.method
         self._headers = headers
-        self._endpoint = self._ingest.routes.get(start_line.path.partition("?")[0])
+        path = start_line.path
+        if not path.startswith("/"):  # a proxy's form of it, which names scheme and host (RFC 9112, 3.2.2)
+            path = "/" + "".join(path.split("/", 3)[3:])
+        self._endpoint = self._ingest.routes.get(path.partition("?")[0])
         self._ingest.begin(self)
         # Tornado's own limit would answer without a body or CORS; the limit is kept here.
         self._connection.set_max_body_size(1 << 62)  # type: ignore[attr-defined]  # HTTP1Connection has it

@@ -54,9 +54,7 @@ def test_the_printed_curl_lines_work_and_a_second_run_keeps_keys_and_data(tmp_pa
     for run in (1, 2):
         demo = Demo(folder, *ports)
         lines = demo.curl_lines()
-        answers = [
-            subprocess.run(line, shell=True, capture_output=True, check=True).stdout for line in lines
-        ]
+        answers = [subprocess.run(line, shell=True, capture_output=True, check=True).stdout for line in lines]
         assert demo.stop() == 0
         assert [answer.splitlines()[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 3
         printed.append(lines)

@@ -209,3 +209,23 @@ async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_ans
         assert len({answer.body for answer in done}) == 1
         assert len(await public.records()) == 1
         assert (public.counted("accepted"), public.counted("duplicate")) == (1, 4)
+
+
+async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path) -> None:
+    async with door(tmp_path) as public:
+        body = json.dumps(PAGE_VIEW).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
+        target = f"http://shop.example{BASE_PATH}/track?x=1".encode()
+        writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (target, len(body), body))
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+        assert len(await public.records()) == 1
+
+
+async def test_a_request_target_that_is_no_address_is_not_found(tmp_path: Path) -> None:
+    async with door(tmp_path) as public:
+        for target in (b"http://[", b"*", b"track"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
+            writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target)
+            assert await reader.readline() == b"HTTP/1.1 404 Not Found\r\n"
+            writer.close()

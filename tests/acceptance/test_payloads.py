@@ -1,0 +1,63 @@
+"""Payloads as shops send them, to a running daemon: stored, or told exactly which values have a wrong type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import Daemon, Shop
+from tests.support.event_keys import KEYS, wrong_places
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "payloads"
+
+
+def shared_payloads() -> list[Any]:
+    """Payloads beside the checkout, where there are any: an event key and its `data` a line."""
+    cases = []
+    for file in sorted(SHARED.glob("*.jsonl")):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            payload = json.loads(line)
+            cases.append(pytest.param(payload["event"], payload["properties"], id=f"{file.name}:{number}"))
+    return cases
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return Shop(tmp_path_factory.mktemp("payloads"))
+
+
+@pytest.fixture(scope="module")
+def daemon(shop: Shop) -> Iterator[Daemon]:
+    with shop.serve() as running:
+        yield running
+
+
+# Where the folder is not there, these cases are not collected at all.
+if SHARED.is_dir():
+
+    @pytest.mark.parametrize(("key", "data"), shared_payloads())
+    def test_a_payload_from_the_wild_is_stored_or_told_where_it_is_wrong(
+        shop: Shop, daemon: Daemon, key: str, data: dict[str, Any]
+    ) -> None:
+        answer = daemon.post("/track", {"key": key, "anonymousId": "visitor", "data": data}, shop.public.id)
+        places = wrong_places(key, data)
+        if key not in KEYS:
+            assert (answer.status, answer.json()["code"]) == (404, "unknown_key")
+        elif places:
+            assert (answer.status, answer.json()["code"]) == (400, "invalid_data")
+            assert {error["pointer"] for error in answer.json()["errors"]} == places
+        else:
+            assert answer.status == 200
+
+    def test_what_was_stored_is_what_was_sent(shop: Shop, daemon: Daemon) -> None:
+        cases = [case.values for case in shared_payloads()]
+        sent = [(key, data) for key, data in cases if key in KEYS and not wrong_places(key, data)]
+        for key, data in sent:
+            body = {"key": key, "anonymousId": "again", "data": data}
+            assert daemon.post("/track", body, shop.public.id).status == 200
+        stored = [record for record in shop.exported() if record["anonymousId"] == "again"]
+        assert [(record["key"], record["data"]) for record in stored] == sent

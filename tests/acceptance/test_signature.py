@@ -1,0 +1,205 @@
+"""Signatures of server keys: what may be signed, and which keys and secrets are valid when."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import Daemon, Key, Reply, Shop, sign
+
+# A change of keys takes effect in a running daemon within two seconds.
+CHANGE = 2.0
+
+EVENT: dict[str, Any] = {"key": "Page View", "anonymousId": "visitor", "data": {"title": "Pâtes"}}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return Shop(tmp_path_factory.mktemp("signature"))
+
+
+@pytest.fixture(scope="module")
+def daemon(shop: Shop) -> Iterator[Daemon]:
+    with shop.serve() as running:
+        yield running
+
+
+def post(daemon: Daemon, key: Key, body: bytes, signature: str, **headers: str) -> Reply:
+    return daemon.post("/customer-events", body, key.id, x_signature=signature, **headers)
+
+
+def wait_for(status: int, send: Callable[[], Reply]) -> None:
+    deadline = time.monotonic() + CHANGE
+    while send().status != status:
+        assert time.monotonic() < deadline, f"no {status} within {CHANGE} seconds"
+        time.sleep(0.05)
+
+
+# Each body as a client sent it, and `JSON.stringify` of the object it had signed, as Node.js writes it.
+def with_data(data: str) -> str:
+    return f'{{"key":"Page View","anonymousId":"visitor","data":{data}}}'
+
+
+READINGS = {
+    "compact": (with_data('{"a":1}'), with_data('{"a":1}')),
+    "spaces": ('{"key": "Page View", "anonymousId": "visitor", "data": {"a": [1, 2]}}', with_data('{"a":[1,2]}')),
+    "pretty": (
+        '{\n  "key": "Page View",\n  "anonymousId": "visitor",\n  "data": {\n    "a": [],\n    "b": {}\n  }\n}\n',
+        with_data('{"a":[],"b":{}}'),
+    ),
+    "tabs and CRLF": (
+        '\r\n{\r\n\t"key":\t"Page View",\r\n\t"anonymousId":"visitor" ,\r\n\t"data":{ "a" : null }\r\n}\r\n',
+        with_data('{"a":null}'),
+    ),
+    "1e21": (with_data('{"n":1e21}'), with_data('{"n":1e+21}')),
+    "1e21 in digits": (with_data('{"n":1000000000000000000000}'), with_data('{"n":1e+21}')),
+    "1e20": (with_data('{"n":1E20}'), with_data('{"n":100000000000000000000}')),
+    "1e-7": (with_data('{"n":0.0000001}'), with_data('{"n":1e-7}')),
+    "1e-6": (with_data('{"n":1e-6}'), with_data('{"n":0.000001}')),
+    "-0": (with_data('{"n":[-0,-0.0,0.0]}'), with_data('{"n":[0,0,0]}')),
+    "a price": (with_data('{"price":4.350}'), with_data('{"price":4.35}')),
+    "a whole price": (with_data('{"price":40.00}'), with_data('{"price":40}')),
+    "2^53+1": (with_data('{"n":9007199254740993}'), with_data('{"n":9007199254740992}')),
+    "a long number": (with_data('{"n":12345678901234567890123}'), with_data('{"n":1.2345678901234568e+22}')),
+    "integer-like keys": (
+        with_data('{"b":1,"10":2,"9":3,"01":4,"a":5,"4294967295":6,"-1":7}'),
+        with_data('{"9":3,"10":2,"b":1,"01":4,"a":5,"4294967295":6,"-1":7}'),
+    ),
+    "a key twice": (with_data('{"a":1,"b":2,"a":3}'), with_data('{"a":3,"b":2}')),
+    "escapes": (
+        with_data(r'{"\u0061":"\u00e9\ud83d\ude00\/\u2028\u0022\u005c"}'),
+        with_data('{"a":"é😀/\u2028\\"\\\\"}'),
+    ),
+    "control characters": (
+        with_data(r'{"a":"\u0000\u0008\u0009\u000A\u001F\u007f"}'),
+        with_data('{"a":"\\u0000\\b\\t\\n\\u001f\x7f"}'),
+    ),
+}
+
+
+@pytest.mark.parametrize(("sent", "signed"), READINGS.values(), ids=READINGS)
+def test_what_was_sent_or_what_ecmascript_makes_of_it_may_be_signed(
+    shop: Shop, daemon: Daemon, sent: str, signed: str
+) -> None:
+    for text in (sent, signed):
+        signature = sign(shop.server.secret, text.encode())
+        assert post(daemon, shop.server, sent.encode(), signature).status == 200
+    assert post(daemon, shop.server, sent.encode(), sign("another secret", signed.encode())).status == 401
+
+
+def test_no_other_serialisation_may_be_signed(shop: Shop, daemon: Daemon) -> None:
+    sent = json.dumps({**EVENT, "data": {"price": 4.5, "title": "Pâtes"}}, separators=(",", ":")).encode()
+    value = json.loads(sent)
+    others = [
+        json.dumps(value),
+        json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+        json.dumps(value, indent=2, ensure_ascii=False),
+        json.dumps(value["data"], separators=(",", ":")),
+        sent.decode() + "\n",
+        "",
+    ]
+    for other in others:
+        answer = post(daemon, shop.server, sent, sign(shop.server.secret, other.encode()))
+        assert (answer.status, answer.json()["code"]) == (401, "invalid_signature")
+
+
+def test_a_changed_body_is_refused(shop: Shop, daemon: Daemon) -> None:
+    signed = json.dumps({**EVENT, "data": {"total": 10}}).encode()
+    for changed in (signed.replace(b"10", b"11"), signed.replace(b"total", b"Total"), signed[:-1] + b',"a":1}'):
+        assert post(daemon, shop.server, changed, sign(shop.server.secret, signed)).status == 401
+
+
+def test_the_record_has_what_was_sent(shop: Shop, daemon: Daemon) -> None:
+    sent, signed = READINGS["2^53+1"]
+    sent, signed = sent.replace("visitor", "exact"), signed.replace("visitor", "exact")
+    assert post(daemon, shop.server, sent.encode(), sign(shop.server.secret, signed.encode())).status == 200
+    [record] = [record for record in shop.exported() if record["anonymousId"] == "exact"]
+    assert record["data"] == {"n": 9007199254740993}
+
+
+def test_a_gzip_body_is_signed_over_its_content(shop: Shop, daemon: Daemon) -> None:
+    raw = json.dumps(EVENT, indent=2).encode()
+    rewritten = json.dumps(EVENT, separators=(",", ":"), ensure_ascii=False).encode()
+    packed = gzip.compress(raw)
+    for signed, status in ((raw, 200), (rewritten, 200), (packed, 401)):
+        signature = sign(shop.server.secret, signed)
+        assert post(daemon, shop.server, packed, signature, Content_Encoding="gzip").status == status
+
+
+def test_a_body_over_256_kilobytes_is_signed_as_sent(shop: Shop, daemon: Daemon) -> None:
+    for size, status in ((250_000, 200), (260_000, 401)):
+        value = {**EVENT, "data": {"title": "x" * (size - 100)}}
+        raw, rewritten = json.dumps(value).encode(), json.dumps(value, separators=(",", ":")).encode()
+        assert post(daemon, shop.server, raw, sign(shop.server.secret, raw)).status == 200
+        assert post(daemon, shop.server, raw, sign(shop.server.secret, rewritten)).status == status
+
+
+def test_case_does_not_matter_in_signature_and_key(shop: Shop, daemon: Daemon) -> None:
+    raw = json.dumps(EVENT).encode()
+    signature = sign(shop.server.secret, raw)
+    mixed = signature[:32].upper() + signature[32:]
+    for given in (signature.upper(), mixed):
+        assert post(daemon, shop.server, raw, given).status == 200
+    assert post(daemon, Key(shop.server.id.upper()), raw, signature).status == 200
+    named = {"authorization": f"bEARER {shop.server.id}", "X-SIGNATURE": signature}
+    assert daemon.request("POST", "/api/v1/analytics/customer-events", raw, named).status == 200
+
+
+def test_a_signature_is_of_one_key(shop: Shop, daemon: Daemon) -> None:
+    second = shop.create_key("server", shop.tenant)
+    raw = json.dumps(EVENT).encode()
+    wait_for(200, lambda: daemon.post_signed(EVENT, second))
+    assert post(daemon, second, raw, sign(shop.server.secret, raw)).status == 401
+    assert post(daemon, shop.server, raw, sign(second.secret, raw)).status == 401
+    # What may be public is no secret: the id of the key, and no secret at all.
+    for secret in (second.id, ""):
+        assert post(daemon, second, raw, sign(secret, raw)).status == 401
+
+
+def rotated(shop: Shop, key: Key, grace: str) -> Key:
+    printed = json.loads(shop.command("keys", "rotate", key.id, "--grace", grace, "--json"))
+    assert printed["id"] == key.id
+    return Key(printed["id"], printed["secret"])
+
+
+def test_an_old_secret_is_valid_for_the_grace_time_of_a_rotation(shop: Shop, daemon: Daemon) -> None:
+    first = shop.create_key("server", shop.tenant)
+    second = rotated(shop, first, "1h")
+    assert second.secret != first.secret
+    wait_for(200, lambda: daemon.post_signed(EVENT, second))
+    assert daemon.post_signed(EVENT, first).status == 200
+    # Only the last one before it: a second rotation ends the first secret.
+    third = rotated(shop, second, "1ms")
+    wait_for(200, lambda: daemon.post_signed(EVENT, third))
+    assert daemon.post_signed(EVENT, first).status == 401
+    assert daemon.post_signed(EVENT, second).status == 401
+
+
+def test_a_revoked_key_is_refused(shop: Shop, daemon: Daemon) -> None:
+    server, public = shop.create_key("server", shop.tenant), shop.create_key("public", shop.tenant)
+    wait_for(200, lambda: daemon.post_signed(EVENT, server))
+    wait_for(200, lambda: daemon.post("/track", EVENT, public.id))
+    rotated(shop, server, "1h")
+    for key in (server, public):
+        shop.command("keys", "revoke", key.id)
+    wait_for(401, lambda: daemon.post_signed(EVENT, server))
+    wait_for(401, lambda: daemon.post("/track", EVENT, public.id))
+
+
+def test_no_key_or_secret_is_logged_or_shown(shop: Shop, daemon: Daemon) -> None:
+    raw = json.dumps(EVENT).encode()
+    signature = sign(shop.server.secret, raw)
+    assert post(daemon, shop.server, raw, signature).status == 200
+    assert post(daemon, shop.server, raw, "0" * 64).status == 401
+    assert daemon.post("/track", EVENT, shop.public.id).status == 200
+    assert daemon.post("/track", EVENT, shop.server.id).status == 401
+    daemon.read_log()
+    shown = "\n".join([*daemon.log, daemon.ops("/metrics").body.decode(), shop.command("events", "export")])
+    for hidden in (shop.server.secret, shop.public.id, shop.server.id, signature):
+        assert hidden not in shown
+    assert shop.server.secret not in shop.command("keys", "list", "--json")

@@ -1,0 +1,177 @@
+"""The store fails: events are refused honestly, and accepted again as soon as it works, by itself."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import at_once, wait_until
+from tests.support.daemon import Daemon, Shop
+
+UNAVAILABLE = 'ingestd_events_total{endpoint="track",key="Page View",outcome="unavailable"}'
+
+Fault = Callable[[Shop, Daemon], AbstractContextManager[None]]
+
+
+@contextmanager
+def full_disk(shop: Shop, daemon: Daemon) -> Iterator[None]:
+    """Nothing more fits on the disk, which is the shop's own."""
+    ballast = shop.folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while _writes(file):
+            pass
+    yield
+    ballast.unlink()
+
+
+def _writes(file: io.FileIO) -> bool:
+    try:
+        file.write(bytes(4096))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def file_limit(shop: Shop, daemon: Daemon) -> Iterator[None]:
+    """The daemon may not make any file larger than it is already: every write fails."""
+    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def locked_database(shop: Shop, daemon: Daemon) -> Iterator[None]:
+    """Another process holds the file for longer than the daemon waits."""
+    connection = sqlite3.connect(shop.database, isolation_level=None)
+    try:
+        wait_until(lambda: _locks(connection))
+        yield
+    finally:
+        connection.close()
+
+
+def _locks(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError:  # the daemon was writing at that moment
+        return False
+    return True
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of its own for the folder; skips where the test may not mount one."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not mounted:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def event(number: str, **members: Any) -> dict[str, Any]:
+    return {"key": "Page View", "anonymousId": "known", "data": {"number": number}, **members}
+
+
+def go_through(fault: Fault, shop: Shop, reason: str) -> None:
+    """A daemon before, during and after a fault, and what it has stored in the end."""
+    accepted = ["before"]
+    with shop.serve() as daemon:
+
+        def post(number: str, **members: Any) -> int:
+            return daemon.post("/track", event(number, **members), shop.public.id).status
+
+        known = daemon.post("/track", event("before"), shop.public.id).json()["session"]
+        with fault(shop, daemon):
+            # A place that was made before may take an event or two; what is answered 200 counts.
+            for number in range(200):
+                if post(f"last-{number}") == 503:
+                    break
+                accepted.append(f"last-{number}")
+            assert daemon.metric(UNAVAILABLE) == 1
+            answer = daemon.post("/track", event("no", messageId="m", anonymousId="new"), shop.public.id)
+            assert answer.status == 503
+            assert answer.json()["code"] == "unavailable"
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert answer.headers["access-control-expose-headers"] == "Retry-After"
+            assert answer.headers["access-control-allow-origin"] == "*"
+            identity = {"anonymousId": "new", "userId": "user", "traits": {"plan": "gold"}}
+            assert daemon.post("/identify/public", identity, shop.public.id).status == 503
+            assert daemon.post_signed(event("no"), shop.server).status == 503
+            crowd = at_once([lambda: post("no", anonymousId="crowd")] * 5)
+            assert crowd == [503] * 5
+            # Wrong requests are told what is wrong with them all the same.
+            assert daemon.post("/track", event("no"), "wrong").status == 401
+            assert daemon.post("/track", {"key": "Page View"}, shop.public.id).status == 400
+            assert daemon.metric(UNAVAILABLE) == 7
+            assert daemon.metric('ingestd_identifies_total{outcome="unavailable"}') == 1
+            ready = daemon.ops("/readyz")
+            assert ready.status == 503
+            assert reason in ready.body.decode()
+            assert daemon.ops("/livez").status == 200
+        # Nobody sends anything now.
+        wait_until(lambda: daemon.ops("/readyz").status == 200)
+        # Nothing of what was refused is there by half: no session, no link, no message.
+        fresh = daemon.post("/track", event("after", messageId="m", anonymousId="new"), shop.public.id).json()
+        assert fresh["session"]["isNew"] is True
+        going_on = daemon.post("/track", event("after"), shop.public.id).json()["session"]
+        assert going_on == {**known, "isNew": False}
+        assert daemon.post("/track", event("after", anonymousId="crowd"), shop.public.id).json()["session"]["isNew"]
+        accepted += ["after"] * 3
+    daemon_log = "\n".join(daemon.log)
+    assert "events cannot be stored: " in daemon_log
+    assert "events can be stored again" in daemon_log
+    journal = shop.exported()
+    assert [record["data"]["number"] for record in journal] == accepted
+    assert [record["userId"] for record in journal] == [None] * len(journal)
+    # A place in the journal that could not be stored makes a sink get records again.
+    assert {record["id"]: record for record in shop.archived()} == {record["id"]: record for record in journal}
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path):
+        go_through(full_disk, Shop(tmp_path), "full")
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    go_through(file_limit, Shop(tmp_path), "I/O error")
+
+
+def test_a_database_locked_by_another_process(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"plugins.sqlite": 'busy_timeout = "100ms"'})
+    go_through(locked_database, shop, "locked")
+
+
+def test_a_daemon_killed_while_the_disk_is_full_has_lost_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path):
+        shop = Shop(tmp_path)
+        accepted = []
+        with Daemon(shop.config) as daemon:
+            assert daemon.post("/track", event("before"), shop.public.id).status == 200
+            accepted.append("before")
+            with full_disk(shop, daemon):
+                for number in range(200):
+                    if daemon.post("/track", event(f"last-{number}"), shop.public.id).status == 503:
+                        break
+                    accepted.append(f"last-{number}")
+                daemon.kill()
+        with shop.serve():
+            pass
+        assert [record["data"]["number"] for record in shop.exported()] == accepted
+        assert {record["data"]["number"] for record in shop.archived()} == {*accepted}
