@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import pluggy
 from prometheus_client import CollectorRegistry
 
+from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .journal import Journal
 from .sink import Sink
-from .store import Backend, State, Store
+from .store import State, Store
 
 __all__ = ["HOOK_NAMESPACE", "BackendFactory", "Commands", "Daemon", "Run"]
 

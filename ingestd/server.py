@@ -18,6 +18,7 @@ from tornado.netutil import bind_sockets
 
 from . import __version__
 from .apart import ApartJournal
+from .backend import Backend
 from .config import Address, Config
 from .consumers import Consumers
 from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
@@ -28,7 +29,7 @@ from .journal import Journal
 from .loader import Plugins
 from .metrics import Metrics
 from .pipeline import Pipeline
-from .store import Backend, Store
+from .store import Store
 from .validation import Validator
 
 __all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends"]

@@ -1,7 +1,7 @@
 """The contract of a state store: what plugins remember between events.
 
-A back end implements `State`, `Store` and `ingestd.journal.Journal` and registers a `Backend`
-(hook `register_stores`); `ingestd.testing` has the suites it must pass.
+A back end (`ingestd.backend`) implements `State` and `Store`; `ingestd.testing.stores` has the suite
+they must pass.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from .journal import Journal
-
-__all__ = ["Backend", "Field", "State", "Store", "state_key"]
+__all__ = ["Field", "State", "Store", "state_key"]
 
 
 def state_key(kind: str, tenant: str, part: str) -> str:
@@ -97,29 +94,3 @@ class Store(ABC):
     @abstractmethod
     def discard(self, state: State) -> None:
         """Undo what the unit wrote, as far as the store can; for a consumer's step that failed."""
-
-
-class Backend(ABC):
-    """A store and a journal behind one URL, opened and closed together."""
-
-    store: Store
-    journal: Journal
-
-    @abstractmethod
-    async def open(self, *, serving: bool) -> None:
-        """Open for the daemon (`serving`), or for a command, also beside a running daemon.
-
-        Raises `ConfigError` where it can never work like this, `Unavailable` where it may later.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Finish what was begun and let go of everything."""
-
-    @abstractmethod
-    def problem(self) -> str | None:
-        """Why events cannot be stored durably at the moment, in a few words; None when they can."""
-
-    @abstractmethod
-    async def describe(self) -> Mapping[str, str]:
-        """What `ingestd check` says about it: a few facts by name."""

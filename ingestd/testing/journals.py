@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from ..backend import Backend
 from ..events import Record
 from ..journal import Cursor
-from ..store import Backend, state_key
+from ..store import state_key
 
 __all__ = ["JournalContract"]
 

@@ -20,7 +20,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ..store import Backend, Field, state_key
+from ..backend import Backend
+from ..store import Field, state_key
 
 __all__ = ["StoreContract"]
 

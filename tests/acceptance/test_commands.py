@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,6 @@ GIFT_WRAPPED = {
     "required": ["paper"],
     "properties": {"paper": {"type": "string"}},
 }
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return Shop(tmp_path_factory.mktemp("shop"))
-
-
-@pytest.fixture(scope="module")
-def daemon(shop: Shop) -> Iterator[Daemon]:
-    with shop.serve() as running:
-        yield running
 
 
 @pytest.fixture(params=["beside a daemon", "without a daemon"])

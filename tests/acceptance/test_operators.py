@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,6 @@ from tests.support.daemon import Daemon, Shop
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 EVENT = {"key": "Product Viewed", "anonymousId": "visitor", "data": {}}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return Shop(tmp_path_factory.mktemp("shop"))
-
-
-@pytest.fixture(scope="module")
-def daemon(shop: Shop) -> Iterator[Daemon]:
-    with shop.serve() as running:
-        yield running
 
 
 def outcomes(daemon: Daemon) -> dict[tuple[str, str, str], float]:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.daemon import Daemon, Shop
 from tests.support.event_keys import KEYS, wrong_places
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "payloads"
-
-
-def shared_payloads() -> list[Any]:
-    """Payloads beside the checkout, where there are any: an event key and its `data` a line."""
-    cases = []
-    for file in sorted(SHARED.glob("*.jsonl")):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            payload = json.loads(line)
-            cases.append(pytest.param(payload["event"], payload["properties"], id=f"{file.name}:{number}"))
-    return cases
+from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +24,7 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
 
 
 # Where the folder is not there, these cases are not collected at all.
-if SHARED.is_dir():
+if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())
     def test_a_payload_from_the_wild_is_stored_or_told_where_it_is_wrong(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,6 @@ def traits(shop: Shop, profile: str) -> dict[str, Any]:
         row = connection.execute("SELECT fields FROM state WHERE key = ?", (profile,)).fetchone()
     connection.close()
     return {} if row is None else {name: json.loads(value) for name, (_, value) in json.loads(row[0]).items()}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return Shop(tmp_path_factory.mktemp("shop"))
-
-
-@pytest.fixture(scope="module")
-def daemon(shop: Shop) -> Iterator[Daemon]:
-    with shop.serve() as running:
-        yield running
 
 
 def test_twelve_simultaneous_first_events_make_one_session_of_each_visitor(shop: Shop, daemon: Daemon) -> None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ingestd.backend import Backend
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.store import Backend
 from ingestd.testing.journals import JournalContract
 from ingestd.testing.stores import StoreContract
 

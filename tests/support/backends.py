@@ -10,9 +10,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from ingestd.backend import Backend
 from ingestd.hookspecs import BackendFactory
 from ingestd.plugins.stores.sqlite import SqlitePlugin
-from ingestd.store import Backend
 
 __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
 

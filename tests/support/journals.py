@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from ingestd import times
+from ingestd.backend import Backend
 from ingestd.consumer import Consumer
 from ingestd.consumers import Backoff, Consumers, ConsumerStatus
 from ingestd.events import Record
 from ingestd.journal import Journal
-from ingestd.store import Backend
 
 __all__ = ["QUICK", "append", "read_all", "running", "until"]
 

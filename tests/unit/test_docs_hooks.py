@@ -14,12 +14,12 @@ import pluggy
 import pytest
 
 from ingestd import hookspecs
+from ingestd.backend import Backend
 from ingestd.cli import CommandLine
 from ingestd.consumer import Consumer
 from ingestd.hooks import register_all
 from ingestd.hookspecs import HOOK_NAMESPACE
 from ingestd.sink import Sink
-from ingestd.store import Backend
 
 TEXT = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
 # A hook's section goes from its heading to the next heading of any level.

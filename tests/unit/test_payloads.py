@@ -11,20 +11,10 @@ import pytest
 from ingestd.errors import BadRequest, SchemaViolation
 from ingestd.validation import Validator
 from tests.support.event_keys import KEYS, wrong_places
+from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 from tests.support.reference import Reference
 
 PAYLOADS = Path(__file__).parents[1] / "data" / "payloads"
-SHARED = Path(__file__).parents[2].parent / "shared" / "payloads"
-
-
-def shared_payloads() -> list[Any]:
-    """Payloads beside the checkout, where there are any: an event key and its `data` a line."""
-    cases = []
-    for file in sorted(SHARED.glob("*.jsonl")):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            payload = json.loads(line)
-            cases.append(pytest.param(payload["event"], payload["properties"], id=f"{file.name}:{number}"))
-    return cases
 
 
 def violations(validator: Validator, key: str, data: Any) -> list[SchemaViolation]:
@@ -53,7 +43,7 @@ def test_a_realistic_payload_is_valid(validator: Validator, key: str) -> None:
 
 
 # Outside the folder they are in, these cases are not collected at all.
-if SHARED.is_dir():
+if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())
     def test_a_payload_from_the_wild_is_valid_or_told_exactly_where_it_is_not(

@@ -9,10 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ingestd.backend import Backend
 from ingestd.errors import CommandError, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
-from ingestd.store import Backend, State, Store
+from ingestd.store import State, Store
 
 from .batch import last_position, read_rows
 from .commits import Commits

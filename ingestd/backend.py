@@ -1,0 +1,41 @@
+"""The contract of a back end: a store and a journal behind one URL.
+
+A plugin registers it for the scheme of the URL (hook `register_stores`); `ingestd.testing` has the
+suites its store and journal must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from .journal import Journal
+from .store import Store
+
+__all__ = ["Backend"]
+
+
+class Backend(ABC):
+    """A store and a journal behind one URL, opened and closed together."""
+
+    store: Store
+    journal: Journal
+
+    @abstractmethod
+    async def open(self, *, serving: bool) -> None:
+        """Open for the daemon (`serving`), or for a command, also beside a running daemon.
+
+        Raises `ConfigError` where it can never work like this, `Unavailable` where it may later.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun and let go of everything."""
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """Why events cannot be stored durably at the moment, in a few words; None when they can."""
+
+    @abstractmethod
+    async def describe(self) -> Mapping[str, str]:
+        """What `ingestd check` says about it: a few facts by name."""
