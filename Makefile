@@ -9,6 +9,7 @@ SETUP := setup.cfg pyproject.toml
 .PHONY: run install test check lint types bench clean
 
 run: install
+	-@scripts/need curl curl
 	@$(BIN)/python scripts/demo.py --folder demo --port $(PORT) --ops-port $(OPS_PORT)
 
 install: .venv/installed
