@@ -36,6 +36,8 @@ class Ingest(HTTPServerConnectionDelegate):
         self.pipeline = pipeline
         self.metrics = metrics
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
+        self.plain_head = _plain_head(self.cors)
+        """The head of a 200 but for its Content-Length, where it is the same for every origin; else empty."""
         self.max_body = int(options.max_body)
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""
@@ -67,6 +69,13 @@ class Ingest(HTTPServerConnectionDelegate):
 
     def on_close(self, server_conn: object) -> None:
         """Nothing is kept of a connection."""
+
+
+def _plain_head(cors: Cors) -> bytes:
+    if not cors.any_origin:
+        return b""
+    lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in cors.headers({}))]
+    return "\r\n".join([*lines, "Content-Type: application/json", "Content-Length: %d", "", ""]).encode()
 
 
 class IngestServer(HTTPServer):

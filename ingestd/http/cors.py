@@ -15,13 +15,13 @@ class Cors:
     """Which origins may send, and the headers that tell a browser so."""
 
     def __init__(self, origins: Sequence[str], headers: Sequence[str]) -> None:
-        self._any = "*" in origins
+        self.any_origin = "*" in origins
         self._origins = frozenset(origins)
         self._headers = ", ".join(["authorization", "content-type", *(name.lower() for name in headers)])
 
     def headers(self, request: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         """For any answer to a request with these headers."""
-        if self._any:
+        if self.any_origin:
             return _ANYONE
         origin = request.get("Origin")
         if origin is not None and origin in self._origins:

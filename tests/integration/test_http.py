@@ -211,6 +211,32 @@ async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_ans
         assert (public.counted("accepted"), public.counted("duplicate")) == (1, 4)
 
 
+async def raw_answer(port: int, headers: bytes, body: bytes) -> tuple[set[bytes], bytes]:
+    """The header lines and the body of the answer to one request, as they come over the wire."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = b"POST %b/track HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n"
+    writer.write(head % (BASE_PATH.encode(), headers, len(body)) + body)
+    lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+    length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"Content-Length"))
+    answer = await reader.readexactly(length)
+    writer.close()
+    return set(lines), answer
+
+
+@pytest.mark.parametrize("origins", [("*",), ("https://shop.example",)])
+async def test_an_answer_says_the_same_whatever_the_caller_says_of_the_connection(
+    tmp_path: Path, origins: tuple[str, ...]
+) -> None:
+    async with door(tmp_path, options=HttpOptions(allowed_origins=origins)) as public:
+        body = json.dumps({**PAGE_VIEW, "messageId": "the same"}).encode()
+        origin = b"Origin: https://shop.example\r\n"
+        plain = await raw_answer(public.port, origin, body)
+        kept = await raw_answer(public.port, origin + b"Connection: keep-alive\r\n", body)
+        closed_lines, closed_body = await raw_answer(public.port, origin + b"Connection: close\r\n", body)
+        assert plain == kept == (closed_lines - {b"Connection: close"}, closed_body)
+        assert b"Connection: close" in closed_lines
+
+
 async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path) -> None:
     async with door(tmp_path) as public:
         body = json.dumps(PAGE_VIEW).encode()
