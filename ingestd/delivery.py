@@ -127,6 +127,11 @@ class SinkStatus:
     def oldest_pending_seconds(self) -> float:
         return self.consumer.oldest_pending_seconds
 
+    @property
+    def dead_letters(self) -> int:
+        """Records given up: none, since what a sink rejects is written again without end."""
+        return 0
+
 
 def sink_statuses(consumers: Consumers) -> Iterable[SinkStatus]:
     """The status of each sink among the consumers."""

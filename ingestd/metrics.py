@@ -31,6 +31,8 @@ class SinkStatus(Protocol):
     def pending(self) -> int: ...
     @property
     def oldest_pending_seconds(self) -> float: ...
+    @property
+    def dead_letters(self) -> int: ...
 
 
 class Metrics:
@@ -91,7 +93,7 @@ class _SinkCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         families = self._families()
         for sink in self._sinks:
-            values = (sink.delivered, sink.retries, sink.pending, sink.oldest_pending_seconds)
+            values = (sink.delivered, sink.retries, sink.pending, sink.oldest_pending_seconds, sink.dead_letters)
             for family, value in zip(families, values, strict=True):
                 family.add_metric([sink.sink_name], value)
         yield from families
@@ -105,4 +107,5 @@ class _SinkCollector(Collector):
             GaugeMetricFamily(
                 "ingestd_sink_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["sink"]
             ),
+            GaugeMetricFamily("ingestd_sink_dead_letters", "Records given up for this sink.", labels=["sink"]),
         ]
