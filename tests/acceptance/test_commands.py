@@ -381,9 +381,16 @@ def test_help_and_version_need_no_configuration(tmp_path: Path, monkeypatch: pyt
     assert "COMMAND" in why(nothing)
 
 
-def test_the_database_is_its_owners_only(shop: Shop, daemon: Daemon) -> None:
-    assert public(daemon, shop.public) == 200
-    files = [*shop.folder.glob("ingestd.db*")]
-    assert {file.name for file in files} >= {"ingestd.db", "ingestd.db-wal"}
-    for file in files:
-        assert file.stat().st_mode & 0o777 == 0o600, file
+@pytest.mark.parametrize("maker", ["a command", "the daemon"])
+def test_the_database_is_its_owners_only(maker: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.database.unlink()
+    if maker == "a command":
+        shop.command("keys", "list")
+        assert shop.database.stat().st_mode & 0o777 == 0o600
+    with shop.serve() as daemon:
+        assert public(daemon, shop.public) == 401  # a new database, without the shop's keys
+        files = [*shop.folder.glob("ingestd.db*")]
+        assert {file.name for file in files} >= {"ingestd.db", "ingestd.db-wal"}
+        for file in files:
+            assert file.stat().st_mode & 0o777 == 0o600, file

@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 __all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
@@ -24,6 +26,8 @@ __all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 BASE = "/api/v1/analytics"
 PATIENCE = 20.0
+
+_ADMIN = ("--app", "CRM", "--permission", "ADMIN")
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,30 @@ class Daemon:
             self.kill()
 
 
+def _create_key(config: Path, kind: str, tenant: str, *grants: str) -> Key:
+    done = run_ingestd(
+        "keys", "create", "--kind", kind, "--tenant", tenant, "--json", *grants, config=config
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    return Key(printed["id"], printed.get("secret", ""))
+
+
+@cache
+def _new_database(tenant: str) -> tuple[bytes, Key, Key]:
+    """A database as the key commands leave it, with its public and its server key.
+
+    Made once and copied: there are many shops, and two commands for each would take most of their time.
+    """
+    with TemporaryDirectory() as folder:
+        config = Path(folder) / "ingestd.toml"
+        config.write_text('[store]\nurl = "sqlite:ingestd.db"\n')
+        public = _create_key(config, "public", tenant)
+        server = _create_key(config, "server", tenant, *_ADMIN)
+        assert [file.name for file in config.parent.glob("ingestd.db-wal")] == []  # the file is all there is of it
+        return config.with_name("ingestd.db").read_bytes(), public, server
+
+
 @dataclass
 class Shop:
     """A folder with a configuration, keys for one tenant, and a `jsonl` sink named archive."""
@@ -204,8 +232,9 @@ class Shop:
         for name, lines in self.tables.items():
             sections[name] = f"{sections.get(name, '')}\n{lines}".strip()
         self.config.write_text("".join(f"[{name}]\n{lines}\n" for name, lines in sections.items()))
-        self.public = self.create_key("public", self.tenant)
-        self.server = self.create_key("server", self.tenant)
+        content, self.public, self.server = _new_database(self.tenant)
+        self.database.touch(0o600)
+        self.database.write_bytes(content)
 
     def command(self, *arguments: str) -> str:
         """Run a command that must succeed, and return what it printed."""
@@ -214,9 +243,7 @@ class Shop:
         return done.stdout
 
     def create_key(self, kind: str, tenant: str, *, grants: bool = True) -> Key:
-        extra = ["--app", "CRM", "--permission", "ADMIN"] if kind == "server" and grants else []
-        printed = json.loads(self.command("keys", "create", "--kind", kind, "--tenant", tenant, "--json", *extra))
-        return Key(printed["id"], printed.get("secret", ""))
+        return _create_key(self.config, kind, tenant, *(_ADMIN if kind == "server" and grants else ()))
 
     @contextmanager
     def serve(self) -> Iterator[Daemon]:
