@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from . import __version__, times
-from .config import Config, Duration
+from .config import Config
 from .errors import CommandError, IngestdError
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
+from .options import Duration
 from .server import Server, make_sinks, open_backends
 from .validation import Validator
 

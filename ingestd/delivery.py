@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from .config import Config, Duration, Options, read_options
+from .config import Config
 from .consumer import Consumer, Step
 from .consumers import Consumers, ConsumerStatus
 from .errors import ConfigError, SinkReject, SinkRetry
 from .events import Record
+from .options import Duration, Options, read_options
 from .sink import Sink
 
 __all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "sink_statuses"]

@@ -17,11 +17,12 @@ from typing import Any
 import pluggy
 
 from . import hookspecs
-from .config import Config, Options, read_options
+from .config import Config
 from .consumer import Consumer
 from .errors import ConfigError
 from .hooks import Hooks, register_all
 from .hookspecs import HOOK_NAMESPACE, BackendFactory
+from .options import Options, read_options
 from .sink import Sink
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]

@@ -19,7 +19,7 @@ from tornado.netutil import bind_sockets
 from . import __version__
 from .apart import ApartJournal
 from .backend import Backend
-from .config import Address, Config
+from .config import Config
 from .consumers import Consumers
 from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
 from .errors import ConfigError, IngestdError
@@ -28,6 +28,7 @@ from .http.ops import make_ops_app
 from .journal import Journal
 from .loader import Plugins
 from .metrics import Metrics
+from .options import Address
 from .pipeline import Pipeline
 from .store import Store
 from .validation import Validator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .config import Options
 from .events import Record
+from .options import Options
 
 __all__ = ["Sink"]
 

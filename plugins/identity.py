@@ -9,9 +9,9 @@ import msgspec
 from prometheus_client import Counter
 
 from ingestd import hookimpl
-from ingestd.config import Options as BaseOptions
 from ingestd.events import Event
 from ingestd.hookspecs import Daemon
+from ingestd.options import Options as BaseOptions
 from ingestd.store import Field, State, state_key
 
 __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from ingestd.config import Duration
 from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
+from ingestd.options import Duration
 from ingestd.store import Store
 from ingestd.times import format_time, now
 

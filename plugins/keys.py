@@ -11,10 +11,10 @@ from msgspec import field
 from msgspec.structs import replace
 
 from ingestd import hookimpl
-from ingestd.config import Options as BaseOptions
 from ingestd.errors import ConfigError
 from ingestd.events import Principal, Request
 from ingestd.hookspecs import Commands, Daemon
+from ingestd.options import Options as BaseOptions
 from ingestd.times import now
 
 from . import key_commands

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ingestd import hookimpl
-from ingestd.config import Duration
-from ingestd.config import Options as BaseOptions
 from ingestd.events import Endpoint, Event, Session
 from ingestd.ids import random_uuid
+from ingestd.options import Duration
+from ingestd.options import Options as BaseOptions
 from ingestd.store import State, state_key
 
 __all__ = ["SessionPlugin"]

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ingestd import hookimpl
-from ingestd.config import Options, Size
 from ingestd.errors import ConfigError
 from ingestd.events import Record
+from ingestd.options import Options, Size
 from ingestd.sink import Sink
 
 __all__ = ["JsonlSink", "register_sinks"]

@@ -24,7 +24,7 @@ PLUGIN = '''
     from pathlib import Path
 
     from ingestd import hookimpl
-    from ingestd.config import Options
+    from ingestd.options import Options
     from ingestd.consumer import Consumer
     from ingestd.errors import Limited
     from ingestd.events import Principal, Record

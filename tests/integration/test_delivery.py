@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from ingestd.config import Config, Duration, Options, parse_config
+from ingestd.config import Config, parse_config
 from ingestd.consumers import Consumers
 from ingestd.delivery import SinkConsumer, SinkOptions, make_sink_consumer, sink_statuses
 from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.metrics import Metrics
+from ingestd.options import Duration, Options
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.sink import Sink
 from ingestd.testing.sinks import make_records
@@ -154,7 +155,7 @@ async def test_metrics_show_each_sink(tmp_path: Path) -> None:
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from ingestd.config import Duration
+from ingestd.options import Duration
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records

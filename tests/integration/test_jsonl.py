@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.config import Size
 from ingestd.errors import ConfigError
 from ingestd.events import Record
+from ingestd.options import Size
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import SinkContract, make_records
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.config import Duration
 from ingestd.events import Endpoint, Event, Session
 from ingestd.ids import time_uuid
+from ingestd.options import Duration
 from ingestd.plugins.session import SessionPlugin
 from ingestd.store import Store
 from tests.support.backends import sqlite_backend

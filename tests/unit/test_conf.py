@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ingestd.config import SECTIONS, Options, read_options
+from ingestd.config import SECTIONS
 from ingestd.delivery import SinkOptions
+from ingestd.options import Options, read_options
 from ingestd.plugins.sinks.jsonl import JsonlSink
 
 

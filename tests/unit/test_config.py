@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import field
 
-from ingestd.config import Address, Config, Duration, Options, Size, find_config, load_config, read_options
+from ingestd.config import Config, find_config, load_config
 from ingestd.errors import ConfigError
+from ingestd.options import Address, Duration, Options, Size, read_options
 
 
 class Inner(Options):

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from ingestd.config import read_options
 from ingestd.errors import CommandError, ConfigError, Unavailable
 from ingestd.events import Endpoint, Principal, Request
 from ingestd.hookspecs import Daemon, Run
+from ingestd.options import read_options
 from ingestd.plugins.key_registry import KeyRegistry, read_keys
 from ingestd.plugins.keys import KeysPlugin
 from ingestd.store import State, Store

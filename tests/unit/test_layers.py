@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
     "values": ["errors", "events", "ids", "outcomes", "times"],
-    "contracts": ["config", "store", "journal", "backend", "sink", "consumer", "hookspecs"],
+    "contracts": ["options", "config", "store", "journal", "backend", "sink", "consumer", "hookspecs"],
     "machinery": [
         "apart", "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "pipeline", "answers",
         "metrics", "logs",

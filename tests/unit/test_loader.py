@@ -87,7 +87,7 @@ def test_a_plugin_may_be_a_module_an_object_or_a_class_with_options(offer: Offer
 
     plain = Plain()
 
-    from ingestd.config import Duration, Options as BaseOptions
+    from ingestd.options import Duration, Options as BaseOptions
 
     class Tunable(Plain):
         class Options(BaseOptions):
@@ -281,7 +281,7 @@ def test_a_type_or_scheme_that_nobody_offers_is_told(tables: dict[str, Any], mes
 
 def test_a_plugin_loaded_for_a_sink_has_its_options(offer: Offer) -> None:
     source = f"""{SINK.format(type="shout")}
-    from ingestd.config import Options as BaseOptions
+    from ingestd.options import Options as BaseOptions
 
     class Tunable(Plugin):
         class Options(BaseOptions):

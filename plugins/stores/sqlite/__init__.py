@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingestd import hookimpl
-from ingestd.config import Duration
-from ingestd.config import Options as BaseOptions
 from ingestd.errors import ConfigError
 from ingestd.hookspecs import BackendFactory
+from ingestd.options import Duration
+from ingestd.options import Options as BaseOptions
 
 from .backend import SqliteBackend
 from .files import locate
