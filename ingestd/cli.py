@@ -1,4 +1,4 @@
-"""The command line. Plugins add commands of their own; each takes `--config FILE`.
+"""The command line. Plugins add commands of their own; each takes `--config FILE` and `--set OPTION=VALUE`.
 
 Exit codes: 0; 1 a command could not do what it was asked; 2 usage; 75 try again later; 78 the
 configuration must be mended first. The last line on standard error says why.
@@ -17,14 +17,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from . import __version__, commands
+from . import __version__, check, commands
 from .config import Config, find_config, load_config, parse_config
-from .errors import CommandError, ConfigError, Unavailable
-from .hooks import HookFailure, register_all
+from .errors import CommandError, ConfigError, IngestdError, Unavailable
+from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
-from .server import Backends, TaskDied, open_backends
+from .server import Backends, open_backends
 
 __all__ = ["main"]
 
@@ -35,9 +35,10 @@ EX_TEMPFAIL, EX_CONFIG = os.EX_TEMPFAIL, os.EX_CONFIG
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    set_up_logs()
+    argv = sys.argv[1:] if argv is None else argv
+    set_up_logs(serving="serve" in argv)
     try:
-        return _main(sys.argv[1:] if argv is None else list(argv))
+        return _main([*argv])
     except ConfigError as error:
         log.error("%s", error)  # noqa: TRY400 - the message is the whole story, here and below
         return EX_CONFIG
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         log.error("%s", error)  # noqa: TRY400
         return EX_TEMPFAIL
-    except (CommandError, TaskDied, HookFailure) as error:
+    except IngestdError as error:  # a command's own, or a task that has died
         log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - its cause, if any, is what went wrong
         return 1
     except KeyboardInterrupt:
@@ -70,20 +71,35 @@ def _main(argv: list[str]) -> int:
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
     """The configuration comes before the parser is whole: plugins bring commands."""
-    early = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    early.add_argument("--config", default=None)
+    early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    _add_configuration(early)
     try:
         known, _ = early.parse_known_args(argv)
     except argparse.ArgumentError:  # the whole parser will say what is wrong
-        known = argparse.Namespace(config=None)
+        known = argparse.Namespace(config=None, set=[])
     try:
-        config = load_config(find_config(known.config))
+        config = load_config(find_config(known.config), known.set)
         return config, load_plugins(config)
     except ConfigError:
         if argv and not {"-h", "--help", "--version"} & {*argv}:
+            if argv[0] == "check":
+                check.refuse(known.config, known.set, as_json="--json" in argv)
             raise  # else who needs help gets it, if only of the built-in commands
     config = parse_config({}, source="defaults", base=Path.cwd())
     return config, load_plugins(config)
+
+
+def _add_configuration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help="default: $INGESTD_CONFIG, ./ingestd.toml, /etc/ingestd/ingestd.toml"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="OPTION=VALUE",
+        action="append",
+        default=[],
+        help="in place of what the file says of one option, such as http.max_body=2MiB; may be given again",
+    )
 
 
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -125,9 +141,10 @@ class CommandLine:
         if group and group not in self._groups:
             parser = self._groups[""].add_parser(group, help=f"see ingestd {group} --help")
             self._groups[group] = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        command: argparse.ArgumentParser = self._groups[group].add_parser(name, help=help, description=help)
-        command.add_argument(
-            "--config", metavar="FILE", help="default: $INGESTD_CONFIG, ./ingestd.toml, /etc/ingestd/ingestd.toml"
+        # Abbreviations would be understood here, and not where `_load` looks for the configuration.
+        command: argparse.ArgumentParser = self._groups[group].add_parser(
+            name, help=help, description=help, allow_abbrev=False
         )
+        _add_configuration(command)
         command.set_defaults(**defaults)
         return command

@@ -5,20 +5,47 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from msgspec import Meta
 
 from .errors import ConfigError
-from .options import Address, Duration, Options, Size, read_options, unknown_option
+from .options import (
+    Address,
+    Duration,
+    Network,
+    Options,
+    PositiveDuration,
+    PositiveSize,
+    Size,
+    Url,
+    read_options,
+    unknown_option,
+)
+from .overrides import apply_overrides
 
-__all__ = ["SECTIONS", "Config", "find_config", "load_config", "parse_config"]
+__all__ = ["SECTIONS", "Config", "find_config", "load_config", "parse_config", "read_tables"]
+
+
+_Count = Annotated[int, Meta(ge=1)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class HttpOptions(Options):
     listen: Address = Address("127.0.0.1", 8080)
-    max_body: Size = Size.parse("1MiB")
-    max_waiting: int = 10_000
+    max_body: PositiveSize = Size.parse("1MiB")
+    max_headers: _Count = 100
+    max_header_size: PositiveSize = Size.parse("16KiB")
+    max_connections: _Count = 4096
+    max_buffered: PositiveSize = Size.parse("256MiB")
+    max_waiting: _Count = 10_000
+    header_timeout: PositiveDuration = Duration.parse("10s")
+    body_timeout: PositiveDuration = Duration.parse("30s")
+    idle_timeout: PositiveDuration = Duration.parse("75s")
+    trusted_proxies: tuple[Network, ...] = ()
+    store_address: Literal["no", "truncated", "whole"] = "no"
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ()
     shutdown_timeout: Duration = Duration.parse("10s")
@@ -29,11 +56,23 @@ class OpsOptions(Options):
 
 
 class StoreOptions(Options):
-    url: str = "sqlite:///var/lib/ingestd/ingestd.db"
+    url: Url = Url("sqlite:///var/lib/ingestd/ingestd.db")
 
 
 class JournalOptions(Options):
-    url: str | None = None
+    url: Url | None = None
+    max_size: PositiveSize | None = None
+    on_full: Literal["refuse", "drop"] = "refuse"
+    keep_for: PositiveDuration | None = None
+    keep_size: PositiveSize | None = None
+    wait_for_consumers: bool = True
+
+
+class LogsOptions(Options):
+    format: Literal["auto", "text", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    access_errors: bool = True
+    access_sample: _Share = 0.0
 
 
 class SchemasOptions(Options):
@@ -44,10 +83,15 @@ class PluginsOptions(Options):
     enabled: tuple[str, ...] | None = None
 
 
+_O = TypeVar("_O", bound=Options)
+
+
 class Config(NamedTuple):
-    """The whole configuration; what plugins and sinks read of it is checked by `read_options`.
+    """The whole configuration; what plugins and sinks read of it is checked by `read`.
 
     `base` is the folder that relative paths are relative to, `source` the file's name in messages.
+    `tables` are those of the file with what `--set` has changed, `overrides` the paths it changed with
+    the names it was given.
     """
 
     source: str
@@ -56,10 +100,47 @@ class Config(NamedTuple):
     ops: OpsOptions
     store: StoreOptions
     journal: JournalOptions
+    logs: LogsOptions
     schemas: SchemasOptions
     plugins: PluginsOptions
     plugin_tables: Mapping[str, Mapping[str, Any]]
     sink_tables: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, Any]
+    overrides: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """Without the tables, which hold secrets as they were written."""
+        return f"<configuration of {self.source}>"
+
+    def read(self, type_: type[_O], table: Mapping[str, Any], path: str) -> _O:
+        """The options of a plugin or sink, checked. Raises `ConfigError` with their place."""
+        return read_options(type_, table, path=path, source=self.place, base=self.base)
+
+    def place(self, path: str) -> str:
+        """What a message about this option or section begins with: where it is given, and its path."""
+        return _place(path, self.source, self.overrides)
+
+    def origin(self, *names: str) -> Literal["default", "file", "--set"]:
+        """Where an option's value comes from; `names` are those of its section and its own."""
+        table: Any = self.tables
+        for name in names:
+            if name not in table:
+                return "default"
+            table = table[name]
+        return "file" if _override(".".join(names), self.overrides) is None else "--set"
+
+
+def _place(path: str, source: str, overrides: Mapping[str, str]) -> str:
+    name = _override(path, overrides)
+    if name is None:
+        return f"{source}: {path}"
+    return f"--set {path}" if name == path else f"--set {name}: {path}"
+
+
+def _override(path: str, overrides: Mapping[str, str]) -> str | None:
+    """The name of the argument of `--set` that this option or section comes from, if it does."""
+    near = [given for given in overrides if path == given or path.startswith((f"{given}.", f"{given}["))]
+    return overrides[max(near, key=len)] if near else None
 
 
 SECTIONS: Mapping[str, type[Options]] = {
@@ -67,6 +148,7 @@ SECTIONS: Mapping[str, type[Options]] = {
     "ops": OpsOptions,
     "store": StoreOptions,
     "journal": JournalOptions,
+    "logs": LogsOptions,
     "schemas": SchemasOptions,
     "plugins": PluginsOptions,
 }
@@ -86,38 +168,64 @@ def find_config(path: str | None) -> Path:
     )
 
 
-def load_config(path: Path) -> Config:
-    """Read and check a configuration file. Raises `ConfigError`."""
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read and check a configuration file, and over it the arguments of `--set`. Raises `ConfigError`."""
+    tables, given = read_tables(path, overrides)
+    return parse_config(tables, source=str(path), base=path.resolve().parent, overrides=given)
+
+
+def read_tables(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The tables of a file as `--set` has changed them, and the paths it changed; `parse_config` takes both."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError is one; so is that of a number of thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from error
-    return parse_config(tables, source=str(path), base=path.resolve().parent)
+    return tables, apply_overrides(tables, overrides)
 
 
-def parse_config(tables: Mapping[str, Any], *, source: str, base: Path) -> Config:
-    """Check a configuration given as the tables of its file."""
+def parse_config(
+    tables: Mapping[str, Any], *, source: str, base: Path, overrides: Mapping[str, str] | None = None
+) -> Config:
+    """Check a configuration given as the tables of its file, and which of them `--set` has changed."""
+    overrides = overrides or {}
+
+    def place(path: str) -> str:
+        return _place(path, source, overrides)
+
     for name, table in tables.items():
         if name not in SECTIONS and name != "sinks":
-            raise unknown_option(source, name, [*SECTIONS, "sinks"])
+            raise unknown_option(place(name), name, [*SECTIONS, "sinks"])
         if not isinstance(table, dict):
-            raise ConfigError(f"{source}: {name}: expected a section [{name}]")
+            raise ConfigError(f"{place(name)}: expected a section [{name}]")
     plugins = dict(tables.get("plugins", {}))
     plugin_tables = {name: plugins.pop(name) for name, value in list(plugins.items()) if isinstance(value, dict)}
     sinks = tables.get("sinks", {})
     for name, table in sinks.items():
         if not isinstance(table, dict):
-            raise ConfigError(f"{source}: sinks.{name}: expected a section [sinks.{name}]")
+            raise ConfigError(f"{place(f'sinks.{name}')}: expected a section [sinks.{name}]")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise ConfigError(f"{source}: sinks.{name}: a sink's name is 1 to 64 letters, digits, - and _")
+            raise ConfigError(f"{place(f'sinks.{name}')}: a sink's name is 1 to 64 letters, digits, - and _")
     sections: dict[str, Any] = {
         name: read_options(
-            type_, plugins if name == "plugins" else tables.get(name, {}), path=name, source=source, base=base
+            type_, plugins if name == "plugins" else tables.get(name, {}), path=name, source=place, base=base
         )
         for name, type_ in SECTIONS.items()
     }
-    return Config(source=source, base=base, plugin_tables=plugin_tables, sink_tables=sinks, **sections)
+    directory = sections["schemas"].directory
+    if directory is not None and not directory.is_dir():
+        raise ConfigError(f"{place('schemas.directory')}: {directory}: the directory of schemas does not exist")
+    return Config(
+        source=source,
+        base=base,
+        plugin_tables=plugin_tables,
+        sink_tables=sinks,
+        tables=tables,
+        overrides=overrides,
+        **sections,
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -22,7 +22,7 @@ from .consumer import Consumer
 from .errors import ConfigError
 from .hooks import Hooks, register_all
 from .hookspecs import HOOK_NAMESPACE, BackendFactory
-from .options import Options, read_options
+from .options import Options
 from .sink import Sink
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
@@ -37,6 +37,7 @@ class Plugin:
     distribution: str
     version: str
     source: str
+    options: Options | None
     hooks: tuple[str, ...] = ()
 
 
@@ -59,7 +60,7 @@ def load_plugins(config: Config) -> Plugins:
     if enabled is None:
         enabled = tuple(name for name, point in available.items() if _distribution(point)[0] == "ingestd")
     elif len(set(enabled)) < len(enabled):
-        raise ConfigError(f"{config.source}: plugins.enabled: a plugin is named twice")
+        raise ConfigError(f"{config.place('plugins.enabled')}: a plugin is named twice")
     loaded = [_load(name, "plugins.enabled", available, config) for name in enabled]
     stores: dict[str, BackendFactory] = {}
     sinks: dict[str, type[Sink]] = {}
@@ -69,11 +70,12 @@ def load_plugins(config: Config) -> Plugins:
         for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
         if url is not None
     ]
-    wanted += [
-        (table["type"], f"sinks.{name}.type", sinks)
-        for name, table in config.sink_tables.items()
-        if isinstance(table.get("type"), str)
-    ]
+    for name, table in config.sink_tables.items():
+        option, kind = f"sinks.{name}.type", table.get("type")
+        if not isinstance(kind, str):
+            known = ", ".join(sorted(sinks))
+            raise ConfigError(f"{config.place(option)}: expected a kind of sink ({known}), got {kind!r}")
+        wanted.append((kind, option, sinks))
     for name, option, offers in wanted:
         if name not in offers and name not in {plugin.name for plugin in loaded}:
             plugin = _load(name, option, available, config, offers)
@@ -81,7 +83,7 @@ def load_plugins(config: Config) -> Plugins:
             _collect(_register([plugin]), stores, sinks)
         if name not in offers:
             what = "store" if offers is stores else "sink"
-            raise ConfigError(f"{config.source}: {option}: the plugin {name} offers no {what} of that name")
+            raise ConfigError(f"{config.place(option)}: the plugin {name} offers no {what} of that name")
     manager = _register(loaded)
     _refuse_tables_of_others(config, loaded, available)
     consumers: list[Consumer] = []
@@ -120,7 +122,7 @@ def _load(
         known = sorted({*available, *offered})
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
-        raise ConfigError(f"{config.source}: {option}: there is no plugin {name!r}; {hint}")
+        raise ConfigError(f"{config.place(option)}: there is no plugin {name!r}; {hint}")
     point = available[name]
     distribution, version = _distribution(point)
     try:
@@ -131,24 +133,28 @@ def _load(
         ) from error
     table = config.plugin_tables.get(name, {})
     instance: object = target
+    options: Options | None = None
     if inspect.isclass(target):
         factory: Any = target
         options_type = getattr(factory, "Options", None)
         try:
             if options_type is not None and issubclass(options_type, Options):
-                options = read_options(
-                    options_type, table, path=f"plugins.{name}", source=config.source, base=config.base
-                )
-                instance, table = factory(options), {}
-            else:
-                instance = factory()
+                options, table = config.read(options_type, table, f"plugins.{name}"), {}
+            instance = _make(factory, options, config)
         except ConfigError:
             raise
         except Exception as error:
             raise ConfigError(f"plugin {name} ({distribution} {version}): cannot be set up: {error!r}") from error
     if table:
-        raise ConfigError(f"{config.source}: plugins.{name}: this plugin has no options")
-    return Plugin(name, instance, distribution, version, point.value)
+        raise ConfigError(f"{config.place(f'plugins.{name}')}: this plugin has no options")
+    return Plugin(name, instance, distribution, version, point.value, options)
+
+
+def _make(factory: Any, options: Options | None, config: Config) -> object:
+    try:
+        return factory() if options is None else factory(options)
+    except ConfigError as error:  # it names the option, and cannot know the file
+        raise ConfigError(f"{config.source}: {error}") from error
 
 
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
@@ -192,13 +198,12 @@ def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available
             hint = "it is not in plugins.enabled" if name in available else "no such plugin"
             if near:
                 hint += f"; did you mean plugins.{near[0]}?"
-            raise ConfigError(f"{config.source}: plugins.{name}: {hint}")
+            raise ConfigError(f"{config.place(f'plugins.{name}')}: {hint}")
 
 
 def _with_hooks(plugin: Plugin, manager: pluggy.PluginManager) -> Plugin:
     callers = manager.get_hookcallers(plugin.instance) or []
-    hooks = tuple(sorted(caller.name for caller in callers))
-    return Plugin(plugin.name, plugin.instance, plugin.distribution, plugin.version, plugin.source, hooks)
+    return replace(plugin, hooks=tuple(sorted(caller.name for caller in callers)))
 
 
 def _scheme(url: str) -> str:

@@ -7,79 +7,37 @@ its path and the nearest name, a wrong value says what was expected.
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from .errors import ConfigError
+from .option_types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size
+from .secret import Secret, Url
 
-__all__ = ["Address", "Duration", "Options", "Size", "read_options", "unknown_option"]
-
-
-class _Unit(float):
-    """A number with a unit, written as text such as `30m`."""
-
-    units: ClassVar[Mapping[str, float]]
-    example: ClassVar[str]
-
-    @classmethod
-    def parse(cls: type[_U], text: Any) -> _U:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text) if isinstance(text, str) else None
-        if match is None or match[2] not in cls.units:
-            raise ValueError(f'expected a number with a unit ({", ".join(cls.units)}), such as "{cls.example}"')
-        return cls(float(match[1]) * cls.units[match[2]])
-
-
-_U = TypeVar("_U", bound=_Unit)
-
-
-class Duration(_Unit):
-    """Seconds, written as `500ms`, `5s`, `30m`, `24h`, `7d`."""
-
-    units: ClassVar[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-    example = "30m"
-
-    @property
-    def milliseconds(self) -> int:
-        return round(self * 1000)
-
-
-class Size(_Unit):
-    """Bytes, written as `256kB`, `1MiB`."""
-
-    units: ClassVar[Mapping[str, float]] = {
-        "B": 1,
-        "kB": 10**3,
-        "MB": 10**6,
-        "GB": 10**9,
-        "KiB": 2**10,
-        "MiB": 2**20,
-        "GiB": 2**30,
-    }
-    example = "1MiB"
-
-
-class Address(NamedTuple):
-    """Where to listen, written as `127.0.0.1:8080` or `[::1]:8080`; port 0 takes a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: Any) -> Address:
-        match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+):(\d{1,5})", text) if isinstance(text, str) else None
-        if match is None or int(match[2]) > 65535:
-            raise ValueError('expected an address and a port, such as "127.0.0.1:8080" or "[::1]:8080"')
-        return cls(match[1].strip("[]"), int(match[2]))
+__all__ = [
+    "Address",
+    "Duration",
+    "Network",
+    "Options",
+    "PositiveDuration",
+    "PositiveSize",
+    "Secret",
+    "Size",
+    "Url",
+    "read_options",
+    "shown",
+    "unknown_option",
+]
 
 
 class Options(msgspec.Struct, kw_only=True):
     """Base of every section: subclass it with typed fields, each with its default.
 
-    Types: str, bool, int, float, Path, Duration, Size, Address, Literal, tuples and other Options.
+    Types: str, bool, int, float, Path, Duration, Size, Address, Network, Secret, Url, Literal, tuples
+    and other Options. Bounds: `Annotated[int, msgspec.Meta(ge=1)]`, PositiveDuration, PositiveSize.
     A field without a default is an option that must be given.
     """
 
@@ -87,31 +45,36 @@ class Options(msgspec.Struct, kw_only=True):
 _O = TypeVar("_O", bound=Options)
 
 
-def read_options(type_: type[_O], table: Mapping[str, Any], *, path: str, source: str, base: Path) -> _O:
+def read_options(
+    type_: type[_O], table: Mapping[str, Any], *, path: str, source: str | Callable[[str], str], base: Path
+) -> _O:
     """The options of one section, checked. `path` is its name, such as `plugins.session`.
 
-    Raises `ConfigError` with file, option and what was expected.
+    `source` is the file's name, or makes of an option's path what messages begin with. Raises
+    `ConfigError` with file, option and what was expected.
     """
+    place = source if callable(source) else lambda name: f"{source}: {name}"
     fields = {field.name: field for field in msgspec.structs.fields(type_)}
-    types = get_type_hints(type_)
+    types = get_type_hints(type_, include_extras=True)
     values: dict[str, Any] = {}
     for name, value in table.items():
+        where = f"{path}.{name}"
         if name not in fields:
-            raise unknown_option(source, f"{path}.{name}", [f"{path}.{known}" for known in fields])
-        wanted, where = types[name], f"{path}.{name}"
+            raise unknown_option(place(where), where, [f"{path}.{known}" for known in fields])
+        wanted = types[name]
         several: Any = get_args(wanted)[0] if get_origin(wanted) is tuple else None
         if _is_options(wanted) and isinstance(value, dict):
-            values[name] = read_options(wanted, value, path=where, source=source, base=base)
+            values[name] = read_options(wanted, value, path=where, source=place, base=base)
         elif _is_options(several) and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             values[name] = tuple(
-                read_options(several, each, path=f"{where}[{index}]", source=source, base=base)
+                read_options(several, each, path=f"{where}[{index}]", source=place, base=base)
                 for index, each in enumerate(value)
             )
         else:
-            values[name] = _read_value(wanted, value, where=f"{source}: {where}", base=base)
+            values[name] = _read_value(wanted, value, where=place(where), base=base)
     for name, field in fields.items():
         if field.required and name not in values:
-            raise ConfigError(f"{source}: {path}.{name}: must be given")
+            raise ConfigError(f"{place(f'{path}.{name}')}: must be given")
     return type_(**values)
 
 
@@ -119,9 +82,17 @@ def _is_options(type_: Any) -> bool:
     return isinstance(type_, type) and issubclass(type_, Options)
 
 
+def _may_be_secret(type_: Any) -> bool:
+    if _is_options(type_):
+        return any(map(_may_be_secret, get_type_hints(type_).values()))
+    return (isinstance(type_, type) and issubclass(type_, Secret)) or any(map(_may_be_secret, get_args(type_)))
+
+
 def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
-    def special(type_: type, raw: Any) -> Any:
-        if issubclass(type_, _Unit):
+    def special(type_: Any, raw: Any) -> Any:
+        if issubclass(type_, Secret):
+            return type_.read(raw, base)
+        if hasattr(type_, "parse"):
             return type_.parse(raw)
         if issubclass(type_, Path) and isinstance(raw, str):
             return base / raw
@@ -132,14 +103,35 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
             return Address.parse(value)
         if get_origin(wanted) is Literal and value not in get_args(wanted):
             raise ValueError(f"expected one of {', '.join(map(repr, get_args(wanted)))}")
-        return msgspec.convert(value, wanted, dec_hook=special)
+        result = msgspec.convert(value, wanted, dec_hook=special)
+        if result == 0 and any(POSITIVE in getattr(each, "__metadata__", ()) for each in (wanted, *get_args(wanted))):
+            raise ValueError(f"expected {POSITIVE}")
     except (msgspec.ValidationError, ValueError) as error:
         reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
         reason = reason.partition(", got `")[0]
-        raise ConfigError(f"{where}{place.rstrip('`')}: {reason}, got {value!r}") from None
+        got = "" if _may_be_secret(wanted) else f", got {value!r}"
+        raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
+    return result
 
 
-def unknown_option(source: str, name: str, known: list[str]) -> ConfigError:
+def unknown_option(place: str, name: str, known: list[str]) -> ConfigError:
+    """`place` is what the message begins with: where the option is given, and its path."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return ConfigError(f"{source}: {name}: unknown option; {hint}")
+    return ConfigError(f"{place}: unknown option; {hint}")
+
+
+def shown(value: Any) -> Any:
+    """The value of an option, or whole `Options`, as TOML and JSON have it: secrets hidden, units written.
+
+    But for hidden secrets it can be read again. None stays None.
+    """
+    if isinstance(value, Secret):
+        return shown(value.shown)
+    if isinstance(value, Options):
+        return {name: shown(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {str(name): shown(each) for name, each in value.items()}
+    if type(value) in {list, tuple}:  # not an Address
+        return [shown(each) for each in value]
+    return value if value is None or type(value) in {str, bool, int, float} else str(value)

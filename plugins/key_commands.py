@@ -109,7 +109,8 @@ async def rotate(args: Namespace, daemon: Daemon) -> None:
             previous_until=now() + args.grace.milliseconds,
         )
 
-    _show(await _change(daemon.store, args.id, change, "write the new secret into its secret_file"), as_json=args.json)
+    key = await _change(daemon.store, args.id, change, "give it a new secret there, and the old one as previous_secret")
+    _show(key, as_json=args.json)
 
 
 async def revoke(args: Namespace, daemon: Daemon) -> None:

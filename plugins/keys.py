@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 from msgspec import field
@@ -15,6 +14,7 @@ from ingestd.errors import ConfigError
 from ingestd.events import Principal, Request
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Options as BaseOptions
+from ingestd.options import Secret
 from ingestd.times import now
 
 from . import key_commands
@@ -30,7 +30,9 @@ class DeclaredKey(BaseOptions):
     kind: Literal["public", "server"]
     tenant: str
     label: str = ""
-    secret_file: Path | None = None
+    secret: Secret | None = None
+    previous_secret: Secret | None = None
+    """The one before, which is still valid."""
     grants: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -39,20 +41,20 @@ class KeysPlugin:
         declared: tuple[DeclaredKey, ...] = ()
 
     def __init__(self, options: Options) -> None:
-        self._declared = options.declared
+        self._declared = [_read(entry, f"plugins.keys.declared[{n}]") for n, entry in enumerate(options.declared)]
+        if len({key.id for key in self._declared}) < len(self._declared):
+            raise ConfigError("plugins.keys.declared: a key is declared twice")
         self._registry = KeyRegistry()
 
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         key_commands.register(commands)
 
-    @hookimpl
+    @hookimpl(tryfirst=True)  # before others who read the keys, so that they know the declared ones at once
     async def startup(self, daemon: Daemon) -> None:
-        declared = [_read(entry) for entry in self._declared]
-        if len({key.id for key in declared}) < len(declared):
-            raise ConfigError("plugins.keys.declared: a key is declared twice")
+        declared = {key.id: key for key in self._declared}
         # Through the store, so that every plugin and command knows them like any other key.
-        await change_keys(daemon.store, lambda keys: _differences(keys, {key.id: key for key in declared}))
+        await change_keys(daemon.store, lambda keys: _differences(keys, declared))
         await self._registry.start(daemon, name="keys: follow changes")
 
     @hookimpl
@@ -62,47 +64,40 @@ class KeysPlugin:
         return self._registry.public(credential) if credential is not None else None
 
 
-def _read(declared: DeclaredKey) -> Key:
-    # A message names the key by its tenant and label: ids of public keys are not for logs.
-    where = f"plugins.keys.declared: the {declared.kind} key {declared.label!r} of {declared.tenant!r}"
+def _read(declared: DeclaredKey, path: str) -> Key:
+    # Messages do not name the key: ids of public ones are not for logs.
     try:
         check_name(declared.tenant)
     except ValueError as error:
-        raise ConfigError(f"{where}: tenant: {error}") from None
-    secret = previous = None
+        raise ConfigError(f"{path}.tenant: {error}") from None
     if declared.kind == "server":
         if not is_uuid(declared.id):
-            raise ConfigError(f"{where}: id: the id of a server key is a UUID")
-        if declared.secret_file is None:
-            raise ConfigError(f"{where}: secret_file: must be given for a server key")
-        secret, previous = _read_secrets(declared.secret_file, where)
+            raise ConfigError(f"{path}.id: the id of a server key is a UUID")
+        if declared.secret is None:
+            raise ConfigError(f"{path}.secret: must be given for a server key")
     else:
-        if declared.secret_file is not None or declared.grants:
-            raise ConfigError(f"{where}: a public key has neither secret_file nor grants")
+        if declared.secret is not None or declared.previous_secret is not None or declared.grants:
+            raise ConfigError(f"{path}: a public key has neither secrets nor grants")
         if not re.fullmatch(r"[!-~]{16,256}", declared.id):
-            raise ConfigError(f"{where}: id: a public key has 16 to 256 visible ASCII characters")
+            raise ConfigError(f"{path}.id: a public key has 16 to 256 visible ASCII characters")
     return Key(
         id=normal_id(declared.id),
         kind=declared.kind,
         tenant=declared.tenant,
         label=declared.label,
-        secret=secret,
-        previous_secret=previous,
+        secret=_plain(declared.secret, f"{path}.secret"),
+        previous_secret=_plain(declared.previous_secret, f"{path}.previous_secret"),
         grants=declared.grants,
         created_at=now(),
         declared=True,
     )
 
 
-def _read_secrets(path: Path, where: str) -> tuple[str, str | None]:
-    """The first line is the secret; a second one, if any, is the one before it, still valid."""
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: secret_file: {path} cannot be read: {error}") from error
-    if not 1 <= len(lines) <= 2:
-        raise ConfigError(f"{where}: secret_file: {path} must hold a secret, or two on two lines, without spaces")
-    return lines[0], lines[1] if len(lines) == 2 else None
+def _plain(secret: Secret | None, path: str) -> str | None:
+    """The secret as it is stored."""
+    if secret is not None and re.search(r"\s", secret):
+        raise ConfigError(f"{path}: a key's secret has no spaces or line breaks")
+    return None if secret is None else str(secret)
 
 
 def _differences(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:

@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError
 from ingestd.events import Record
-from ingestd.options import Options, Size
+from ingestd.options import Options, PositiveSize, Size
 from ingestd.sink import Sink
 
 __all__ = ["JsonlSink", "register_sinks"]
@@ -41,9 +42,9 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 class JsonlOptions(Options):
     path: Path
-    max_size: Size = Size.parse("100MiB")
+    max_size: PositiveSize = Size.parse("100MiB")
     """A file that would grow beyond this is rotated first; only a single write may be larger."""
-    keep: int | None = None
+    keep: Annotated[int, Meta(ge=1)] | None = None
     """How many rotated files stay, the newest ones; all unless given."""
 
 
@@ -52,10 +53,6 @@ class JsonlSink(Sink):
 
     def __init__(self, name: str, options: JsonlOptions) -> None:
         super().__init__(name, options)
-        if options.max_size < 1:
-            raise ConfigError(f"sinks.{name}.max_size: must be at least 1B")
-        if options.keep is not None and options.keep < 1:
-            raise ConfigError(f"sinks.{name}.keep: must be at least 1; leave it out to keep all rotated files")
         self._file = _File(options.path, max_size=int(options.max_size), keep=options.keep)
         # A thread of its own: a disk that hangs must not take those that others share.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{name}")

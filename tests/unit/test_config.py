@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import field
 
-from ingestd.config import Config, find_config, load_config
+from ingestd.config import SECTIONS, Config, find_config, load_config
+from ingestd.config_commands import to_toml
+from ingestd.delivery import SinkOptions
 from ingestd.errors import ConfigError
-from ingestd.options import Address, Duration, Options, Size, read_options
+from ingestd.options import Duration, Options, Size, read_options
+from ingestd.overrides import apply_overrides
+from ingestd.sink import Sink
 
 
-class Inner(Options):
-    id: str
-    level: int = 1
-
-
-class Everything(Options):
-    text: str = "x"
-    flag: bool = False
-    count: int = 0
-    ratio: float = 0.5
-    file: Path = Path("x")
-    other_file: Path | None = None
-    age: Duration = Duration.parse("1s")
-    room: Size = Size.parse("1B")
-    listen: Address = Address("localhost", 1)
-    start: Literal["now", "beginning"] = "now"
-    names: tuple[str, ...] = ()
-    limit: int | None = None
-    table: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    one: Inner = field(default_factory=lambda: Inner(id="one"))
-    many: tuple[Inner, ...] = ()
-
-
-def read(**table: Any) -> Everything:
-    return read_options(Everything, table, path="plugins.all", source="x.toml", base=Path("/base"))
-
-
-def load(folder: Path, text: str) -> Config:
+def load(folder: Path, text: str, *arguments: str) -> Config:
+    """The configuration of a file with this text, and the arguments of `--set` over it."""
     file = folder / "ingestd.toml"
     file.write_text(text)
-    return load_config(file)
+    return load_config(file, arguments)
 
 
 @pytest.fixture
@@ -85,6 +64,7 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
 
 
 def test_sections_options_and_the_tables_of_plugins_and_sinks(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
     config = load(
         tmp_path,
         """
@@ -112,6 +92,7 @@ def test_sections_options_and_the_tables_of_plugins_and_sinks(tmp_path: Path) ->
 
 def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Path) -> None:
     (nowhere / "conf").mkdir()
+    (nowhere / "more").mkdir()
     (nowhere / "conf" / "ingestd.toml").write_text('[schemas]\ndirectory = "../more"')
     config = load_config(Path("conf/ingestd.toml"))
     assert config.base == nowhere.resolve() / "conf"
@@ -124,7 +105,7 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
         ("[http]\nlisten\n", r"ingestd\.toml: not TOML: .*line 2"),
         ("[htp]", r"ingestd\.toml: htp: unknown option; did you mean http\?"),
         ("[sink.a]", r"sink: unknown option; did you mean sinks\?"),
-        ("[zzz]", r"zzz: unknown option; known: http, ops, store, journal, schemas, plugins, sinks"),
+        ("[zzz]", r"zzz: unknown option; known: http, ops, store, journal, logs, schemas, plugins, sinks"),
         ("http = 1", r"http: expected a section \[http\]"),
         ("sinks = 1", r"sinks: expected a section \[sinks\]"),
         ("[[http]]", r"http: expected a section \[http\]"),
@@ -134,7 +115,13 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
         ("[http]\nlistn = 1", r"http\.listn: unknown option; did you mean http\.listen\?"),
         ("[plugins]\nsession = 1", r"plugins\.session: unknown option"),
         ("[plugins]\nenabled = 'keys'", r"plugins\.enabled: expected `array \| null`, got 'keys'"),
-        ("[store]\nurl = 1", r"store\.url: expected `str`, got 1"),
+        ("[store]\nurl = 1", r'store\.url: expected a URL such as "sqlite:ingestd.db", as text, \{ file'),
+        (
+            "[schemas]\ndirectory = 'gone'",
+            r"ingestd\.toml: schemas\.directory: /\S+/gone: the directory of schemas does not",
+        ),
+        ("[http]\nmax_headers = " + "1" * 5000, r"ingestd\.toml: not TOML: Exceeds the limit"),
+        ("[http]\nmax_headers = " + "[" * 5000, r"ingestd\.toml: not TOML: nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_told_with_the_place(tmp_path: Path, text: str, message: str) -> None:
@@ -152,113 +139,174 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "latin.toml")
 
 
-def test_every_type_of_option_is_read() -> None:
-    options = read(
-        text="t", flag=True, count=2**70, ratio=1, file="a/b", other_file="/c", age="90s", room="2kB",
-        listen="[::1]:0", start="beginning", names=["a", "b"], limit=3, table={"CRM": ["ADMIN"]},
-        one={"id": "i", "level": 2}, many=[{"id": "m"}, {"id": "n", "level": 3}],
-    )  # fmt: skip
-    assert options == Everything(
-        text="t", flag=True, count=2**70, ratio=1.0, file=Path("/base/a/b"), other_file=Path("/c"), age=Duration(90),
-        room=Size(2000), listen=Address("::1", 0), start="beginning", names=("a", "b"), limit=3,
-        table={"CRM": ("ADMIN",)}, one=Inner(id="i", level=2), many=(Inner(id="m"), Inner(id="n", level=3)),
-    )  # fmt: skip
+# Options set on the command line
+
+
+def test_what_is_set_goes_before_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, '[http]\nmax_body = "3MiB"\nmax_headers = 7', "http.max_body=2MiB", "ops.listen=[::1]:1")
+    assert config.http.max_body == Size.parse("2MiB")
+    assert config.http.max_headers == 7
+    assert config.ops.listen == ("::1", 1)
+    assert config.origin("http", "max_body") == config.origin("ops", "listen") == "--set"
+    assert config.origin("http", "max_headers") == "file"
+    assert config.origin("http", "listen") == config.origin("logs", "level") == "default"
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("argument", "tables"),
     [
-        ({"text": 1}, "text: expected `str`, got 1"),
-        ({"flag": "yes"}, "flag: expected `bool`, got 'yes'"),
-        ({"flag": 1}, "flag: expected `bool`, got 1"),
-        ({"count": "1"}, "count: expected `int`, got '1'"),
-        ({"count": 1.5}, "count: expected `int`, got 1.5"),
-        ({"count": True}, "count: expected `int`, got True"),
-        ({"ratio": "1"}, "ratio: expected `float`, got '1'"),
-        ({"file": 1}, "file: expected path, got 1"),
-        ({"other_file": 1}, "other_file: expected path, got 1"),
-        ({"age": 5}, 'age: expected a number with a unit (ms, s, m, h, d), such as "30m", got 5'),
-        ({"room": "1kb"}, 'room: expected a number with a unit (B, kB, MB, GB, KiB, MiB, GiB), such as "1MiB", got'),
-        ({"listen": 80}, 'listen: expected an address and a port, such as "127.0.0.1:8080" or "[::1]:8080", got 80'),
-        ({"start": "never"}, "start: expected one of 'now', 'beginning', got 'never'"),
-        ({"names": "a"}, "names: expected `array`, got 'a'"),
-        ({"names": ["a", 1]}, "names[1]: expected `str`, got ['a', 1]"),
-        ({"limit": "3"}, "limit: expected `int | null`, got '3'"),
-        ({"one": 1}, "one: expected `object`, got 1"),
-        ({"one": {}}, "one.id: must be given"),
-        ({"one": {"id": "i", "level": "high"}}, "one.level: expected `int`, got 'high'"),
-        ({"one": {"id": "i", "levle": 1}}, "one.levle: unknown option; did you mean plugins.all.one.level?"),
-        ({"many": {"id": "i"}}, "many: expected `array`, got {'id': 'i'}"),
-        ({"many": [{"id": "i"}, {}]}, "many[1].id: must be given"),
-        ({"many": [{"id": "i", "levle": 1}]}, "many[0].levle: unknown option; did you mean plugins.all.many[0].level?"),
-        ({"contrary": 1}, "contrary: unknown option; did you mean plugins.all.count?"),
-        ({"zzzzzzzzzzzzzzzzzz": 1}, "zzzzzzzzzzzzzzzzzz: unknown option; known: plugins.all.text, plugins.all.flag"),
+        ('a="2MiB"', {"a": "2MiB"}),
+        ("a=2MiB", {"a": "2MiB"}),
+        ("a=sqlite:x.db", {"a": "sqlite:x.db"}),
+        ("a=redis://:p=w#@h", {"a": "redis://:p=w#@h"}),
+        ("a=", {"a": ""}),
+        ("a= b ", {"a": " b "}),
+        ("a=7", {"a": 7}),
+        ("a=0.5", {"a": 0.5}),
+        ("a=true", {"a": True}),
+        ("a=True", {"a": "True"}),
+        ('a=["x", "y"]', {"a": ["x", "y"]}),
+        ("a=[x]", {"a": "[x]"}),
+        ('a={ file = "x" }', {"a": {"file": "x"}}),
+        ("a=1\nb=2", {"a": "1\nb=2"}),
+        ("a=" + "[" * 9999, {"a": "[" * 9999}),
+        ("a=" + "1" * 9999, {"a": "1" * 9999}),
+        ("a.b.c=1", {"a": {"b": {"c": 1}}}),
+        (" a . b =1", {"a": {"b": 1}}),
+        ("a.\"b.c=d\".'e.f'=1", {"a": {"b.c=d": {"e.f": 1}}}),
+        ('"\\u00e9\\""=1', {'é"': 1}),
     ],
 )
-def test_a_wrong_value_is_told_with_option_and_expectation(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        read(**table)
-    assert str(error.value).startswith(f"x.toml: plugins.all.{message}")
+def test_a_value_is_toml_or_else_text(argument: str, tables: dict[str, Any]) -> None:
+    read: dict[str, Any] = {}
+    apply_overrides(read, [argument])
+    assert read == tables
 
 
-def test_a_wrong_entry_of_a_list_does_not_tell_its_neighbours() -> None:
-    with pytest.raises(ConfigError) as error:
-        read(many=[{"id": "not for the log", "level": "high"}])
-    assert "not for the log" not in str(error.value)
+@given(st.text(min_size=1), st.text(min_size=1), st.text())
+def test_any_name_and_text_can_be_quoted(section: str, name: str, text: str) -> None:
+    tables: dict[str, Any] = {}
+    apply_overrides(tables, [f"{to_toml(section)}.{to_toml(name)}={to_toml(text)}"])
+    assert tables == {section: {name: text}}
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:8080", "localhost:1", "0.0.0.0:65535", "[::1]:8080", "[::]:0"])
-def test_addresses(text: str) -> None:
-    host, _, port = text.rpartition(":")
-    assert Address.parse(text) == Address(host.strip("[]"), int(port))
+def test_the_last_of_several_counts() -> None:
+    tables: dict[str, Any] = {"a": {"b": 1, "c": 2}}
+    apply_overrides(tables, ["a.b=3", "a.b=4", "d.e=5", "f={ g = 1 }", "f.h=2", "i.j=1", "i=6"])
+    assert tables == {"a": {"b": 4, "c": 2}, "d": {"e": 5}, "f": {"g": 1, "h": 2}, "i": 6}
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "8080", ":8080", "localhost", "localhost:", "localhost:65536", "localhost:-1", "localhost:http", "::1:80",
-     "[::1]", "[::1]80", "[]:80", "[localhost]:80", "a:b:80", "localhost:080808", " localhost : 80", None, 80],
-)  # fmt: skip
-def test_what_is_no_address(text: object) -> None:
-    with pytest.raises(ValueError, match="expected an address and a port"):
-        Address.parse(text)
-
-
-UNITS: dict[type[Duration | Size], dict[str, float]] = {
-    Duration: {"ms": 0.001, "s": 1, "m": 60, "h": 60 * 60, "d": 24 * 60 * 60},
-    Size: {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3},
-}
-UNIT = st.sampled_from([(type_, unit, factor) for type_, units in UNITS.items() for unit, factor in units.items()])
-
-
-@given(st.integers(0, 10**9), UNIT, st.sampled_from(["", " "]))
-def test_a_number_with_a_unit_is_that_many_seconds_or_bytes(
-    number: int, unit: tuple[type[Duration | Size], str, float], space: str
+    ("argument", "message"),
+    [
+        ("http.max_bdy=2MiB", "--set http.max_bdy: unknown option; did you mean http.max_body?"),
+        ("htp.max_body=2MiB", "--set htp.max_body: htp: unknown option; did you mean http?"),
+        ("http.max_body=2MB!", "--set http.max_body: expected a number with a unit"),
+        ("http.max_headers=many", "--set http.max_headers: expected `int`, got 'many'"),
+        ("http.max_headers=0", "--set http.max_headers: expected `int` >= 1, got 0"),
+        ("http=1", "--set http: expected a section [http]"),
+        ("http={ listn = 1 }", "--set http: http.listn: unknown option; did you mean http.listen?"),
+        ("sinks.a=1", "--set sinks.a: expected a section [sinks.a]"),
+        ('sinks."a b".type=jsonl', "--set sinks.a b.type: sinks.a b: a sink's name is"),
+        ("schemas.directory=gone", "--set schemas.directory: /"),
+        ("http.listen.port=1", "--set http.listen.port: http.listen is set to a value and is no section"),
+        ("store.url=hunter2", "--set store.url: expected a URL"),
+        ("http.max_body", "--set http.max_body: expected OPTION=VALUE, such as http.max_body=2MiB"),
+        ("=hunter2", "--set : expected OPTION=VALUE"),
+        ("http..max_body=hunter2", "--set http..max_body: expected OPTION=VALUE"),
+        ("http.max body=hunter2", "--set http.max body: expected OPTION=VALUE"),
+        ('"\\q"=hunter2', '--set "\\q": expected OPTION=VALUE'),
+        ("http.max_body=\udce9", "--set: an argument is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_set_is_told_with_the_argument_the_option_and_the_cure(
+    tmp_path: Path, argument: str, message: str
 ) -> None:
-    type_, name, factor = unit
-    parsed = type_.parse(f"{number}{space}{name}")
-    assert isinstance(parsed, type_)
-    assert parsed == pytest.approx(number * factor)
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, '[http]\nlisten = "127.0.0.1:0"', argument)
+    assert str(error.value).startswith(message)
+    assert "hunter2" not in str(error.value)
 
 
-@given(st.integers(0, 10**12))
-def test_a_duration_in_milliseconds_is_exact(number: int) -> None:
-    assert Duration.parse(f"{number}ms").milliseconds == number
-    assert Duration.parse(f"{number / 1000:.3f}s").milliseconds == number
+def test_a_fault_of_the_file_is_still_the_files_beside_what_is_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ingestd\.toml: http\.max_headers: "):
+        load(tmp_path, "[http]\nmax_headers = 0", "http.max_header_size=1MiB", "http.max_header=1")
 
 
-@given(UNIT, st.text())
-def test_any_other_text_is_refused(unit: tuple[type[Duration | Size], str, float], text: str) -> None:
-    type_, name, _ = unit
-    for wrong in (name, f"{name}1", f"-1{name}", f"+1{name}", f"1{name}1", f"1e3{name}", f"1_0{name}", f".5{name}"):
-        with pytest.raises(ValueError, match="expected a number with a unit"):
-            type_.parse(wrong)
-    if not text[:1].isdecimal():
-        with pytest.raises(ValueError, match="expected a number with a unit"):
-            type_.parse(text)
+def test_what_is_set_of_plugins_and_sinks_is_told_apart_too(tmp_path: Path) -> None:
+    config = load(tmp_path, '[sinks.a]\ntype = "jsonl"', "sinks.a.path=x", "sinks.b.type=jsonl", "plugins.p.q=1")
+    assert config.sink_tables == {"a": {"type": "jsonl", "path": "x"}, "b": {"type": "jsonl"}}
+    assert config.place("sinks.a.type") == f"{tmp_path / 'ingestd.toml'}: sinks.a.type"
+    assert config.place("sinks.a.path") == "--set sinks.a.path"
+    assert config.place("sinks.b.path") == "--set sinks.b.type: sinks.b.path"
+    assert config.place("plugins.p.q[0].r") == "--set plugins.p.q: plugins.p.q[0].r"
+    assert config.place("plugins.p.qq") == "--set plugins.p.q: plugins.p.qq"
 
 
-@pytest.mark.parametrize("text", ["1", "1.", "1S", "1 M", "1mb", "1kb", "1 sec", "1s ", "1  s", "1h30m", 1, 1.5, None])
-@pytest.mark.parametrize("type_", [Duration, Size])
-def test_a_unit_is_never_guessed(type_: type[Duration | Size], text: object) -> None:
-    with pytest.raises(ValueError, match="such as"):
-        type_.parse(text)
+def test_paths_that_are_set_are_relative_to_the_file(nowhere: Path) -> None:
+    (nowhere / "conf" / "more").mkdir(parents=True)
+    (nowhere / "conf" / "url").write_text("sqlite:x.db")
+    (nowhere / "conf" / "ingestd.toml").touch()
+    config = load_config(Path("conf/ingestd.toml"), ["schemas.directory=more", "store.url.file=url"])
+    assert config.schemas.directory == nowhere.resolve() / "conf" / "more"
+    assert config.store.url == "sqlite:x.db"
+
+
+# Impossible numbers
+
+ZERO_MEANS_SOMETHING = {"http.shutdown_timeout", "plugins.sqlite.busy_timeout", "logs.access_sample"}
+
+
+def numbers() -> list[tuple[str, type[Options], str, Any]]:
+    """Every built-in option that is a number, with its zero."""
+    found: dict[str, type[Options]] = {**SECTIONS, "sinks.a": SinkOptions}
+    for point in entry_points(group="ingestd"):
+        offered = point.load()
+        if point.dist is not None and point.dist.name == "ingestd":
+            options = getattr(offered, "Options", None)
+            if options is not None:
+                found[f"plugins.{point.name}"] = options
+            for sink in vars(offered).values():
+                if isinstance(sink, type) and issubclass(sink, Sink) and sink is not Sink:
+                    found[f"sinks.{point.name}"] = sink.Options
+    zeros: dict[type, Any] = {int: 0, float: 0.0, Duration: "0s", Size: "0B"}
+    return [
+        (path, options, name, zeros[type_])
+        for path, options in found.items()
+        for name, wanted in get_type_hints(options).items()
+        for type_ in {wanted, *get_args(wanted)} & zeros.keys()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "name", "zero"), numbers(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_number_that_cannot_be_stops_the_start(path: str, options: type[Options], name: str, zero: Any) -> None:
+    def read(value: Any) -> Options:
+        required = {field.name: "x" for field in msgspec.structs.fields(options) if field.required}
+        return read_options(options, {**required, name: value}, path=path, source="x.toml", base=Path("/"))
+
+    below = f"-{zero}" if isinstance(zero, str) else -1
+    for impossible in [below] if f"{path}.{name}" in ZERO_MEANS_SOMETHING else [below, zero]:
+        with pytest.raises(ConfigError, match=rf"^x\.toml: {path}\.{name}: expected"):
+            read(impossible)
+    if f"{path}.{name}" in ZERO_MEANS_SOMETHING:
+        assert not getattr(read(zero), name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[logs]\naccess_sample = 1.5", r"logs\.access_sample: expected `float` <= 1"),
+        ("[logs]\naccess_sample = nan", r"logs\.access_sample: expected `float` >= 0"),
+        (
+            '[http]\ntrusted_proxies = ["::1", "proxy"]',
+            r"http\.trusted_proxies\[1\]: expected an IP address or a network",
+        ),
+        ('[http]\nidle_timeout = "99999999d"', r"http\.idle_timeout: expected at most 36500d"),
+        ('[http]\nlisten = "127.0.0.1:70000"', r"http\.listen: expected an address and a port"),
+    ],
+)
+def test_other_values_that_cannot_be_stop_it_too(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, text)

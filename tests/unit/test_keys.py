@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -292,6 +292,9 @@ class Failing(Store):
     def discard(self, state: State) -> None:
         self.store.discard(state)
 
+    def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        return self.store.scan(kind)
+
 
 @pytest.mark.logs("the disk is gone")
 async def test_while_the_store_cannot_be_read_known_keys_stay_valid(
@@ -343,15 +346,15 @@ BACKEND: dict[str, Any] = {
     "id": "6F9619FF-8B86-D011-B42D-00CF4FC964FF",
     "kind": "server",
     "tenant": "shop",
-    "secret_file": "backend.secret",
+    "secret": {"file": "backend.secret"},
     "grants": {"CRM": ["ADMIN"]},
 }
 
 
 async def test_declared_keys_are_keys_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "backend.secret").write_text("new-secret\nold-secret\n")
+    (tmp_path / "backend.secret").write_text("new-secret\n")
     async with sqlite_daemon(tmp_path) as daemon:
-        plugin = declared(tmp_path, WEB, BACKEND)
+        plugin = declared(tmp_path, WEB, {**BACKEND, "previous_secret": "old-secret"})
         await plugin.startup(daemon)
         assert plugin.authenticate(request("declared-public-key")) == Principal("shop", "declared-public-key")
         registry = KeyRegistry()
@@ -364,7 +367,7 @@ async def test_declared_keys_are_keys_like_any_other(tmp_path: Path, capsys: pyt
         assert "declared" in await keys("list")
         with pytest.raises(CommandError, match="declared in the configuration; remove it there"):
             await keys("revoke", "declared-public-key")
-        with pytest.raises(CommandError, match="declared in the configuration; write the new secret"):
+        with pytest.raises(CommandError, match="declared in the configuration; give it a new secret there"):
             await keys("rotate", BACKEND["id"])
 
 
@@ -386,22 +389,44 @@ async def test_a_key_that_is_declared_no_more_is_revoked(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ([WEB, WEB], "declared twice"),
-        ([{**WEB, "id": "short"}], "16 to 256 visible"),
-        ([{**WEB, "id": "with a space, and long"}], "16 to 256 visible"),
-        ([{**WEB, "tenant": "no tenant"}], "tenant: expected a name"),
-        ([{**WEB, "grants": {"CRM": ["ADMIN"]}}], "neither secret_file nor grants"),
-        ([{**WEB, "secret": "s"}], "unknown option; did you mean"),
-        ([{**BACKEND, "id": "backend"}], "is a UUID"),
-        ([{key: value for key, value in BACKEND.items() if key != "secret_file"}], "secret_file: must be given"),
-        ([{**BACKEND, "secret_file": "missing"}], "cannot be read"),
-        ([{**BACKEND, "secret_file": "empty"}], "must hold a secret"),
+        ([WEB, WEB], "declared: a key is declared twice"),
+        ([{**WEB, "id": "short"}], r"declared\[0\]\.id: .*16 to 256 visible"),
+        ([{**WEB, "id": "with a space, and long"}], r"declared\[0\]\.id: .*16 to 256 visible"),
+        ([WEB, {**WEB, "tenant": "no tenant"}], r"declared\[1\]\.tenant: expected a name"),
+        ([{**WEB, "grants": {"CRM": ["ADMIN"]}}], r"declared\[0\]: .*neither secrets nor grants"),
+        ([{**WEB, "secret": "s"}], r"declared\[0\]: .*neither secrets nor grants"),
+        ([{**WEB, "previous_secret": "s"}], r"declared\[0\]: .*neither secrets nor grants"),
+        ([{**BACKEND, "id": "backend"}], r"declared\[0\]\.id: .*is a UUID"),
+        ([{key: value for key, value in BACKEND.items() if key != "secret"}], r"declared\[0\]\.secret: must be given"),
+        ([{**BACKEND, "secret": {"file": "missing"}}], r"declared\[0\]\.secret: the file .*missing cannot be read"),
+        ([{**BACKEND, "secret": {"file": "empty"}}], r"declared\[0\]\.secret: is empty"),
+        ([{**BACKEND, "secret": {"file": "two"}}], r"declared\[0\]\.secret: .*no spaces or line breaks"),
+        ([{**BACKEND, "previous_secret": "a b"}], r"declared\[0\]\.previous_secret: .*no spaces or line breaks"),
+        (
+            [WEB, {**BACKEND, "secret_flie": "s"}],
+            r"declared\[1\]\.secret_flie: unknown option; did you mean .*\.secret\?",
+        ),
     ],
 )
 async def test_a_wrong_declaration_stops_the_start(tmp_path: Path, tables: list[dict[str, Any]], message: str) -> None:
     (tmp_path / "backend.secret").write_text("secret\n")
     (tmp_path / "empty").write_text("\n")
-    async with sqlite_daemon(tmp_path) as daemon:
-        with pytest.raises(ConfigError, match=message):
-            await declared(tmp_path, *tables).startup(daemon)
-        assert await read_keys(daemon.store.begin(now())) == {}
+    (tmp_path / "two").write_text("new\nold\n")
+    with pytest.raises(ConfigError, match=rf"plugins\.keys\.{message}"):
+        declared(tmp_path, *tables)
+
+
+async def test_a_declared_secret_is_rotated_by_declaring_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = {**BACKEND, "secret": "first"}
+    for table, secrets in (
+        (plain, ["first"]),
+        ({**plain, "secret": "second", "previous_secret": "first"}, ["second", "first"]),
+        ({**plain, "secret": "second"}, ["second"]),
+    ):
+        async with sqlite_daemon(tmp_path) as daemon:
+            await declared(tmp_path, table).startup(daemon)
+            key = (await read_keys(daemon.store.begin(now())))[BACKEND["id"].lower()]
+            assert key.secrets(now()) == secrets
+            assert secrets[0] not in await CommandLine(daemon, capsys)("list", "--json")

@@ -190,7 +190,7 @@ def test_a_broken_plugin_stops_the_start_with_its_name(offer: Offer, source: str
 def test_a_constructor_may_say_which_option_is_wrong(offer: Offer) -> None:
     source = "from ingestd.errors import ConfigError\ndef raises(): raise ConfigError('plugins.p.level: too high')\n"
     offer(modules={"lp_picky": source + "class P:\n    def __init__(self): raises()"}, plugins={"p": "lp_picky:P"})
-    with pytest.raises(ConfigError, match=r"^plugins\.p\.level: too high$"):
+    with pytest.raises(ConfigError, match=r"^x\.toml: plugins\.p\.level: too high$"):
         load([*NEEDED, "p"])
 
 

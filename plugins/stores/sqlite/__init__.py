@@ -4,34 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError
-from ingestd.hookspecs import BackendFactory
+from ingestd.hookspecs import BackendFactory, Daemon
 from ingestd.options import Duration
 from ingestd.options import Options as BaseOptions
 
 from .backend import SqliteBackend
 from .files import locate
+from .metrics import SqliteCollector
 
 __all__ = ["SqliteBackend", "SqlitePlugin"]
 
 
 class SqlitePlugin:
     class Options(BaseOptions):
-        cache: int = 200_000
+        cache: Annotated[int, Meta(ge=1)] = 200_000
         busy_timeout: Duration = Duration.parse("1s")
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or self.Options()
-        if self._options.cache < 1:
-            raise ConfigError("plugins.sqlite.cache: must be at least 1")
+        self._made: list[SqliteBackend] = []
 
     @hookimpl
     def register_stores(self, register: Callable[[str, BackendFactory], None]) -> None:
         register("sqlite", self._make)
 
     def _make(self, url: str, base: Path) -> SqliteBackend:
-        return SqliteBackend(
+        backend = SqliteBackend(
             locate(url, base), cache=self._options.cache, busy_timeout=float(self._options.busy_timeout)
         )
+        self._made.append(backend)
+        return backend
+
+    @hookimpl
+    def startup(self, daemon: Daemon) -> None:
+        if self._made:  # else both store and journal are kept elsewhere
+            daemon.registry.register(SqliteCollector(self._made))

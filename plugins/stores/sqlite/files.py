@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import pwd
@@ -11,12 +12,14 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ingestd.errors import ConfigError
+from ingestd.errors import ConfigError, IngestdError, Unavailable
 
 __all__ = ["Lock", "acquire", "create", "locate", "take_identity"]
 
 PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
 RETRY = 0.05
+
+_TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 def locate(url: str, base: Path) -> Path:
@@ -24,7 +27,7 @@ def locate(url: str, base: Path) -> Path:
     match = re.fullmatch(r"sqlite:(?://(?=/))?([^?#]+)", url)
     if match is None or match[1].startswith("//") or match[1].endswith("/"):
         raise ConfigError(
-            f"{url}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
+            f"{url!r}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
         )
     return (base / match[1]).resolve()  # resolved: one file has one lock, by whatever link it is reached
 
@@ -51,7 +54,13 @@ def create(path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be opened: {error.strerror}; its folder must be the daemon's own") from error
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> IngestdError:
+    if error.errno in _TRANSIENT:
+        return Unavailable(f"{path}: cannot be opened: {error.strerror}")
+    return ConfigError(f"{path}: cannot be opened: {error.strerror}; its folder must be the daemon's own")
 
 
 class _Holder(NamedTuple):
@@ -83,11 +92,13 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
             return taken
         if taken.kind == "daemon" and not serving:
             return None
-        if taken.kind == "daemon" or asyncio.get_running_loop().time() > deadline:
+        if taken.kind == "daemon":
             raise ConfigError(
                 f"{path}: in use by process {taken.pid}, and a file has one daemon;"
                 " stop that one, or give this one a file of its own ([store] url)"
             )
+        if asyncio.get_running_loop().time() > deadline:
+            raise Unavailable(f"{path}: in use by process {taken.pid}, a command; try again when it has ended")
         await asyncio.sleep(RETRY)
 
 
@@ -95,7 +106,7 @@ def _try(path: Path, kind: str) -> Lock | _Holder:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
+        raise _refusal(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)

@@ -1,0 +1,154 @@
+"""Secrets: where they may be kept, what is said when they are not there, and that nothing shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.errors import ConfigError
+from ingestd.options import Options, Secret, Url, read_options, shown
+
+
+class Careful(Options):
+    token: Secret | None = None
+    url: Url | None = None
+
+
+def read(base: Path, **table: Any) -> Careful:
+    return read_options(Careful, table, path="sinks.a", source="x.toml", base=base)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with secrets, one of which systemd has passed as a credential, and one in the environment."""
+    (tmp_path / "token").write_bytes(b"from a file\n")
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "token").write_bytes(b"from systemd")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    monkeypatch.setenv("TOKEN", "from the environment")
+    return tmp_path
+
+
+def test_a_secret_is_text_or_kept_elsewhere(folder: Path) -> None:
+    assert read(folder, token="plain").token == "plain"
+    assert read(folder, token={"file": "token"}).token == "from a file"
+    assert read(folder, token={"file": str(folder / "token")}).token == "from a file"
+    assert read(folder, token={"env": "TOKEN"}).token == "from the environment"
+    assert read(folder, token={"credential": "token"}).token == "from systemd"
+
+
+def test_so_is_a_url(folder: Path) -> None:
+    (folder / "token").write_text("redis://:pw@h:6379/0\n")
+    assert read(folder, url={"file": "token"}).url == "redis://:pw@h:6379/0"
+    assert read(folder, url="sqlite:x.db").url == "sqlite:x.db"
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"s\n", "s"),
+        (b"s\r\n", "s"),
+        (b"s", "s"),
+        (b"s\n\n", "s\n"),
+        (b" s \n", " s "),
+        (b"s\r", "s\r"),
+        (b"a\nb\n", "a\nb"),
+    ],
+)
+def test_of_a_file_one_line_end_is_cut_and_no_more(folder: Path, content: bytes, secret: str) -> None:
+    (folder / "token").write_bytes(content)
+    assert read(folder, token={"file": "token"}).token == secret
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "is empty"),
+        ({"file": "empty"}, "is empty"),
+        ({"file": "missing"}, r"the file \S+/missing cannot be read: No such file or directory"),
+        ({"file": "credentials"}, r"the file \S+ cannot be read: Is a directory"),
+        ({"file": "latin"}, r"the file \S+/latin is not UTF-8"),
+        ({"file": "a\0b"}, "the file .* cannot be read: embedded null"),
+        ({"env": "NO_SUCH_TOKEN"}, "the environment variable NO_SUCH_TOKEN is not set"),
+        ({"env": "EMPTY"}, "is empty"),
+        ({"env": "LATIN"}, "is not UTF-8"),
+        ({"credential": "missing"}, r"the credential missing, which LoadCredential= .*/missing cannot be read"),
+        ({"credential": "../token"}, "the name of a credential has no /"),
+        ({}, r"expected text, \{ file = .* \}, \{ env = .* \} or \{ credential = .* \}$"),
+        ({"fiel": "token"}, "expected text, .* file"),
+        ({"file": "token", "env": "TOKEN"}, "expected text, .* file"),
+        ({"file": 1}, "expected text, .* file"),
+        (12345, "expected text, .* file"),
+    ],
+)
+def test_what_is_no_secret_is_told_with_the_option_and_the_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: Any, message: str
+) -> None:
+    (folder / "empty").write_text("\n")
+    (folder / "latin").write_bytes(b"caf\xe9")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.setenv("LATIN", "caf\udce9")
+    with pytest.raises(ConfigError, match=rf"^x\.toml: sinks\.a\.token: {message}"):
+        read(folder, token=given)
+
+
+def test_without_systemd_there_is_no_credential_and_the_cure_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    with pytest.raises(
+        ConfigError, match=r"sinks\.a\.token: there is no credential token: .*LoadCredential=token:PATH"
+    ):
+        read(folder, token={"credential": "token"})
+
+
+def test_a_url_that_is_none_is_not_shown(folder: Path) -> None:
+    for wrong in ("hunter2", "//u:hunter2@h", "sqlite:", "redis://:hunter2 @h", {"env": "TOKEN"}):
+        with pytest.raises(ConfigError, match=r"sinks\.a\.url: expected a URL, such as") as error:
+            read(folder, url=wrong)
+        assert "hunter2" not in str(error.value)
+        assert "from the environment" not in str(error.value)
+
+
+@given(st.text(min_size=1))
+def test_a_secret_is_text_to_its_user_and_in_no_repr(text: str) -> None:
+    options = read(Path("/"), token=f"<{text}>")
+    assert options.token == f"<{text}>"
+    assert repr(options) == "Careful(token='***', url=None)"
+    assert repr([options.token]) == "['***']"
+    assert shown(options) == {"token": "***", "url": None}
+
+
+def test_what_keeps_a_secret_is_shown(folder: Path) -> None:
+    options = read(folder, token={"file": "token"}, url="redis://u:pw@h")
+    assert shown(options) == {"token": {"file": str(folder / "token")}, "url": "redis://u:***@h"}
+    assert read(Path("/elsewhere"), token=shown(options.token)).token == "from a file"
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("sqlite:///a/b.db", None),
+        ("sqlite:b.db", None),
+        ("redis://host:6379/0", None),
+        ("redis://user@host/0?db=1", None),
+        ("unix:///run/redis.sock?db=2", None),
+        ("redis://:hunter2@host:6379/0", "redis://:***@host:6379/0"),
+        ("rediss://user:hunter2@host", "rediss://user:***@host"),
+        ("redis://user:hunt/e@r2@host/0", "redis://user:***@host/0"),
+        ("redis://user:hunt:er2@[::1]:1/0", "redis://user:***@[::1]:1/0"),
+        ("redis://user:hunt?er#2@host", "redis://user:***@host"),
+        ("redis://host/0?password=hunter2&db=1", "redis://host/0?password=***&db=1"),
+        ("redis://host/0?db=1&sentinel_Password=hunter2", "redis://host/0?db=1&sentinel_Password=***"),
+    ],
+)
+def test_of_a_url_the_password_is_hidden_and_nothing_else(url: str, masked: str | None) -> None:
+    read_url = read(Path("/"), url=url).url
+    assert read_url is not None
+    assert read_url == url
+    assert repr(read_url) == repr(masked or url)
+    assert shown(read_url) == (masked or url)
