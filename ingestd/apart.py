@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .events import Record
-from .journal import Cursor, Journal, Start
+from .journal import Cursor, Extent, Journal, Outline, Start
 from .store import State, Store
 
 __all__ = ["ApartJournal"]
@@ -39,3 +39,18 @@ class ApartJournal(Journal):
 
     async def hold(self, name: str, start: Start) -> Cursor:
         return await self._journal.hold(name, start)
+
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        return await self._journal.replace(changes)
+
+    async def cursors(self) -> Sequence[Cursor]:
+        return await self._journal.cursors()
+
+    async def extent(self) -> Extent:
+        return await self._journal.extent()
+
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        return await self._journal.outlines(after, limit)
+
+    async def trim(self, up_to: int, limit: int) -> int:
+        return await self._journal.trim(up_to, limit)

@@ -66,18 +66,40 @@ class ConsumerStatus:
     """Why it does not get on at the moment; None when it does."""
     oldest_at: int | None = None
     """When the oldest record that waits was received, in milliseconds; None where it is not known yet."""
+    in_hand: int = 0
+    """Records it was given and has not done with yet. It gets done with them even if they are removed meanwhile."""
+    reached: int = 0
+    """The position of the last one in hand."""
+    removed: int = 0
+    """Up to this position the journal's records have been removed, as far as it is known here."""
+    lost: int = 0
+    """Records removed before it was given them, since the start of the daemon.
+
+    Those removed while it has nothing in hand count as pending until it comes upon the gap. So at any
+    time what it has done with, what is pending and what is lost are all the records behind the place it
+    started from.
+    """
 
     @property
     def pending(self) -> int:
-        """Records in the journal that it has not done with."""
+        """Records that it has not done with, and still can."""
+        if self.in_hand:
+            return self.in_hand + max(0, self.last - max(self.reached, self.removed))
         return max(0, self.last - self.position)
+
+    def trimmed(self, up_to: int) -> None:
+        """The journal's records up to that position have been removed."""
+        if self.in_hand:
+            self.lost += max(0, up_to - max(self.reached, self.removed))
+        self.removed = max(self.removed, up_to)
 
     @property
     def oldest_pending_seconds(self) -> float:
         """The age of the oldest of them, 0 if there are none."""
-        if self.oldest_at is None or not self.pending:
+        oldest_at = self.oldest_at  # once: it is read on other threads too, and may be None the next time
+        if oldest_at is None or not self.pending:
             return 0.0
-        return max(0, self.now() - self.oldest_at) / 1000
+        return max(0, self.now() - oldest_at) / 1000
 
 
 class Consumers:
@@ -116,6 +138,11 @@ class Consumers:
     def statuses(self) -> tuple[ConsumerStatus, ...]:
         """One for each consumer, in their order."""
         return tuple(runner.status for runner in self._runners)
+
+    def trimmed(self, up_to: int) -> None:
+        """The journal's records up to that position have been removed."""
+        for status in self.statuses:
+            status.trimmed(up_to)
 
     async def start(self) -> None:
         """Returns when every consumer durably holds its place: from then on nothing passes it by.
@@ -236,16 +263,30 @@ class _Runner:
             _log.exception("%s: could not be closed", self.name)
 
     async def _next(self) -> Sequence[Record]:
+        while not (records := await self._read()):  # all that was there behind its place has been removed
+            oldest = (await self._journal.extent()).first
+            self.status.lost += oldest - 1 - self._cursor.position
+            self._go_to(oldest - 1)  # the durable place has moved with the removal
+        status = self.status
+        status.in_hand, status.reached = len(records), records[-1].position
+        gap = status.reached - self._cursor.position - len(records)
+        status.lost += gap + max(0, status.removed - status.reached)
+        status.oldest_at = records[0].at
+        status.last = max(status.last, status.reached)
+        return records
+
+    async def _read(self) -> Sequence[Record]:
         consumer, after = self._consumer, self._cursor.position
         await self._journal.wait(after)
         if consumer.linger:
             with suppress(TimeoutError):
                 async with asyncio.timeout(consumer.linger):
                     await self._journal.wait(after + consumer.max_records - 1)
-        records = await self._journal.read(after, consumer.max_records)
-        self.status.oldest_at = records[0].at
-        self.status.last = max(self.status.last, records[-1].position)
-        return records
+        return await self._journal.read(after, consumer.max_records)
+
+    def _go_to(self, position: int) -> None:
+        self._cursor = self._cursor._replace(position=position)
+        self.status.position = position
 
     async def _step(self, records: Sequence[Record]) -> None:
         step = Step(self._store.begin(self._now()))
@@ -257,15 +298,16 @@ class _Runner:
         await _to_the_end(self._commit(step, records))
 
     async def _commit(self, step: Step, records: Sequence[Record]) -> None:
-        cursor = self._cursor._replace(position=records[-1].position)
+        # Never back behind what has been removed while the step was under way.
+        cursor = self._cursor._replace(position=max(records[-1].position, self.status.removed))
         try:
             await self._journal.append(step.records, step.state, cursor)
         except BaseException:
             self._store.discard(step.state)
             raise
-        self._cursor = cursor
-        self.status.position = cursor.position
         self.status.processed += len(records)
+        self.status.in_hand = 0
+        self._go_to(max(records[-1].position, self.status.removed))
         # Not the next one's time, but as good while many wait; of one that comes later nothing is known.
         self.status.oldest_at = records[-1].at if self.status.pending else None
         self._moved.set()

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from .events import Record
 from .store import State
 
-__all__ = ["Cursor", "Journal", "Start"]
+__all__ = ["Cursor", "Extent", "Journal", "Outline", "Start", "size_of"]
 
 Start = Literal["now", "beginning"]
 
@@ -25,7 +25,36 @@ class Cursor(NamedTuple):
     fence: int = 0
 
 
+class Extent(NamedTuple):
+    """What of the journal there is, of durable records."""
+
+    first: int
+    """The position of the oldest record; where there is none, of the next one to come."""
+    last: int
+    """The position of the newest record there ever was, 0 if there was none."""
+    records: int
+    bytes: int
+    """What the records hold together, each as `size_of` says."""
+    oldest_at: int | None
+    """The time of the oldest record in milliseconds; None where there is none."""
+
+
+class Outline(NamedTuple):
+    """A record without what is in it: `at` in milliseconds, `bytes` as `size_of` says."""
+
+    position: int
+    at: int
+    bytes: int
+
+
+def size_of(record: Record) -> int:
+    """The bytes a record counts for: its body, and 32 for what is kept beside it."""
+    return len(record.body) + 32
+
+
 class Journal(ABC):
+    """Positions are consecutive: a record's is one more than that of the record before it."""
+
     @abstractmethod
     async def append(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         """Append records and return the position of the last one, or of the cursor, once durable.
@@ -37,7 +66,10 @@ class Journal(ABC):
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> Sequence[Record]:
-        """The next records behind a position, in order, at most `limit`; durable ones only."""
+        """The next records behind a position, in order, at most `limit`; durable ones only.
+
+        Where the next ones have been removed, it goes on with the oldest record there is.
+        """
 
     @abstractmethod
     async def wait(self, after: int) -> None:
@@ -52,5 +84,35 @@ class Journal(ABC):
         """Become the one holder of a consumer's place, waiting for another holder to let go.
 
         A name never seen before starts as told, durably: behind the present last record, or before
-        the first.
+        the first. No place lies before what has been removed.
+        """
+
+    @abstractmethod
+    async def cursors(self) -> Sequence[Cursor]:
+        """The durable place of every consumer there ever was, by name."""
+
+    @abstractmethod
+    async def extent(self) -> Extent:
+        """What there is; cheap enough to be asked many times a second."""
+
+    @abstractmethod
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        """Of the records that `read` would return, without reading them."""
+
+    @abstractmethod
+    async def trim(self, up_to: int, limit: int) -> int:
+        """Remove the oldest records up to a position, durably; returns how many.
+
+        At most `limit`, and no more (but one) than a commit can remove without holding up the others;
+        0 means that there are none left up to there. Consumers' places that lie before the last one
+        removed move there in the same commit. Raises `Unavailable`.
+        """
+
+    @abstractmethod
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        """Give records, as they were read, another body; returns how many got it, once that is durable.
+
+        For taking out of the journal what must not stay in it: position, type and time remain, and soon
+        nobody can read the old bodies from the storage. A record that is not there as it was read (any
+        more) is passed over. Raises `Unavailable`.
         """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..backend import Backend
 from ..events import Record
-from ..journal import Cursor
+from ..journal import Cursor, Extent, Journal, Outline, size_of
 from ..store import state_key
 
 __all__ = ["JournalContract"]
@@ -25,6 +25,15 @@ def _record(text: str = "x") -> Record:
 
 async def _append(backend: Backend, records: Sequence[Record], cursor: Cursor | None = None) -> int:
     return await backend.journal.append(records, backend.store.begin(NOW), cursor)
+
+
+async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
+    """Remove all up to a position; returns how many."""
+    total = 0
+    while count := await journal.trim(up_to, limit):
+        assert count <= limit
+        total += count
+    return total
 
 
 class JournalContract(ABC):
@@ -59,7 +68,7 @@ class JournalContract(ABC):
             positions = [record.position for record in await backend.journal.read(0, 1000)]
             assert len(positions) == sum(1 + n % 3 for n in range(100))
             assert positions == sorted(set(positions))
-            assert positions[0] > 0
+            assert positions == [*range(1, len(positions) + 1)], "they are consecutive"
             assert set(given) <= set(positions)
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 1000)] == positions
@@ -129,6 +138,28 @@ class JournalContract(ABC):
             await _append(backend, [], one._replace(position=5))
             assert (await backend.journal.hold("two", "beginning")).position == 0
 
+    async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record(f"{n}" * 50) for n in range(300)])
+            before = list(await backend.journal.read(0, 1000))
+            assert await backend.journal.replace([]) == 0
+            changes = [(record, b'{"id": null}') for record in before[10:290]]
+            assert await backend.journal.replace(changes) == 280
+            expected = [*before[:10], *(record._replace(body=body) for record, body in changes), *before[290:]]
+            assert list(await backend.journal.read(0, 1000)) == expected
+            assert (await backend.journal.extent()).bytes == sum(size_of(record) for record in expected)
+        async with self.backend(tmp_path) as backend:
+            assert list(await backend.journal.read(0, 1000)) == expected
+
+    async def test_only_what_is_there_as_it_was_read_is_replaced(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record("one"), _record("two")])
+            one, two = await backend.journal.read(0, 10)
+            assert await backend.journal.replace([(one, b'{"id": 1}')]) == 1
+            absent = two._replace(position=two.position + 5)
+            assert await backend.journal.replace([(one, b"{}"), (two, b'{"id": 2}'), (absent, b"{}")]) == 1
+            assert [record.body for record in await backend.journal.read(0, 10)] == [b'{"id": 1}', b'{"id": 2}']
+
     async def test_waiting_ends_with_the_next_record(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             first = await _append(backend, [_record()])
@@ -159,3 +190,97 @@ class JournalContract(ABC):
             kept = [task.result() for task in tasks if not task.cancelled()]
             assert len(kept) == 9
             assert set(kept) <= {record.position for record in await backend.journal.read(0, 100)}
+
+    async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
+        records = [_record("“é” 🛒" * n)._replace(at=NOW + n) for n in range(10)]
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.extent() == Extent(1, 0, 0, 0, None)
+            await _append(backend, records[:3])
+            await asyncio.gather(*(_append(backend, [record]) for record in records[3:]))
+            assert await backend.journal.extent() == Extent(1, 10, 10, sum(map(size_of, records)), NOW)
+            assert await _trim(backend.journal, 4) == 4
+            left = Extent(5, 10, 6, sum(map(size_of, records[4:])), NOW + 4)
+            assert await backend.journal.extent() == left
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.extent() == left
+
+    async def test_outlines_are_of_the_records_a_read_returns(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record("“é” 🛒" * n)._replace(at=NOW - n) for n in range(300)])
+            await _trim(backend.journal, 20)
+            for after, limit in (0, 10), (15, 200), (100, 1000), (300, 10):
+                read = await backend.journal.read(after, limit)
+                assert list(await backend.journal.outlines(after, limit)) == [
+                    Outline(record.position, record.at, size_of(record)) for record in read
+                ]
+
+    async def test_trimming_removes_the_oldest_and_no_more_than_asked(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record(f"{n}") for n in range(1, 301)])
+            assert await backend.journal.trim(0, 100) == 0
+            assert 0 < await backend.journal.trim(300, 10) <= 10
+            assert (await backend.journal.extent()).first <= 11
+            await _trim(backend.journal, 200)
+            assert await backend.journal.trim(150, 100) == 0
+            assert [record.decode()["id"] for record in await backend.journal.read(0, 3)] == ["201", "202", "203"]
+            assert [record.position for record in await backend.journal.read(250, 2)] == [251, 252]
+        async with self.backend(tmp_path) as backend:
+            assert [record.position for record in await backend.journal.read(0, 1000)] == [*range(201, 301)]
+
+    async def test_a_journal_trimmed_empty_goes_on_counting(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record()] * 5)
+            assert await _trim(backend.journal, 1000) == 5
+            assert await backend.journal.extent() == Extent(6, 5, 0, 0, None)
+            assert list(await backend.journal.read(0, 10)) == []
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.last() == 5
+            assert (await backend.journal.hold("new", "beginning")).position == 5
+            assert await _append(backend, [_record()]) == 6
+            assert [record.position for record in await backend.journal.read(0, 10)] == [6]
+
+    async def test_large_records_are_removed_too(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record("x" * 3_000_000)] * 4 + [_record()])
+            assert await _trim(backend.journal, 5) == 5
+            assert (await backend.journal.extent()).bytes == 0
+
+    async def test_places_go_along_with_what_is_removed(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            await _append(backend, [_record()] * 10)
+            behind = await backend.journal.hold("behind", "beginning")
+            before = await backend.journal.hold("before", "beginning")
+            await _append(backend, [], before._replace(position=8))
+            await _trim(backend.journal, 5)
+            assert {cursor.name: cursor.position for cursor in await backend.journal.cursors()} == {
+                "before": 8,
+                "behind": 5,
+            }
+            assert (await backend.journal.hold("new", "beginning")).position == 5
+        async with self.backend(tmp_path) as backend:
+            assert (await backend.journal.hold("behind", "beginning")).position == 5
+            assert (await backend.journal.hold("before", "beginning")).position == 8
+            await _append(backend, [], behind._replace(position=2))  # by one who does not know yet
+            assert (await backend.journal.hold("behind", "beginning")).position == 5
+
+    async def test_trimming_beside_appends(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+
+            async def appending(writer: int) -> None:
+                for number in range(25):
+                    await _append(backend, [_record(f"{writer}-{number}")] * (1 + number % 3))
+
+            async def trimming() -> None:
+                removed = 0
+                while removed < 200:
+                    removed += await backend.journal.trim(200, 7)
+                    extent = await backend.journal.extent()
+                    assert extent.records == extent.last - extent.first + 1
+                    assert extent.first > removed
+
+            await asyncio.wait_for(asyncio.gather(trimming(), *(appending(writer) for writer in range(8))), 20)
+            left = await backend.journal.read(0, 1000)
+            last = await backend.journal.last()
+            assert [record.position for record in left] == [*range(201, last + 1)]
+            extent = await backend.journal.extent()
+            assert extent == Extent(201, last, len(left), sum(map(size_of, left)), NOW)

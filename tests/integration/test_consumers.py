@@ -18,7 +18,7 @@ from ingestd.consumer import Consumer, Step
 from ingestd.consumers import Backoff, Consumers, ConsumerStatus
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Cursor, Journal, Start
+from ingestd.journal import Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State, state_key
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -416,6 +416,21 @@ class Unreliable(Journal):
 
     async def hold(self, name: str, start: Start) -> Cursor:
         return await self._journal.hold(name, start)
+
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        return await self._journal.replace(changes)
+
+    async def cursors(self) -> Sequence[Cursor]:
+        return await self._journal.cursors()
+
+    async def extent(self) -> Extent:
+        return await self._journal.extent()
+
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        return await self._journal.outlines(after, limit)
+
+    async def trim(self, up_to: int, limit: int) -> int:
+        return await self._journal.trim(up_to, limit)
 
 
 @pytest.mark.logs(r"(deriving|journal): the disk is away; it is tried again")

@@ -25,7 +25,7 @@ from ingestd.store import Field
 from .connection import is_row_fault, transaction
 from .entries import Entry, Row
 
-__all__ = ["DEPENDS", "Unit", "last_position", "read_records", "read_rows", "write_batch"]
+__all__ = ["DEPENDS", "Unit", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
 
 DEPENDS = "What this event depends on could not be stored. Send it again."
 
@@ -149,6 +149,7 @@ def _marks(count: int) -> str:
 
 
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
+_decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
@@ -169,6 +170,16 @@ def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
             for key, value, fields, expires in _decode_rows(text)
         ]
     return rows
+
+
+def read_values(connection: sqlite3.Connection, kind: str, after: str, limit: int) -> list[tuple[str, str]]:
+    """The next entries of a kind that hold a value, in the order of their keys."""
+    (text,) = connection.execute(
+        "SELECT json_group_array(json_array(key, value)) FROM (SELECT key, value FROM state"
+        " WHERE key > ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?)",
+        (after, f"{kind};", limit),  # ";" comes right behind ":"
+    ).fetchone()
+    return _decode_values(text)
 
 
 def _storable(key: str) -> bool:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from ingestd.errors import CommandError
 from ingestd.events import Record
-from ingestd.journal import Cursor, Journal, Start
+from ingestd.journal import Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
 from .batch import last_position, read_records
+from .removal import make_replacement
 from .state import SqliteState
+from .trim import next_bound, read_extent, read_outlines, remove
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend
@@ -45,18 +47,42 @@ class SqliteJournal(Journal):
     async def hold(self, name: str, start: Start) -> Cursor:
         commits = self._owned()  # the file has one owner, so no other holder can be waited for
 
-        def select(connection: sqlite3.Connection) -> int | None:
+        def select(connection: sqlite3.Connection) -> tuple[int | None, int]:
             row = connection.execute("SELECT position FROM cursors WHERE name = ?", (name,)).fetchone()
-            return None if row is None else int(row[0])
+            return (None if row is None else int(row[0])), read_extent(connection).first - 1
 
-        position = await self._backend.read(select)
+        position, removed = await self._backend.read(select)
         if position is not None:
-            return Cursor(name, position)
-        cursor = Cursor(name, commits.last if start == "now" else 0)
+            return Cursor(name, max(position, removed))
+        cursor = Cursor(name, commits.last if start == "now" else removed)
         await commits.commit(cursor=cursor)
         return cursor
 
+    async def cursors(self) -> Sequence[Cursor]:
+        def select(connection: sqlite3.Connection) -> list[Cursor]:
+            return [Cursor(*row) for row in connection.execute("SELECT name, position FROM cursors ORDER BY name")]
+
+        return await self._backend.read(select)
+
+    async def extent(self) -> Extent:
+        return await self._backend.read(read_extent)
+
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        return await self._backend.read(read_outlines, after, limit)
+
+    async def trim(self, up_to: int, limit: int) -> int:
+        commits = self._owned()
+        bound = await self._backend.read(next_bound, up_to, limit)
+        if bound is None:
+            return 0
+        removed: list[int] = []
+        await commits.commit(also=lambda connection, _: removed.append(remove(connection, bound)))
+        return removed[-1]
+
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        return await self._backend.replace([make_replacement(record, body) for record, body in changes])
+
     def _owned(self) -> Commits:
         if self._backend.commits is None:
-            raise CommandError("only the daemon itself can consume the journal")
+            raise CommandError("only the daemon itself can consume or trim the journal")
         return self._backend.commits

@@ -1,0 +1,437 @@
+"""What the journal keeps: no more than it may, and nothing less than what a consumer still needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.backend import Backend
+from ingestd.config import JournalOptions
+from ingestd.consumer import Consumer, Step
+from ingestd.consumers import Consumers, ConsumerStatus
+from ingestd.events import Record
+from ingestd.journal import Cursor, Extent, size_of
+from ingestd.metrics import Metrics
+from ingestd.options import Duration, Size
+from ingestd.retention import Retention
+from tests.support.backends import sqlite_backend
+from tests.support.journals import QUICK, append, until
+
+NOW = 1_795_233_906_000
+DAY = 86_400_000
+LOSS = r"records were removed from the journal before it came to them"
+
+
+def records(count: int, at: int = NOW, size: int = 100) -> list[Record]:
+    """Records that count as `size` bytes each."""
+    empty = size_of(Record("event", at, b""))
+    return [Record("event", at, b"x" * (size - empty))] * count
+
+
+class Gated(Consumer):
+    """Does a step each time it is let; what it has done with is in `delivered`."""
+
+    def __init__(self, name: str = "gated", max_records: int = 3) -> None:
+        self.name = name
+        self.max_records = max_records
+        self.gate = asyncio.Semaphore(0)
+        self.delivered: list[int] = []
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        await self.gate.acquire()
+        self.delivered += [record.position for record in records]
+
+    def let_all(self) -> None:
+        for _ in range(10_000):
+            self.gate.release()
+
+
+def at(status: ConsumerStatus, position: int) -> bool:
+    return status.position == position
+
+
+class Kept:
+    """A journal with consumers at work and its retention, which goes a step when it is told."""
+
+    def __init__(self, backend: Backend, options: JournalOptions, consumers: Sequence[Consumer]) -> None:
+        self.journal = backend.journal
+        self.backend = backend
+        self.clock = NOW
+        self.refusals: list[str | None] = []
+        self.consumers = Consumers(backend.journal, backend.store, consumers, died=self._died, backoff=QUICK, grace=0.2)
+        self.statuses = self.consumers.statuses
+        self.retention = Retention(
+            backend.journal, options, self.consumers, refuse=self.refusals.append, now=lambda: self.clock
+        )
+
+    def _died(self, name: str, error: BaseException) -> None:
+        raise error
+
+    async def settle(self) -> int:
+        """Step until nothing more goes; returns how many records went."""
+        total = 0
+        while removed := await self.retention.step():
+            total += removed
+        await self.retention.step()
+        return total
+
+    async def first(self) -> int:
+        return (await self.journal.extent()).first
+
+
+@asynccontextmanager
+async def kept(backend: Backend, options: JournalOptions, *consumers: Consumer) -> AsyncIterator[Kept]:
+    journal = Kept(backend, options, consumers)
+    await journal.consumers.start()
+    await journal.retention.start()
+    try:
+        yield journal
+    finally:
+        await journal.consumers.stop(0)
+
+
+async def test_what_is_older_than_keep_for_goes(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(700, NOW - DAY - 1) + records(10, NOW - DAY) + records(10))
+        async with kept(backend, JournalOptions(keep_for=Duration.parse("1d"))) as journal:
+            assert await journal.settle() == 700
+            assert await journal.first() == 701
+            journal.clock += 1
+            assert await journal.settle() == 10
+            journal.clock += DAY
+            assert await journal.settle() == 10
+            assert await journal.settle() == 0
+            assert journal.retention.removed == {"age": 720, "size": 0, "full": 0}
+
+
+async def test_a_time_still_to_come_holds_nothing_back_and_is_removed_with_the_next_old_record(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        wrong = records(3, NOW + 1000 * DAY)
+        await append(backend, wrong + records(2, NOW - 2 * DAY) + wrong + records(2, NOW))
+        async with kept(backend, JournalOptions(keep_for=Duration.parse("1d"))) as journal:
+            assert await journal.settle() == 5
+            journal.clock += DAY + 1
+            assert await journal.settle() == 5
+
+
+async def test_of_what_is_more_than_keep_size_the_oldest_goes(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(2000))
+        async with kept(backend, JournalOptions(keep_size=Size(1950.0))) as journal:
+            assert await journal.settle() == 1981
+            assert await journal.first() == 1982
+            await append(backend, records(1))
+            assert await journal.settle() == 1
+
+
+async def test_nothing_goes_that_a_consumer_needs(tmp_path: Path) -> None:
+    """What it has in hand, it needs too: it has not done with it."""
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(20, NOW - 2 * DAY))
+        quick, slow = Gated("quick", 20), Gated("slow")
+        options = JournalOptions(keep_for=Duration.parse("1d"), keep_size=Size(1.0))
+        async with kept(backend, options, quick, slow) as journal:
+            quick.gate.release()
+            await until(lambda: journal.statuses[0].position == 20)
+            assert await journal.settle() == 0
+            slow.gate.release()
+            await until(lambda: journal.statuses[1].position == 3)
+            assert await journal.settle() == 3
+            slow.let_all()
+            await until(lambda: not journal.statuses[1].pending)
+            assert await journal.settle() == 17
+            assert [status.lost for status in journal.statuses] == [0, 0]
+        assert slow.delivered == quick.delivered == [*range(1, 21)]
+
+
+@pytest.mark.logs(f"gated: 7 {LOSS}")
+async def test_unless_it_is_not_to_be_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(20))
+        gated = Gated()
+        options = JournalOptions(keep_size=Size(1000.0), wait_for_consumers=False)
+        async with kept(backend, options, gated) as journal:
+            (status,) = journal.statuses
+            await until(lambda: status.in_hand)
+            assert await journal.settle() == 10
+            # The three in hand it gets done with all the same.
+            assert (status.lost, status.pending, status.processed) == (7, 13, 0)
+            gated.let_all()
+            await until(lambda: not status.pending)
+            assert (status.lost, status.processed, status.position) == (7, 13, 20)
+            await append(backend, records(5))
+            await until(lambda: status.position == 25)
+            assert status.lost == 7
+        assert gated.delivered == [1, 2, 3, *range(11, 26)]
+    assert len([line for line in caplog.messages if "removed" in line]) == 1
+
+
+@pytest.mark.logs("the journal is full .* and waits for gated; events are refused")
+async def test_a_full_journal_refuses_until_there_is_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ingestd.retention")
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(19))
+        gated = Gated(max_records=1)
+        async with kept(backend, JournalOptions(max_size=Size(2000.0)), gated) as journal:
+            await journal.settle()
+            assert journal.refusals == []
+            await append(backend, records(1))
+            for _ in range(3):
+                await journal.settle()
+            assert journal.refusals == ["The journal is full. Send it again later."]
+            problem = journal.retention.problem
+            assert problem == "the journal is full ([journal] max_size = 2kB) and waits for gated"
+            gated.gate.release()
+            await until(lambda: gated.delivered == [1] and journal.statuses[0].position == 1)
+            await append(backend, records(1, size=50))  # a consumer's own, say
+            assert await journal.settle() == 1
+            assert len(journal.refusals) == 1, "there is no room yet, so it does not flap"
+            gated.gate.release()
+            await until(lambda: journal.statuses[0].position == 2)
+            assert await journal.settle() == 1
+            assert journal.refusals[1:] == [None]
+            assert journal.retention.problem is None
+            assert journal.statuses[0].lost == 0
+    lines = [(line.levelname, line.getMessage()) for line in caplog.records if line.name == "ingestd.retention"]
+    assert [level for level, _ in lines] == ["WARNING", "INFO"]
+
+
+async def test_a_limit_removes_what_is_done_with_whatever_is_wished(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        options = JournalOptions(max_size=Size(1000.0), keep_for=Duration.parse("90d"), keep_size=Size(5000.0))
+        gated = Gated()
+        gated.let_all()
+        async with kept(backend, options, gated) as journal:
+            for _ in range(5):
+                last = await append(backend, records(8))
+                await until(partial(at, journal.statuses[0], last))
+                await journal.settle()
+                assert (await journal.journal.extent()).bytes <= 1000
+            assert journal.refusals == []
+            assert journal.retention.removed["full"] == 31
+        assert gated.delivered == [*range(1, 41)]
+
+
+@pytest.mark.logs(rf"stuck: \d+ {LOSS}")
+async def test_dropping_counts_what_each_consumer_lost(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        stuck, well = Gated("stuck"), Gated("well")
+        well.let_all()
+        metrics = Metrics()
+
+        def lost(name: str) -> float | None:
+            return metrics.registry.get_sample_value("ingestd_journal_lost_total", {"consumer": name})
+
+        async with kept(backend, JournalOptions(max_size=Size(1000.0), on_full="drop"), stuck, well) as journal:
+            metrics.show_journal(journal.retention)
+            status = journal.statuses[0]
+            for _ in range(10):
+                last = await append(backend, records(3))
+                await until(partial(at, journal.statuses[1], last))
+                await journal.settle()
+                assert (await journal.journal.extent()).bytes < 1000
+                await until(lambda: status.last == last)  # noqa: B023 - awaited within the turn
+                assert status.processed + status.pending + status.lost == status.last
+            assert journal.refusals == []
+            assert (lost("stuck"), lost("well")) == (status.lost, 0)
+            before = status.lost
+            stuck.let_all()
+            while status.pending:
+                assert status.lost == before, "a counter never goes back"
+                await asyncio.sleep(0)
+            assert len(stuck.delivered) + before == 30
+            assert stuck.delivered == [1, 2, 3, *range(4 + before, 31)]
+        assert well.delivered == [*range(1, 31)]
+
+
+async def test_what_others_have_removed_is_passed_over_and_counted(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        gated = Gated()
+        async with kept(backend, JournalOptions(), gated) as journal:
+            (status,) = journal.statuses
+            await append(backend, records(10))
+            await until(lambda: status.in_hand)
+            await backend.journal.trim(10, 100)
+            gated.gate.release()
+            await until(lambda: status.position == 10)
+            await append(backend, records(4))
+            await until(lambda: status.in_hand)
+            await backend.journal.trim(13, 100)
+            gated.let_all()
+            await until(lambda: status.position == 14)
+            assert (gated.delivered, status.lost, status.pending) == ([1, 2, 3, 11, 12, 13, 14], 7, 0)
+        async with kept(backend, JournalOptions(), Gated()) as again:
+            assert (again.statuses[0].position, again.statuses[0].lost) == (14, 0)
+
+
+async def test_places_of_consumers_that_are_gone_hold_nothing_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingestd.retention")
+    async with sqlite_backend(tmp_path) as backend:
+        await backend.journal.append([], backend.store.begin(NOW), Cursor("sink:old", 0))
+        await append(backend, records(10))
+        gated = Gated(max_records=10)
+        gated.let_all()
+        async with kept(backend, JournalOptions(keep_size=Size(1.0)), gated) as journal:
+            await until(lambda: journal.statuses[0].position == 10)
+            assert await journal.settle() == 10
+    (line,) = [line for line in caplog.records if line.name == "ingestd.retention"]
+    assert line.levelname == "INFO"
+    assert line.getMessage().endswith(": sink:old")
+
+
+async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(300))
+        await backend.journal.trim(100, 100)
+    with sqlite3.connect(tmp_path / "ingestd.db") as before:
+        for trigger in "insert", "delete", "update":
+            before.execute(f"DROP TRIGGER journal_{trigger}")
+        before.execute("DROP TABLE totals")
+        before.execute("PRAGMA user_version = 1")
+    before.close()
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(1))
+        assert await backend.journal.extent() == Extent(101, 301, 201, 20_100, NOW)
+
+
+async def test_metrics_show_the_journal(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records(10, NOW - 5000))
+        async with kept(backend, JournalOptions(keep_size=Size(700.0))) as journal:
+            metrics = Metrics()
+            metrics.show_journal(journal.retention)
+            value = metrics.registry.get_sample_value
+            assert value("ingestd_journal_records") == 10
+            await journal.settle()
+            assert value("ingestd_journal_records") == 7
+            assert value("ingestd_journal_bytes") == 700
+            assert value("ingestd_journal_oldest_seconds") == 5
+            assert value("ingestd_journal_removed_total", {"reason": "size"}) == 3
+            assert value("ingestd_journal_removed_total", {"reason": "age"}) == 0
+
+
+OPTIONS = st.builds(
+    JournalOptions,
+    keep_for=st.none() | st.just(Duration.parse("10s")),
+    keep_size=st.none() | st.integers(100, 2000).map(lambda size: Size(float(size))),
+    max_size=st.none() | st.integers(300, 3000).map(lambda size: Size(float(size))),
+    on_full=st.sampled_from(["refuse", "drop"]),
+    wait_for_consumers=st.booleans(),
+)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 12), st.integers(33, 300)),
+    st.tuples(st.just("consume"), st.integers(0, 1), st.integers(1, 4)),
+    st.tuples(st.just("consume"), st.just(2), st.integers(1, 3)),  # both
+    st.tuples(st.just("wait"), st.integers(0, 12_000), st.just(0)),
+    st.tuples(st.just("set the clock wrong"), st.integers(-20_000, 20_000), st.just(0)),
+    st.tuples(st.just("retain"), st.just(0), st.just(0)),
+)
+
+
+@pytest.mark.logs(LOSS, "the journal is full")
+@given(options=OPTIONS, operations=st.lists(OPERATIONS, max_size=25))
+@settings(max_examples=80, deadline=None)
+def test_no_more_than_it_may_and_no_less_than_it_must(
+    options: JournalOptions, operations: list[tuple[str, int, int]]
+) -> None:
+    async def scenario(folder: Path) -> None:
+        async with sqlite_backend(folder) as backend:
+            gated = [Gated("one", 2), Gated("two", 5)]
+            async with kept(backend, options, *gated) as journal:
+                await _go_through(journal, gated, options, operations)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scenario(Path(folder)))
+
+
+async def _go_through(
+    journal: Kept, gated: list[Gated], options: JournalOptions, operations: list[tuple[str, int, int]]
+) -> None:
+    model: list[Record] = []  # all records there ever were; those before `first` are gone
+    first = 1
+    wrong = 0  # how far the clock is off that records get their times from
+    for operation, one, two in [("append", 12, 100), *operations, ("retain", 0, 0)]:
+        if operation == "append":
+            new = records(one, journal.clock + wrong, two)
+            model += new
+            await append(journal.backend, new)
+        elif operation == "consume":
+            for _ in range(two):
+                await _in_hand(journal, model)
+                for status, consumer in [*zip(journal.statuses, gated, strict=True)][one % 2 : one + 1]:
+                    await _let_do_a_step(status, consumer)
+        elif operation == "wait":
+            journal.clock += one
+        elif operation == "set the clock wrong":
+            wrong = one
+        else:
+            await _in_hand(journal, model)
+            await journal.settle()
+            extent = await journal.journal.extent()
+            held = model[extent.first - 1 :]
+            assert (extent.last, extent.records) == (len(model), len(held))
+            assert extent.bytes == sum(map(size_of, held))
+            _judge_removal(model, first, extent.first, options, journal.clock)
+            _judge_what_stays(journal, model, extent, options)
+            first = extent.first
+        await _in_hand(journal, model)
+        for status, consumer in zip(journal.statuses, gated, strict=True):
+            assert len(consumer.delivered) == status.processed
+            assert status.processed + status.pending + status.lost == len(model)
+    for consumer in gated:
+        consumer.let_all()
+    await until(lambda: not any(status.pending for status in journal.statuses))
+    for status, consumer in zip(journal.statuses, gated, strict=True):
+        assert consumer.delivered == sorted(set(consumer.delivered))
+        assert len(consumer.delivered) + status.lost == len(model)
+
+
+async def _in_hand(journal: Kept, model: list[Record]) -> None:
+    """Consumers have in hand what they can have."""
+    for status in journal.statuses:
+        status.last = max(status.last, len(model))
+    await until(lambda: all(status.in_hand or not status.pending for status in journal.statuses))
+
+
+async def _let_do_a_step(status: ConsumerStatus, consumer: Gated) -> None:
+    if status.in_hand:
+        done = status.processed
+        consumer.gate.release()
+        await until(lambda: status.processed > done)
+
+
+def _judge_removal(model: list[Record], start: int, end: int, options: JournalOptions, now: int) -> None:
+    """Each record that went had to: it was old, or too much was there."""
+    limits = [int(options.keep_size)] if options.keep_size is not None else []
+    limits += [int(options.max_size * 0.95)] if options.max_size is not None else []
+    for position in range(start, end):
+        size = sum(map(size_of, model[position - 1 :]))
+        # Any that comes later in the journal and is old: what is before it is so too, whatever its time says.
+        old = options.keep_for is not None and any(record.at < now - 10_000 for record in model[position - 1 : end - 1])
+        assert old or any(size > limit for limit in limits)
+
+
+def _judge_what_stays(journal: Kept, model: list[Record], extent: Extent, options: JournalOptions) -> None:
+    """Bounds hold, but for what consumers need; and that stays unless it need not."""
+    needed = min(status.position for status in journal.statuses)
+    drops = options.max_size is not None and options.on_full == "drop"
+    if options.wait_for_consumers and not drops:
+        assert not any(status.lost for status in journal.statuses)
+    if extent.first <= (needed if options.wait_for_consumers else len(model)):
+        assert options.keep_size is None or extent.bytes <= options.keep_size
+        assert options.keep_for is None or model[extent.first - 1].at >= journal.clock - 10_000
+    if options.max_size is not None:
+        assert extent.bytes < options.max_size or (journal.retention.problem is not None and not drops)
+        assert extent.first > needed or extent.bytes <= options.max_size * 0.95 + 1
