@@ -7,11 +7,11 @@ they must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["Field", "State", "Store", "state_key"]
+__all__ = ["Field", "State", "Store", "key_digest", "state_key"]
 
 
 def state_key(kind: str, tenant: str, part: str) -> str:
@@ -20,8 +20,12 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     `part` may be anything a caller sent. It is hashed together with the tenant, so no tenant and no
     caller can reach another's entry, and a key's length is bounded.
     """
-    digest = blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16)
-    return f"{kind}:{digest.hexdigest()}"
+    return f"{kind}:{key_digest(tenant, part)}"
+
+
+def key_digest(tenant: str, part: str) -> str:
+    """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
+    return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Field(NamedTuple):
@@ -94,3 +98,11 @@ class Store(ABC):
     @abstractmethod
     def discard(self, state: State) -> None:
         """Undo what the unit wrote, as far as the store can; for a consumer's step that failed."""
+
+    @abstractmethod
+    def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        """All durable entries of a kind that hold a value: key and value, each key once, in no order.
+
+        What is written meanwhile, or has expired, may be among them or not. It reads all there is, in
+        short steps: for commands, not for the path of an event. Raises `Unavailable`.
+        """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -12,9 +14,12 @@ from ingestd import hookimpl
 from ingestd.events import Event
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
-from ingestd.store import Field, State, state_key
+from ingestd.person import Person, Visitors
+from ingestd.store import Field, State, Store, state_key
 
 __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
+
+_TAG = 32  # hexadecimal digits
 
 
 class IdentityPlugin:
@@ -41,7 +46,8 @@ class IdentityPlugin:
 
     @hookimpl
     async def resolve_user(self, event: Event, state: State) -> str | None:
-        return await state.get(_link(event.tenant, event.anonymous_id))
+        linked = await state.get(_link(event.tenant, event.anonymous_id))
+        return None if linked is None else linked[_TAG:]
 
     @hookimpl
     async def store_identity(self, event: Event, state: State) -> None:
@@ -55,11 +61,33 @@ class IdentityPlugin:
             return
         profile = user_profile(event.tenant, user_id)
         # The link comes first: of several simultaneous ones, exactly one finds that there was none.
-        if await state.put(_link(event.tenant, event.anonymous_id), user_id) is None:
+        if await state.put(_link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)) is None:
             known = await state.fields(anonymous)
             if known:
                 await state.merge(profile, known)
         await _set_traits(state, profile, event.traits)
+
+    @hookimpl
+    async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
+        wanted = _linked(tenant, user_id)
+        digests = [key.partition(":")[2] async for key, value in store.scan("link") if value == wanted]
+        return Visitors(digests, self._no_user)
+
+    @hookimpl
+    async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
+        links = profiles = 0
+        for key in person.visitor_keys("link"):
+            linked = await state.get(key)
+            # A user's visitor may have become another's since it was found.
+            if linked is not None and person.user_id in {None, linked[_TAG:]}:
+                await state.delete(key)
+                links += 1
+        own = person.user_key("user-profile")
+        for key in (*person.visitor_keys("anonymous-profile", former=True), *([] if own is None else [own])):
+            if await state.fields(key):
+                await state.delete(key)
+                profiles += 1
+        return {"links": links, "profiles": profiles}
 
 
 def anonymous_profile(tenant: str, anonymous_id: str) -> str:
@@ -74,6 +102,16 @@ def user_profile(tenant: str, user_id: str) -> str:
 
 def _link(tenant: str, anonymous_id: str) -> str:
     return state_key("link", tenant, anonymous_id)
+
+
+def _linked(tenant: str, user_id: str) -> str:
+    """What a link holds: the user's id, behind a digest of the tenant, since keys do not tell whose they are."""
+    return _digest(tenant) + user_id
+
+
+@lru_cache(maxsize=1024)
+def _digest(tenant: str) -> str:
+    return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=_TAG // 2).hexdigest()
 
 
 def _plain(user_id: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ingestd import hookimpl
 from ingestd.events import Endpoint, Event, Session
 from ingestd.ids import random_uuid
-from ingestd.options import Duration
+from ingestd.options import Duration, PositiveDuration
 from ingestd.options import Options as BaseOptions
+from ingestd.person import Person
 from ingestd.store import State, state_key
 
 __all__ = ["SessionPlugin"]
@@ -16,7 +19,7 @@ class SessionPlugin:
     """One entry a visitor: the id of the current session, which lives for `idle` after the last activity."""
 
     class Options(BaseOptions):
-        idle: Duration = Duration.parse("30m")
+        idle: PositiveDuration = Duration.parse("30m")
 
     def __init__(self, options: Options) -> None:
         self._idle = options.idle.milliseconds
@@ -32,3 +35,12 @@ class SessionPlugin:
             await state.swap(key, supplied, supplied, self._idle)
             return Session(supplied, is_new=False)
         return Session(supplied, is_new=await state.put(key, supplied, self._idle) != supplied)
+
+    @hookimpl
+    async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
+        sessions = 0
+        # That of a shared device goes on: it is somebody else's now, and holds nothing but its own id.
+        for key in person.visitor_keys("session"):
+            sessions += await state.get(key) is not None
+            await state.delete(key)  # also one that has ended and is still in the storage
+        return {"sessions": sessions}

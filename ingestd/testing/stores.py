@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ..backend import Backend
-from ..store import Field, state_key
+from ..store import Field, key_digest, state_key
 
 __all__ = ["StoreContract"]
 
@@ -236,6 +236,22 @@ class StoreContract(ABC):
         async with self.backend(tmp_path) as backend:
             assert await asyncio.gather(*(backend.store.begin(NOW).get(key) for key in keys)) == keys
 
+    async def test_a_scan_finds_all_values_of_a_kind_and_of_no_other(self, tmp_path: Path) -> None:
+        wanted = {state_key("contract", "shop", f"{number}"): f"value {number}" for number in range(2500)}
+        others = {f"{kind}:{key_digest('shop', 'visitor')}": kind for kind in ("contrac", "contract-2", "contracts")}
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            for key, value in {**wanted, **others}.items():
+                await state.put(key, value)
+            await state.merge(KEY, {"plan": Field(1, "gold")})
+            await state.put(OTHER, "deleted")
+            await state.delete(OTHER)
+            await backend.store.commit(state)
+            found = [entry async for entry in backend.store.scan("contract")]
+            assert len(found) == len(wanted)
+            assert dict(found) == wanted
+            assert [entry async for entry in backend.store.scan("nothing")] == []
+
     async def test_after_a_discard_the_unit_is_over_and_the_store_goes_on(self, tmp_path: Path) -> None:
         """How much can be undone is the store's affair; what was durable before is never lost."""
         async with self.backend(tmp_path) as backend:
@@ -255,6 +271,6 @@ class StoreContract(ABC):
     async def test_a_healthy_store_has_no_problem_and_describes_itself(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             assert backend.problem() is None
-            facts = await backend.describe()
-            assert facts
-            assert all(isinstance(name, str) and isinstance(fact, str) for name, fact in facts.items())
+            findings = await backend.describe()
+            assert "daemon" in {finding.name for finding in findings}
+            assert not [finding for finding in findings if finding.status in {"unavailable", "broken"}]

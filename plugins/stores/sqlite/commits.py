@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
+from contextvars import Context
 
 from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
@@ -14,6 +16,7 @@ from ingestd.journal import Cursor
 from .batch import DEPENDS, Unit, write_batch
 from .connection import Connection
 from .entries import Entries, Entry
+from .metrics import CommitStatistics
 from .state import SqliteState
 
 __all__ = ["Commits"]
@@ -26,7 +29,7 @@ _MANY = 1000  # units of one transaction: more would make the first wait for the
 class Commits:
     """Writes units in the order they come, as many at a time as have gathered."""
 
-    def __init__(self, connection: Connection, entries: Entries, last: int) -> None:
+    def __init__(self, connection: Connection, entries: Entries, last: int, statistics: CommitStatistics) -> None:
         self.last = last
         """The newest durable position."""
         self.problem: str | None = None
@@ -35,6 +38,7 @@ class Commits:
         """Set, and replaced, when there are new records."""
         self._connection = connection
         self._entries = entries
+        self._statistics = statistics
         self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
         self._gathering: list[Unit] = []
         self._closing = False
@@ -89,7 +93,8 @@ class Commits:
         self._gathering.append(unit)
         if self._idle.is_set():
             self._idle.clear()
-            asyncio.get_running_loop().call_soon(self._write)
+            # In no context: what becomes of the batch is not the story of the request that began it.
+            asyncio.get_running_loop().call_soon(self._write, context=Context())
 
     def _write(self) -> None:
         """Hand what has gathered to the writer's thread."""
@@ -109,14 +114,16 @@ class Commits:
             except ValueError as error:  # closed
                 written = loop.create_future()
                 written.set_exception(error)
-            written.add_done_callback(lambda done: self._written(done, live, flown))
+            begun = time.perf_counter()
+            written.add_done_callback(lambda done: self._written(done, live, flown, time.perf_counter() - begun))
         else:  # nothing of their own: they have waited for what others had written, and that has landed
             loop.call_soon(self._settle, live, flown, {})
 
     def _written(
-        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flown: dict[str, Entry]
+        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flown: dict[str, Entry], seconds: float
     ) -> None:
         error = written.exception()
+        self._statistics.add(seconds, len(live), stored=error is None)
         if error is None:
             failed = written.result()
             self._recovered()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ingestd.store import Field
 
 from .commits import Commits
 from .guest import CONFLICT, DONE, Request
+from .removal import Replacement, replace_bodies
 from .state import SqliteState
 
 if TYPE_CHECKING:
@@ -49,11 +51,14 @@ async def _apply(backend: SqliteBackend, commits: Commits, number: int, text: by
         request = msgspec.json.decode(text, type=Request)
         agreed, state = await _replay(backend, request)
         records = [Record(*record) for record in request.records] if agreed else []
-        await commits.commit(state, records, also=partial(_answer, number, DONE if agreed else CONFLICT))
+        replacements = request.replacements if agreed else []
+        answer = DONE if agreed else CONFLICT
+        await commits.commit(state, records, also=partial(_do, number, answer, replacements))
+        backend.cleaner.due |= bool(replacements)
     except (msgspec.DecodeError, TypeError, Failed) as error:
         # Of another version, or nothing that can be stored. It must not block what comes behind it.
         _log.warning("a command asked for what cannot be done: %s", error)
-        await commits.commit(also=partial(_answer, number, str(error)))
+        await commits.commit(also=partial(_do, number, str(error), []))
 
 
 async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, SqliteState]:
@@ -106,10 +111,14 @@ def _clear(connection: sqlite3.Connection, _: int) -> None:
     connection.execute("DELETE FROM control WHERE answer IS NOT NULL AND at < ?", (times.now() - _KEEP_ANSWERS,))
 
 
-def _answer(number: int, answer: str, connection: sqlite3.Connection, position: int) -> None:
-    """In the same commit as what it answers for, so that it is done once."""
+def _do(
+    number: int, answer: str, replacements: Sequence[Replacement], connection: sqlite3.Connection, position: int
+) -> None:
+    """Answer, in the same commit as what it answers for, so that it is done once. What was asked for is private."""
+    result = replace_bodies(connection, replacements) if replacements else position
     done = connection.execute(
-        "UPDATE control SET answer = ?, position = ? WHERE id = ? AND answer IS NULL", (answer, position, number)
+        "UPDATE control SET answer = ?, position = ?, request = x'' WHERE id = ? AND answer IS NULL",
+        (answer, result, number),
     )
     if done.rowcount != 1:
         raise _Withdrawn("the request is not there any more")

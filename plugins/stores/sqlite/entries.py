@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
 from typing import Any
 
 from ingestd.store import Field
@@ -55,18 +56,33 @@ class Entries:
         self._landed = asyncio.Event()
         self.pinned: frozenset[str] = frozenset()
         """Keys that are not let go of, once they are loaded."""
+        self.hits = 0
+        self.misses = 0
+        """How often what a unit wanted was in memory, and how often it was not."""
+        self.deleted = False
+        """Whether a unit has deleted something since somebody last set it to False."""
 
     def known(self, key: str) -> Entry | None:
         """The entry, if it is in memory. The caller may change it until it next awaits."""
         entry = self._known.get(key)
         if entry is not None:
             self._known.move_to_end(key)
+            self.hits += 1
         return entry
+
+    @property
+    def count(self) -> int:
+        """How many are in memory."""
+        return len(self._known)
 
     async def get(self, key: str) -> Entry:
         """The entry, from memory or from the file. The caller may change it until it next awaits."""
-        while (entry := self.known(key)) is None:  # it may have been let go of again before our turn came
+        entry = self.known(key)
+        if entry is None:
+            self.misses += 1
+        while entry is None:  # it may have been let go of again before our turn came
             await asyncio.shield(self._load(key))
+            entry = self._known.get(key)
         return entry
 
     def _load(self, key: str) -> asyncio.Future[None]:
@@ -75,7 +91,8 @@ class Entries:
         if future is None:
             future = self._wanted[key] = asyncio.get_running_loop().create_future()
             if self._loader is None:
-                self._loader = asyncio.ensure_future(self._load_wanted())
+                # In no context: it loads for many.
+                self._loader = asyncio.get_running_loop().create_task(self._load_wanted(), context=Context())
         return future
 
     async def _load_wanted(self) -> None:

@@ -19,6 +19,7 @@ from ingestd.events import Record
 from ingestd.store import Field
 
 from .entries import Entries
+from .removal import Replacement
 from .state import SqliteState
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Request(msgspec.Struct):
     """Name, arguments, and the result the command saw."""
     records: list[tuple[str, int, bytes]]
     """Type, time, body."""
+    replacements: list[Replacement] = []
 
 
 class GuestState(SqliteState):
@@ -81,12 +83,16 @@ class GuestState(SqliteState):
         return result
 
 
-async def submit(backend: SqliteBackend, state: GuestState, records: Sequence[Record]) -> int:
+async def submit(
+    backend: SqliteBackend, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
+) -> int:
     """Ask the daemon, and wait until it has done it. Raises `Conflict`, `CommandError`, `Unavailable`.
 
-    Returns the position of the last record.
+    Returns the position of the last record; or, if asked to replace some, how many there were.
     """
-    request = Request(state.now, state.log, [(record.type, record.at, record.body) for record in records])
+    request = Request(
+        state.now, state.log, [(record.type, record.at, record.body) for record in records], [*replacements]
+    )
     try:
         text = msgspec.json.encode(request)
     except UnicodeEncodeError as error:

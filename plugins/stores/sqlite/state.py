@@ -79,6 +79,7 @@ class SqliteState(State):
         entry = await self._entry(key)
         if not entry.absent:
             entry.value = entry.fields = entry.expires = None
+            self.entries.deleted = True
             self._changed(key, entry)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:

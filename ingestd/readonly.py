@@ -1,0 +1,39 @@
+"""A unit of work whose writes are ignored: to see what a plugin would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .store import Field, State
+
+__all__ = ["ReadOnlyState"]
+
+
+class ReadOnlyState(State):
+    """Answers every operation as the store would, and writes nothing: also not what later ones would see."""
+
+    def __init__(self, state: State) -> None:
+        self.now = state.now
+        self._state = state
+
+    async def get(self, key: str) -> str | None:
+        return await self._state.get(key)
+
+    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
+        return await self._state.get(key)
+
+    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
+        return await self._state.get(key) == expected
+
+    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        present = await self._state.get(key)
+        return candidate if present is None else present, present is None
+
+    async def delete(self, key: str) -> None:
+        pass
+
+    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+        pass
+
+    async def fields(self, key: str) -> dict[str, Field]:
+        return await self._state.fields(key)

@@ -1,0 +1,107 @@
+"""Taking out of the file what must not stay in it: bodies of records, and what the log still has of the past.
+
+The connections overwrite what they delete (`secure_delete`), so the database itself keeps nothing. Its
+write-ahead log does until it is written over, which on a quiet day may take long.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ingestd.events import Record
+
+if TYPE_CHECKING:
+    from .backend import SqliteBackend
+
+__all__ = ["Cleaner", "Replacement", "make_replacement", "replace_bodies"]
+
+_MANY = 128  # rows of one statement
+
+
+class Replacement(NamedTuple):
+    """A new body for the record at a position, if the one it has still has this digest."""
+
+    position: int
+    digest: bytes
+    body: bytes
+
+
+def make_replacement(record: Record, body: bytes) -> Replacement:
+    return Replacement(record.position, _digest(record.body), body)
+
+
+def replace_bodies(connection: sqlite3.Connection, replacements: Sequence[Replacement]) -> int:
+    """Returns how many records there were to replace."""
+    count = 0
+    for start in range(0, len(replacements), _MANY):
+        some = replacements[start : start + _MANY]
+        present = _read_bodies(connection, [position for position, *_ in some])
+        values: list[Any] = []
+        for position, digest, body in some:
+            if position in present and _digest(present[position]) == digest:
+                values += (position, body)
+                count += 1
+        if values:
+            connection.execute(
+                "UPDATE journal SET body = new.column2"  # noqa: S608 - only marks
+                f" FROM (VALUES {', '.join(['(?, ?)'] * (len(values) // 2))}) AS new"
+                " WHERE journal.position = new.column1",
+                values,
+            )
+    return count
+
+
+def _read_bodies(connection: sqlite3.Connection, positions: Sequence[int]) -> dict[int, bytes]:
+    """In one row, for the reason that `batch` tells."""
+    marks = ", ".join("?" * len(positions))
+    heads, bodies = connection.execute(
+        "SELECT json_group_array(json_array(position, length(CAST(body AS BLOB)))),"  # noqa: S608 - only marks
+        " CAST(group_concat(CAST(body AS TEXT), '') AS BLOB)"
+        f" FROM (SELECT position, body FROM journal WHERE position IN ({marks}) ORDER BY position)",
+        positions,
+    ).fetchone()
+    found = {}
+    start = 0
+    for position, length in json.loads(heads):
+        found[position] = bodies[start : start + length]
+        start += length
+    return found
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()
+
+
+class Cleaner:
+    """Empties the log some seconds after something was taken out, by moving what is in it to the database."""
+
+    def __init__(self, backend: SqliteBackend) -> None:
+        self.due = False
+        self._backend = backend
+
+    async def step(self) -> None:
+        entries = self._backend.entries
+        if not self.due and not entries.deleted:
+            return
+        self.due = entries.deleted = False
+        try:
+            emptied = await self._backend.change(_empty_log)
+        except BaseException:
+            self.due = True
+            raise
+        self.due = self.due or not emptied
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """Whether it is empty now: someone may just be reading it, and commits must not wait for that."""
+    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")
+    return not busy

@@ -1,0 +1,195 @@
+"""`ingestd forget` as it is run: beside a daemon and without one, what it prints, and what is left on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.events import Record
+from ingestd.times import now
+from tests.support.backends import sqlite_backend
+from tests.support.clients import wait_until
+from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+
+PRIVATE = ["ada-visitor", "ada-phone", "ada@example.com", "ada-search", "ada-campaign", "ada-dispatch", "ada-message"]
+
+
+def track(visitor: str, **further: Any) -> dict[str, Any]:
+    return {"key": "Products Searched", "anonymousId": visitor, "data": {"query": "shoes"}, **further}
+
+
+def identify(visitor: str, user: str, email: str) -> dict[str, Any]:
+    return {"anonymousId": visitor, "userId": user, "traits": {"email": email}}
+
+
+def fill(shop: Shop, daemon: Daemon) -> None:
+    """Ada's events on two devices, of which one is Bob's later, beside those of others."""
+
+    def send(path: str, body: Any, key: str = shop.public.id) -> None:
+        assert daemon.post(path, body, key).status == 200
+
+    for number in range(40):
+        long = "ada-search " * (1000 if number % 10 == 0 else 5)
+        context = {"campaign": {"name": "ada-campaign"}, "ip": "ada-search"}
+        further = {"dispatchId": "ada-dispatch", "messageId": f"ada-message-{number}", "note": "ada-search"}
+        send("/track", track("ada-visitor", **further, context=context, data={"query": long}))
+        send("/track", track(f"visitor-{number}"))
+    send("/identify/public", identify("ada-visitor", "ada", "ada@example.com"))
+    send("/identify/public", identify("ada-phone", "ada", "older ada@example.com"))
+    assert daemon.post_signed(track("another-device", userId="ada"), shop.server).status == 200
+    send("/identify/public", identify("ada-phone", "bob", "bob@example.com"))
+    send("/track", track("ada-phone"))
+
+
+def on_disk(shop: Shop) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(shop.folder.glob("*.db*")))
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside a daemon", "without a daemon"])
+@pytest.mark.parametrize("journal", ["", 'url = "sqlite:journal.db"'], ids=["one file", "journal apart"])
+def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, beside: bool, journal: str) -> None:
+    shop = Shop(tmp_path, {"journal": journal})
+    with ExitStack() as running:
+        daemon = running.enter_context(shop.serve())
+        fill(shop, daemon)
+        before = shop.exported()
+        if not beside:
+            running.close()
+        looked = json.loads(shop.command("forget", "--user", "ada", "--dry-run", "--json"))
+        assert shop.exported() == before
+        told = json.loads(shop.command("forget", "--user", "ada", "--json"))
+        assert told["counts"] == {"records": 43, "links": 1, "sessions": 1, "profiles": 1}
+        assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])
+        assert looked == {**told, "dryRun": True, "erasure": None}
+        *after, erasure = shop.exported()
+        assert erasure["id"] == told["erasure"]
+        assert [one for one in after if not one.get("erased")] == [
+            one for one in before if one["userId"] != "ada" and one["anonymousId"] != "ada-visitor"
+        ]
+        assert [one["id"] for one in after] == [one["id"] for one in before]
+        if beside:
+            # The daemon has forgotten too: who comes back is a new visitor, and Bob's phone is still his.
+            back = daemon.post("/track", track("ada-visitor"), shop.public.id).json()
+            assert back["session"]["isNew"]
+            bob = daemon.post("/track", track("ada-phone"), shop.public.id).json()
+            assert not bob["session"]["isNew"]
+            assert [one["userId"] for one in shop.exported()[-2:]] == [None, "bob"]
+            # Nor is it in the log, soon.
+            wait_until(lambda: b"ada@example.com" not in on_disk(shop))
+            wait_until(lambda: shop.archived()[-1]["anonymousId"] == "ada-phone")
+            assert [one for one in shop.archived() if one["type"] == "erasure"] == [erasure]
+    left = on_disk(shop)
+    back_again = 1 if beside else 0
+    assert {text: left.count(text.encode()) for text in PRIVATE} == {
+        **dict.fromkeys(PRIVATE, 0),
+        "ada-visitor": 1 + back_again,  # the erasure, and who came back
+        "ada-phone": 1 + 2 + back_again,  # and Bob's
+    }
+    assert left.count(b'"userId":"ada"') == 1
+    again = shop.command("forget", "--user", "ada")
+    assert again == "nothing is left of user ada of shop\n"
+
+
+def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        assert daemon.post("/track", track("va", messageId="m"), shop.public.id).status == 200
+        assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), shop.public.id).status == 200
+    event, _ = shop.exported()
+    printed = shop.command("forget", "--anonymous", "va")
+    assert printed.splitlines() == [
+        "forgotten: visitor va of shop",
+        "  links      1",
+        "  profiles   0",
+        "  records    2",
+        "  sessions   1",
+    ]
+    blanked, identified, erasure = shop.exported()
+    kept = ("id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "key", "sessionIsNew")
+    nulls = dict.fromkeys(("anonymousId", "userId", "sessionId", "dispatchId", "messageId"))
+    assert blanked == {
+        **{name: event[name] for name in kept}, **nulls, "data": {}, "context": {}, "extra": {}, "erased": True,
+    }  # fmt: skip
+    assert (identified["traits"], identified["erased"]) == ({}, True)
+    assert list(erasure) == ["id", "type", "tenant", "erasedAt", "userId", "anonymousIds"]
+    assert erasure | {"id": "", "erasedAt": ""} == {
+        "id": "", "type": "erasure", "tenant": "shop", "erasedAt": "", "userId": None, "anonymousIds": ["va"],
+    }  # fmt: skip
+    with shop.serve() as daemon:  # the user's profile is not the visitor's; a message is known all the same
+        assert daemon.post("/track", track("vb", messageId="m"), shop.public.id).status == 200
+    assert len(shop.exported()) == 3
+    assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
+        "  links      0",
+        "  profiles   1",
+        "  records    0",
+        "  sessions   0",
+        "  visitors   0",
+    ]
+
+
+def test_with_several_tenants_it_must_be_said_which(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    other = shop.create_key("public", "other")
+
+    def refused(*arguments: str) -> str:
+        done = run_ingestd("forget", *arguments, config=shop.config)
+        assert done.returncode == 1, done.stderr
+        return done.stderr.splitlines()[-1]
+
+    assert "--tenant" in refused("--user", "ada")  # there are no records yet
+    with shop.serve() as daemon:
+        for key in (shop.public, other):
+            assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), key.id).status == 200
+            assert daemon.post("/track", track("va"), key.id).status == 200
+    assert "several tenants (shop, other)" in refused("--user", "ada")
+    assert "other, shop" in refused("--user", "ada", "--tenant", "shopp")
+    assert "stands for no user" in refused("--user", "guest", "--tenant", "shop")
+    assert not any("erased" in record for record in shop.exported())
+    shop.command("forget", "--user", "ada", "--tenant", "other")
+    assert [record.get("erased", False) for record in shop.exported()[:-1]] == [False, False, True, True]
+    with shop.serve() as daemon:
+        for key in (shop.public, other):
+            assert daemon.post("/track", track("va"), key.id).status == 200
+    assert [record["userId"] for record in shop.exported()[-2:]] == ["ada", None]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--user", ""], ["--user", "a", "--anonymous", "b"], ["--user", b"\xff"]])
+def test_who_is_meant_must_be_said_once(tmp_path: Path, arguments: list[str]) -> None:
+    shop = Shop(tmp_path)
+    done = run_ingestd("forget", *arguments, config=shop.config)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+
+    async def fill_journal() -> None:
+        def body(number: int) -> bytes:
+            value = {"id": f"{number}", "type": "event", "tenant": "shop", "anonymousId": "va", "userId": None}
+            return json.dumps({**value, "data": {"private": "ada-search"}}).encode()
+
+        async with sqlite_backend(tmp_path) as backend:
+            records = [Record("event", now(), body(number)) for number in range(2500)]
+            await backend.journal.append(records, backend.store.begin(now()))
+
+    asyncio.run(fill_journal())
+    with shop.serve() as daemon:
+        assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), shop.public.id).status == 200
+        command = [INGESTD, "forget", "--user", "ada", "--config", str(shop.config)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as forgetting:
+            wait_until(lambda: any("erased" in record for record in shop.exported()))
+            forgetting.kill()
+        shown = [record.get("erased", False) for record in shop.exported() if record["type"] != "erasure"]
+        assert 0 < shown.count(True) < len(shown)
+        assert "forgotten" in shop.command("forget", "--user", "ada")
+        assert all(record.get("erased", False) for record in shop.exported() if record["type"] != "erasure")
+        assert daemon.metric('ingestd_events_total{endpoint="track",key="",outcome="failed"}') == 0
+    assert b"ada-search" not in on_disk(shop)
+    assert "nothing is left" in shop.command("forget", "--user", "ada")
