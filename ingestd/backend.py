@@ -7,8 +7,9 @@ suites its store and journal must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 
+from .findings import Finding
 from .journal import Journal
 from .store import Store
 
@@ -37,5 +38,9 @@ class Backend(ABC):
         """Why events cannot be stored durably at the moment, in a few words; None when they can."""
 
     @abstractmethod
-    async def describe(self) -> Mapping[str, str]:
-        """What `ingestd check` says about it: a few facts by name."""
+    async def describe(self) -> Sequence[Finding]:
+        """What `ingestd check` says about it, looking closer than `open` does, within seconds.
+
+        Among them is one named `daemon`, whose fact `pid` is the process of a daemon that has it open,
+        where there is one and it runs on this machine. Raises `Unavailable`.
+        """

@@ -1,22 +1,20 @@
-"""The commands that are no plugin's: `serve`, `check`, `events export`, `plugins list`."""
+"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `plugins list`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from . import __version__, times
+from . import check, config_commands, forget, times
 from .config import Config
-from .errors import CommandError, IngestdError
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
+from .logs import configure_logs
 from .options import Duration
-from .server import Server, make_sinks, open_backends
-from .validation import Validator
+from .server import Server
 
 __all__ = ["OfflineRun", "register"]
 
@@ -31,10 +29,18 @@ class _CommandLine(Commands, Protocol):
 
 def register(cli: _CommandLine) -> None:
     cli.add_offline("", "serve", serve, help="run the daemon")
-    cli.add_offline("", "check", check, help="check configuration, schemas, plugins, store and sinks")
+    checking = cli.add_offline("", "check", check.check, help="check configuration, schemas, plugins, store and sinks")
+    checking.add_argument("--json", action="store_true", help="one JSON object")
+    configuration = cli.add_offline(
+        "config", "show", config_commands.show, help="print the configuration in force, secrets hidden"
+    )
+    configuration.add_argument("--json", action="store_true", help="one JSON object")
     export = cli.add("events", "export", export_events, help="print the journal's records as JSON lines, oldest first")
     export.add_argument("--type", help="only records of this type: event, identify, attribution …")
     export.add_argument("--since", metavar="TIME", type=since, help="an RFC 3339 time, or an age such as 2h")
+    forget.add_arguments(
+        cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
+    )
     listing = cli.add_offline(
         "plugins", "list", list_plugins, help="show the plugins in force and where they come from"
     )
@@ -42,6 +48,7 @@ def register(cli: _CommandLine) -> None:
 
 
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    configure_logs(config.logs)
     await Server(config, plugins).run()
 
 
@@ -92,39 +99,6 @@ async def list_plugins(arguments: argparse.Namespace, config: Config, plugins: P
         _print(
             f"{r['name']:<12} {r['distribution']} {r['version']}  {r['source']}  {', '.join(r['hooks'])}" for r in rows
         )
-
-
-async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """One page of what is in force; raises what would stop the start."""
-    validator = Validator.load(config.schemas.directory)
-    _print([
-        f"ingestd        {__version__}, Python {platform.python_version()}",
-        f"configuration  {config.source}",
-        f"events         http://{config.http.listen.host}:{config.http.listen.port}",
-        f"operators      http://{config.ops.listen.host}:{config.ops.listen.port}",
-        f"schemas        {len(validator.keys)} event keys",
-    ])  # fmt: skip
-    _print(f"plugin         {p.name} ({p.distribution} {p.version}, {p.source})" for p in plugins.loaded)
-    sinks = make_sinks(config, plugins)
-    async with open_backends(config, plugins) as backends:
-        for name, fact in await backends.describe():
-            _print([f"{name:<14} {fact}"])
-        problem = backends.problem()
-        if problem is not None:
-            raise CommandError(f"store: {problem}")
-    failed = []
-    for consumer in sinks:
-        try:
-            await consumer.sink.check()
-        except IngestdError as error:
-            failed.append(f"sinks.{consumer.sink.name}: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever a sink raises is what there is to report
-            failed.append(f"sinks.{consumer.sink.name}: {error!r}")
-        else:
-            _print([f"sink           {consumer.sink.name} ok"])
-    if failed:
-        raise CommandError("; ".join(failed))
-    _print(["all is well"])
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ingestd import times
 from ingestd.backend import Backend
 from ingestd.errors import CommandError, Unavailable
 from ingestd.events import Record
+from ingestd.findings import Finding
 from ingestd.journal import Cursor
 from ingestd.store import State, Store
 
-from .batch import last_position, read_rows
+from . import health
+from .batch import last_position, read_rows, read_values
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
@@ -23,6 +26,8 @@ from .entries import Entries, Row
 from .files import Lock, acquire, create, take_identity
 from .guest import GuestState, submit
 from .journal import SqliteJournal
+from .metrics import CommitStatistics
+from .removal import Cleaner, Replacement, replace_bodies
 from .state import SqliteState
 from .sweep import Sweeper
 
@@ -34,7 +39,9 @@ _T = TypeVar("_T")
 
 _CONTROL_SECONDS = 0.25
 _PROBE_SECONDS = 0.5
+_SCANNED = 1000  # entries of a step
 _SWEEP_SECONDS = 0.1
+_CLEAN_SECONDS = 2.0
 _PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
 
 
@@ -49,8 +56,10 @@ class SqliteBackend(Backend):
         self.entries = Entries(cache, self._load)
         self.store = SqliteStore(self)
         self.journal = SqliteJournal(self)
+        self.cleaner = Cleaner(self)
         self.commits: Commits | None = None
         """None for a guest."""
+        self.statistics = CommitStatistics()
         self._busy_timeout = busy_timeout
         self._cache = cache
         self._lock: Lock | None = None
@@ -82,11 +91,12 @@ class SqliteBackend(Backend):
     async def _own(self, writer: Connection) -> None:
         # What an earlier opening of this object has cached may not be so any more.
         self.entries = Entries(self._cache, self._load)
-        commits = self.commits = Commits(writer, self.entries, await writer.submit(last_position))
+        commits = self.commits = Commits(writer, self.entries, await writer.submit(last_position), self.statistics)
         await apply_requests(self, commits)
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
+        self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
 
     async def _visit(self, reader: Connection) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
@@ -116,10 +126,11 @@ class SqliteBackend(Backend):
             self._lock = None
 
     def problem(self) -> str | None:
-        return self.commits.problem if self.commits is not None else None
+        commits = self.commits  # once: this is also asked from another thread, when metrics are shown
+        return commits.problem if commits is not None else None
 
-    async def describe(self) -> Mapping[str, str]:
-        return await self.read(_describe, self.path)
+    async def describe(self) -> Sequence[Finding]:
+        return await health.describe(self)
 
     async def read(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
@@ -130,7 +141,7 @@ class SqliteBackend(Backend):
     async def change(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
-        """Run one statement that writes, as a guest. Raises `Unavailable`."""
+        """Run what writes beside the commits: one statement. Raises `Unavailable`."""
         return await _on(self._writer, work, *args, **kw)
 
     async def commit(self, state: SqliteState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
@@ -145,6 +156,17 @@ class SqliteBackend(Backend):
             assert isinstance(state, GuestState)
             return await submit(self, state, records)
         return await self.read(last_position)
+
+    async def replace(self, replacements: Sequence[Replacement]) -> int:
+        """Replace bodies of records, or ask the owner to; returns how many there were to replace."""
+        if self.commits is None:
+            state = self.begin(times.now())
+            assert isinstance(state, GuestState)
+            return await submit(self, state, (), replacements) if replacements else 0
+        counts: list[int] = []
+        await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))
+        self.cleaner.due = True
+        return counts[-1]
 
     def begin(self, now: int) -> SqliteState:
         if self.commits is not None:
@@ -189,6 +211,13 @@ class SqliteStore(Store):
         assert isinstance(state, SqliteState)
         state.undo()
 
+    async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        after = f"{kind}:"
+        while page := await self._backend.read(read_values, kind, after, _SCANNED):
+            for entry in page:
+                yield entry
+            after = page[-1][0]
+
 
 async def _on(
     connection: Connection | None,
@@ -207,22 +236,4 @@ async def _on(
 async def _probe(commits: Commits) -> None:
     """While commits fail, try one: recovery is noticed even if nobody sends events any more."""
     if commits.problem is not None:
-        await commits.commit(also=_fill)
-
-
-def _fill(connection: sqlite3.Connection, _: int) -> None:
-    # As large as a few events, so that a disk with room for nothing else still counts as full.
-    connection.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(65536))")
-
-
-def _describe(connection: sqlite3.Connection, path: Path) -> dict[str, str]:
-    # Two look-ups each: counting would read the whole file.
-    (first,) = connection.execute("SELECT min(position) FROM journal").fetchone()
-    last = last_position(connection)
-    facts = {
-        "store": f"{path} ({path.stat().st_size} bytes, SQLite {sqlite3.sqlite_version})",
-        "journal": f"records {first} to {last}" if first is not None else f"no records, the last was {last}",
-    }
-    for name, position in connection.execute("SELECT name, position FROM cursors ORDER BY name"):
-        facts[f"cursor {name}"] = f"at position {position}"
-    return facts
+        await commits.commit(also=health.fill)

@@ -84,6 +84,8 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
         raise ConfigError(f"{path}: its file system cannot hold a write-ahead log; put the file on a local disk")
     connection.execute("PRAGMA synchronous = FULL")
     if writing:
+        # What is deleted is overwritten: a person who was forgotten must not be found in free pages.
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_LIMIT}")
         connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")

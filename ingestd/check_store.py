@@ -1,0 +1,93 @@
+"""What `ingestd check` finds in the store: its health, the journal, the places of consumers, and its time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from . import times
+from .config import Config, JournalOptions
+from .consumer import Consumer
+from .errors import IngestdError
+from .findings import Finding, fault, show_age, show_size
+from .journal import Cursor, Extent, Journal
+from .loader import Plugins
+from .report import Report
+from .server import open_backends
+
+__all__ = ["look_at_store"]
+
+_LATE = 5 * 60_000
+"""Milliseconds after which a record that waits for a consumer of a running daemon is worth a warning."""
+_CLOCK_SLACK = 5_000
+"""Milliseconds that the newest record may be ahead of the clock: no two clocks agree."""
+_NEARLY_FULL = 0.9
+
+
+async def look_at_store(report: Report, config: Config, plugins: Plugins, consumers: Iterable[Consumer]) -> int | None:
+    """Add the groups store, journal, consumers and clock; return the process of the daemon that has the store."""
+    pid: int | None = None
+    try:
+        async with open_backends(config, plugins) as backends:
+            found = await backends.describe()
+            report.add("store", found)
+            pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
+            journal, extent, now = backends.journal, await backends.journal.extent(), times.now()
+            report.add("journal", [_size(extent, config.journal, now)])
+            # A daemon that is stopped is late with everything.
+            late = None if pid is None else _LATE
+            report.add("consumers", [each async for each in _consumers(journal, consumers, now, late=late)])
+            newest = await journal.read(extent.last - 1, 1) if extent.records else []
+            report.add("clock", [_clock(now, newest[0].at if newest else None)])
+    except (IngestdError, OSError) as error:
+        report.add("store", [fault("store", error)])
+    return pid
+
+
+def _size(extent: Extent, options: JournalOptions, now: int) -> Finding:
+    facts: dict[str, Any] = {name: getattr(extent, name) for name in ("records", "bytes", "first", "last")}
+    text = f"{extent.records} records, {show_size(extent.bytes)}"
+    if extent.oldest_at is not None:
+        age = max(0, now - extent.oldest_at)
+        text += f", the oldest received {show_age(age)} ago"
+        facts["oldestAgeMilliseconds"] = age
+    full = options.max_size is not None and extent.bytes >= _NEARLY_FULL * options.max_size
+    if options.max_size is not None:
+        text += f"; {'nearly full: ' if full else ''}max_size = {options.max_size}, on_full = {options.on_full}"
+        facts["maxBytes"] = int(options.max_size)
+    return Finding("size", text, "warning" if full else "ok", facts)
+
+
+async def _consumers(
+    journal: Journal, configured: Iterable[Consumer], now: int, *, late: int | None
+) -> AsyncIterator[Finding]:
+    consumers = {consumer.name: consumer for consumer in configured}
+    cursors = {cursor.name: cursor for cursor in await journal.cursors()}
+    extent = await journal.extent()
+    for name, consumer in consumers.items():
+        if name not in cursors:
+            place = "the next record" if consumer.start == "now" else "the beginning of the journal"
+            yield Finding(name, f"new: it will start with {place}", facts={"configured": True})
+    for name, cursor in cursors.items():
+        lag = max(0, extent.last - max(cursor.position, extent.first - 1))
+        age = await _oldest_age(journal, cursor, now) if lag else 0
+        text = f"{lag} records behind, the oldest received {show_age(age)} ago" if lag else "up to date"
+        is_late = late is not None and age > late
+        if name not in consumers:
+            text += "; no sink or plugin of this name is configured any more"
+        facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": name in consumers}
+        yield Finding(name, text, "warning" if is_late or name not in consumers else "ok", facts)
+
+
+async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:
+    """Milliseconds since the first record behind a consumer's place was received; 0 if there is none (any more)."""
+    records = await journal.read(cursor.position, 1)
+    return max(0, now - records[0].at) if records else 0
+
+
+def _clock(now: int, newest_at: int | None) -> Finding:
+    text = f"{times.format_time(now)} UTC"
+    ahead = 0 if newest_at is None else newest_at - now
+    if ahead <= _CLOCK_SLACK:
+        return Finding("now", text)
+    return Finding("now", f"{text}; the newest record is {show_age(ahead)} ahead: is the clock right?", "warning")

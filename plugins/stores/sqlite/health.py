@@ -1,0 +1,107 @@
+"""What `ingestd check` is told of the file: sizes, its disk, its daemon, whether it is whole and can be written."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingestd.errors import IngestdError
+from ingestd.findings import Finding, fault, show_age, show_size
+
+if TYPE_CHECKING:
+    from .backend import SqliteBackend
+    from .commits import Commits
+
+__all__ = ["describe", "fill"]
+
+_LOOK_SECONDS = 2.0
+"""How long the file is looked through, which is enough for some gigabytes: its daemon cannot cut the log meanwhile."""
+_STEPS = 1000  # of SQLite's machine, between two looks at the clock
+_LOW_DISK = 256 << 20
+
+
+async def describe(backend: SqliteBackend) -> list[Finding]:
+    return [
+        _file(backend.path),
+        _disk(backend.path),
+        _daemon(backend.path, backend.commits),
+        await _whole(backend),
+        await _writable(backend.commits),
+    ]
+
+
+def fill(connection: sqlite3.Connection, _: int) -> None:
+    """A trial write, in a commit of its own."""
+    # As large as a few events, so that a disk with room for nothing else still counts as full.
+    connection.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(65536))")
+
+
+def _file(path: Path) -> Finding:
+    log = path.with_name(path.name + "-wal")
+    size, log_size = path.stat().st_size, log.stat().st_size if log.exists() else 0
+    text = f"{path}, {show_size(size)} and a log of {show_size(log_size)}; SQLite {sqlite3.sqlite_version}"
+    facts = {"path": str(path), "bytes": size, "logBytes": log_size, "sqlite": sqlite3.sqlite_version}
+    return Finding("file", text, facts=facts)
+
+
+def _disk(path: Path) -> Finding:
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
+    return Finding(
+        "disk",
+        f"{show_size(free)} free where the file is",
+        "unavailable" if free == 0 else "warning" if free < _LOW_DISK else "ok",
+        {"freeBytes": free},
+    )
+
+
+def _daemon(path: Path, commits: Commits | None) -> Finding:
+    if commits is not None:
+        return Finding("daemon", "none is running on this file")
+    pid = path.with_name(path.name + ".lock").read_text("ascii", "replace").partition(" ")[0]
+    return Finding("daemon", f"process {pid} has the file", facts={"pid": int(pid)} if pid.isdigit() else {})
+
+
+async def _whole(backend: SqliteBackend) -> Finding:
+    try:
+        faults = await backend.read(_quick_check)
+    except IngestdError as error:
+        return fault("whole", error)
+    if faults is None:
+        return Finding(
+            "whole", f"no fault in the first {show_age(int(_LOOK_SECONDS * 1000))} of quick_check", facts={"all": False}
+        )
+    if faults:
+        cure = "stop the daemon, and restore a copy or save what sqlite3's .recover finds"
+        return Finding("whole", f"{backend.path} is damaged: {'; '.join(faults)}; {cure}", "broken")
+    return Finding("whole", "yes, says quick_check", facts={"all": True})
+
+
+def _quick_check(connection: sqlite3.Connection) -> list[str] | None:
+    """The first faults of the file; None if there was no time to look at all of it."""
+    deadline = time.monotonic() + _LOOK_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return None
+    except sqlite3.DatabaseError as error:
+        return [str(error)]
+    finally:
+        connection.set_progress_handler(None, 0)
+    return [] if found == ["ok"] else found
+
+
+async def _writable(commits: Commits | None) -> Finding:
+    if commits is None:
+        return Finding("write", "not tried, since only its daemon writes the file; the operators' listener tells")
+    try:
+        await commits.commit(also=fill)
+    except IngestdError as error:
+        return fault("write", error)
+    return Finding("write", "a trial write is on the disk")

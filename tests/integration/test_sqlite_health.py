@@ -1,0 +1,54 @@
+"""What a SQLite back end tells `ingestd check` of its file, within a bounded time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ingestd.events import Record
+from ingestd.findings import Finding
+from ingestd.plugins.stores.sqlite import SqliteBackend, health
+from tests.support.journals import append
+
+
+async def described(backend: SqliteBackend) -> dict[str, Finding]:
+    return {finding.name: finding for finding in await backend.describe()}
+
+
+async def test_a_large_file_is_looked_through_for_a_bounded_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0)
+    await backend.open(serving=True)
+    try:
+        await append(backend, [Record("note", 1, b"x" * 1000) for _ in range(20_000)])
+        assert (await described(backend))["whole"].facts == {"all": True}
+        monkeypatch.setattr(health, "_LOOK_SECONDS", 0.0)
+        begun = time.monotonic()
+        whole = (await described(backend))["whole"]
+        assert time.monotonic() - begun < 1
+        assert (whole.status, whole.facts) == ("ok", {"all": False})
+        assert "no fault in the first" in whole.text
+        # The connection reads on as before.
+        assert len(await backend.journal.read(0, 30_000)) == 20_000
+    finally:
+        await backend.close()
+
+
+async def test_a_guest_tells_whose_the_file_is_and_tries_no_write(tmp_path: Path) -> None:
+    owner, guest = (SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0) for _ in range(2))
+    await owner.open(serving=True)
+    try:
+        await guest.open(serving=False)
+        try:
+            beside, alone = await described(guest), await described(owner)
+        finally:
+            await guest.close()
+    finally:
+        await owner.close()
+    assert beside.keys() == alone.keys()
+    assert isinstance(beside["daemon"].facts["pid"], int)
+    assert beside["write"].text.startswith("not tried")
+    assert alone["write"].text == "a trial write is on the disk"
