@@ -6,7 +6,7 @@ OPS_PORT ?= 9464
 BIN := .venv/bin
 SETUP := setup.cfg pyproject.toml
 
-.PHONY: run install test check lint types bench clean
+.PHONY: run install test check lint types bench soak clean
 
 run: install
 	-@scripts/need curl curl
@@ -14,7 +14,7 @@ run: install
 
 install: .venv/installed
 
-test: .venv/installed-for-tests
+test: .venv/installed-for-tests $(BIN)/promtool
 	$(BIN)/pytest
 
 check: lint types test
@@ -29,6 +29,9 @@ types: .venv/installed-for-tests
 bench: .venv/installed
 	@scripts/need wrk wrk
 	@$(BIN)/python benchmarks/run.py $(BENCH)
+
+soak: .venv/installed
+	@$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -46,3 +49,6 @@ clean:
 	$(BIN)/pip install --quiet --editable '.[test,lint]'
 	@scripts/need curl curl
 	@touch $@
+
+$(BIN)/promtool: | .venv/bin/python
+	@scripts/promtool $@

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import prometheus_client
@@ -13,13 +13,24 @@ from prometheus_client.registry import Collector
 
 from . import __version__
 from .events import Endpoint
-from .outcomes import Outcome
+from .outcomes import Outcome, Refusal
 
-__all__ = ["Metrics", "SinkStatus"]
+__all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
+
+
+class ConsumerStatus(Protocol):
+    """What is shown of a consumer, read at each scrape, on another thread than the event loop's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
 
 
 class SinkStatus(Protocol):
-    """What is shown of a sink, read at each scrape."""
+    """What is shown of a sink, read like that of a consumer."""
 
     @property
     def sink_name(self) -> str: ...
@@ -33,6 +44,21 @@ class SinkStatus(Protocol):
     def oldest_pending_seconds(self) -> float: ...
     @property
     def dead_letters(self) -> int: ...
+
+
+class JournalStatus(Protocol):
+    """What is shown of the journal, read at each scrape."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def oldest_seconds(self) -> float: ...
+    @property
+    def removed(self) -> Mapping[str, int]: ...
+    @property
+    def lost(self) -> Iterable[tuple[str, int]]: ...
 
 
 class Metrics:
@@ -62,6 +88,30 @@ class Metrics:
         self.waiting = Gauge(
             "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
         )
+        self.connections = Gauge(
+            "ingestd_http_connections", "Connections of callers that are open.", registry=self.registry
+        )
+        self.buffered = Gauge(
+            "ingestd_http_buffered_bytes",
+            "Bytes of requests begun and not yet answered.",
+            registry=self.registry,
+        )
+        refused = Counter(
+            "ingestd_http_refused",
+            "Connections and requests refused for how they came, whatever they say.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._refused = {reason: refused.labels(reason.value).inc for reason in Refusal}
+        self.store_up = Gauge(
+            "ingestd_store_up", "1 while events can be stored durably, else 0.", registry=self.registry
+        )
+        self.loop_delay = Histogram(
+            "ingestd_loop_delay_seconds",
+            "How late the event loop comes to what is due, looked at ten times a second.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            registry=self.registry,
+        )
         Gauge(
             "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
         ).labels(__version__, platform.python_version()).set(1)
@@ -78,17 +128,78 @@ class Metrics:
         count()
         self._observe[endpoint](seconds)
 
+    def refused(self, reason: Refusal) -> None:
+        """Count a connection or request that was refused for how it came."""
+        self._refused[reason]()
+
+    def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
+        """Show these consumers, those of sinks among them, at every scrape."""
+        self.registry.register(_ConsumerCollector(tuple(consumers)))
+
+    def show_journal(self, journal: JournalStatus) -> None:
+        """Show the journal at every scrape."""
+        self.registry.register(_JournalCollector(journal))
+
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
         """Show these sinks at every scrape."""
         self.registry.register(_SinkCollector(tuple(sinks)))
+
+
+class _ConsumerCollector(Collector):
+    def __init__(self, consumers: tuple[ConsumerStatus, ...]) -> None:
+        self._consumers = consumers
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        pending = GaugeMetricFamily(
+            "ingestd_consumer_pending",
+            "Records in the journal that the consumer has not done with.",
+            labels=["consumer"],
+        )
+        failures = CounterMetricFamily(
+            "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
+        )
+        for consumer in self._consumers:
+            pending.add_metric([consumer.name], consumer.pending)
+            failures.add_metric([consumer.name], consumer.failures)
+        yield from (pending, failures)
+
+
+class _JournalCollector(Collector):
+    def __init__(self, journal: JournalStatus) -> None:
+        self._journal = journal
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        journal = self._journal
+        yield GaugeMetricFamily("ingestd_journal_records", "Records in the journal.", journal.records)
+        yield GaugeMetricFamily("ingestd_journal_bytes", "Bytes they hold, as limits count them.", journal.bytes)
+        yield GaugeMetricFamily(
+            "ingestd_journal_oldest_seconds", "Age of the oldest of them, 0 if none.", journal.oldest_seconds
+        )
+        removed = CounterMetricFamily("ingestd_journal_removed", "Records removed from the journal.", labels=["reason"])
+        for reason, count in journal.removed.items():
+            removed.add_metric([reason], count)
+        lost = CounterMetricFamily(
+            "ingestd_journal_lost",
+            "Records removed before the consumer had been given them.",
+            labels=["consumer"],
+        )
+        for name, count in journal.lost:
+            lost.add_metric([name], count)
+        yield from (removed, lost)
 
 
 class _SinkCollector(Collector):
     def __init__(self, sinks: tuple[SinkStatus, ...]) -> None:
         self._sinks = sinks
 
-    def describe(self) -> Iterator[Metric]:
-        yield from self._families()
+    def describe(self) -> Iterable[Metric]:
+        return self._families()
 
     def collect(self) -> Iterator[Metric]:
         families = self._families()

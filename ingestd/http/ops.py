@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from tornado.web import Application, RequestHandler
+
+from ..exposition import CONTENT_TYPE, Exposition
 
 __all__ = ["make_ops_app"]
 
@@ -32,13 +33,18 @@ class ReadyzHandler(RequestHandler):
 
 
 class MetricsHandler(RequestHandler):
-    def initialize(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
+    """Always in Prometheus' text format: every scraper reads it, and another would cost half as much again."""
 
-    def get(self) -> None:
-        encoder, content_type = choose_encoder(self.request.headers.get("Accept", ""))
-        self.set_header("Content-Type", content_type)
-        self.finish(encoder(self.registry))
+    def initialize(self, exposition: Exposition) -> None:
+        self.exposition = exposition
+
+    async def get(self) -> None:
+        text = await self.exposition.render()
+        self.set_header("Content-Type", CONTENT_TYPE)
+        self.finish(text)  # not awaited: it raises for who has gone
+
+    def compute_etag(self) -> None:
+        """No two are the same."""
 
 
 def make_ops_app(registry: CollectorRegistry, problem: Callable[[], str | None]) -> Application:
@@ -47,7 +53,8 @@ def make_ops_app(registry: CollectorRegistry, problem: Callable[[], str | None])
         [
             ("/livez", LivezHandler),
             ("/readyz", ReadyzHandler, {"problem": problem}),
-            ("/metrics", MetricsHandler, {"registry": registry}),
+            ("/metrics", MetricsHandler, {"exposition": Exposition(registry)}),
         ],
+        compress_response=True,  # for who asks for it, as Prometheus does
         log_function=lambda handler: None,  # scrapes and probes are no news
     )

@@ -1,0 +1,78 @@
+"""/metrics as a scraper reads it, docs/metrics.md as a table, and promtool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["Documented", "documented", "documented_labels", "lint", "parse", "tables"]
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def parse(text: bytes) -> dict[str, Metric]:
+    """The families by the names they are shown under."""
+    found: dict[str, Metric] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert name not in found, f"{name} is shown twice"
+        found[name] = family
+    return found
+
+
+def lint(text: bytes) -> str:
+    """What promtool finds wrong with metrics: nothing, if all is well."""
+    beside = Path(sys.executable).with_name("promtool")
+    promtool = str(beside) if beside.exists() else shutil.which("promtool")
+    assert promtool is not None, f"there is no promtool; scripts/promtool {beside} puts it there"
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    output = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0 or output, "promtool failed without a word"
+    return output
+
+
+class Documented(NamedTuple):
+    type: str
+    labels: frozenset[str]
+    values: frozenset[str]
+    """Whatever its description sets as code."""
+
+
+def tables() -> dict[str, list[list[str]]]:
+    """The rows of each table of the document, by the heading of its first column."""
+    found: dict[str, list[list[str]]] = {}
+    rows: list[list[str]] = []
+    for line in DOCUMENT.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            rows = []
+        elif not rows:
+            rows = found.setdefault(cells[0], [cells])
+        elif not line.startswith("|---"):
+            rows.append(cells)
+    return {name: rows[1:] for name, rows in found.items()}
+
+
+def documented() -> dict[str, Documented]:
+    """The documented metrics by name."""
+    return {
+        next(_code(name)): Documented(kind, frozenset(_code(labels)), frozenset(_code(meaning)))
+        for name, kind, labels, meaning in tables()["metric"]
+    }
+
+
+def documented_labels() -> dict[str, frozenset[str]]:
+    """The documented labels, each with what its description sets as code."""
+    return {label: frozenset(_code(values)) for labels, values in tables()["label"] for label in _code(labels)}
+
+
+def _code(cell: str) -> Iterator[str]:
+    yield from re.findall(r"`([^`]*)`", cell)
