@@ -7,6 +7,7 @@ the chains are called here: frozen at start, one implementation after the other.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ import pluggy
 from .errors import ConfigError, IngestdError, Refused
 from .events import Event, Principal, Request, Session
 from .hookspecs import Daemon
-from .store import State
+from .person import Person, Visitors
+from .store import State, Store
 
 __all__ = ["HookFailure", "Hooks", "register_all"]
 
@@ -37,6 +39,7 @@ class Hooks:
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self._authenticate = _chain(manager, "authenticate")
+        self._admit = _chain(manager, "admit")
         self._resolve_user = _chain(manager, "resolve_user")
         self._resolve_session = _chain(manager, "resolve_session")
         self._store_identity = _chain(manager, "store_identity")
@@ -44,6 +47,9 @@ class Hooks:
         self._filter_event = _chain(manager, "filter_event")
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
+        self._waiting = {call.plugin for call in self._startup}  # to be started
+        self._find_visitors = _chain(manager, "find_visitors")
+        self._forget_person = _chain(manager, "forget_person")
         if not self._authenticate or not self._resolve_session:
             missing = "resolve_session" if self._authenticate else "authenticate"
             raise ConfigError(f"plugins.enabled: no plugin implements {missing}, so no event could be accepted")
@@ -51,6 +57,9 @@ class Hooks:
     async def authenticate(self, request: Request) -> Principal | None:
         answer: Principal | None = await _first(self._authenticate, "authenticate", request)
         return answer
+
+    async def admit(self, request: Request, principal: Principal | None) -> None:
+        await _all(self._admit, "admit", request, principal)
 
     async def resolve_user(self, event: Event, state: State) -> str | None:
         answer: str | None = await _first(self._resolve_user, "resolve_user", event, state)
@@ -71,12 +80,32 @@ class Hooks:
         return answer
 
     async def startup(self, daemon: Daemon) -> None:
-        await _all(self._startup, "startup", daemon)
+        for call in self._startup:
+            await _all([call], "startup", daemon)
+            self._waiting.discard(call.plugin)
+
+    async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
+        answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)
+        return Visitors(
+            {digest for answer in answers for digest in answer.digests},
+            {user_id for answer in answers for user_id in answer.nobody},
+        )
+
+    async def forget_person(self, person: Person, state: State) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for answer in await _each(self._forget_person, "forget_person", person, state):
+            counts.update(answer)
+        return counts
 
     async def shutdown(self) -> list[HookFailure]:
-        """Calls every implementation, whatever the others raise; returns what they raised."""
+        """Calls every implementation, whatever the others raise; returns what they raised.
+
+        Passes by plugins whose startup was not called or failed.
+        """
         failures = []
         for plugin, function in self._shutdown:
+            if plugin in self._waiting:
+                continue
             try:
                 answer = function()
                 if inspect.isawaitable(answer):
@@ -153,3 +182,20 @@ async def _all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
             raise
         except Exception as error:
             raise HookFailure(plugin, hook) from error
+
+
+async def _each(chain: Sequence[_Call], hook: str, *arguments: Any) -> list[Any]:
+    """The answers that are not None."""
+    answers = []
+    for plugin, function in chain:
+        try:
+            answer = function(*arguments)
+            if hasattr(answer, "__await__"):
+                answer = await answer
+        except IngestdError:
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+        if answer is not None:
+            answers.append(answer)
+    return answers

@@ -11,7 +11,7 @@ answer; anything else is answered 500, counted as `failed` and logged with the p
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .journal import Journal
+from .person import Person, Visitors
 from .sink import Sink
 from .store import State, Store
 
@@ -43,7 +44,10 @@ class Daemon(Protocol):
     store: Store
     journal: Journal
     registry: CollectorRegistry
-    """Where a plugin registers its Prometheus metrics, each named `ingestd_<plugin>_…`."""
+    """Where a plugin registers its Prometheus metrics, each named `ingestd_<plugin>_…`.
+
+    A collector of its own is asked on another thread than the event loop's, and must only read.
+    """
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Run a task beside the daemon. It is cancelled at shutdown; if it dies, the daemon stops."""
@@ -93,7 +97,11 @@ def startup(daemon: Daemon) -> None:
 
 @hookspec
 def shutdown() -> None:
-    """Called once after the last request was answered, in reverse order. Raising is logged."""
+    """Called once after the last request was answered, in reverse order. Raising is logged.
+
+    If the startup of a plugin fails, those whose startup was not called yet, and that one itself, are
+    not called here.
+    """
 
 
 # The path of an event
@@ -105,6 +113,16 @@ def authenticate(request: Request) -> Principal | None:
 
     Called for every request to an ingest endpoint, before its body is read as JSON. Raise
     `Unauthorized` to end the search with a reason.
+    """
+
+
+@hookspec
+def admit(request: Request, principal: Principal | None) -> None:
+    """Has this sender sent too much? Raise `Limited` to answer 429, before anything else is said.
+
+    Called for every request to an ingest endpoint that has come whole, once `authenticate` has been
+    asked. `principal` is None if nobody knows the sender or an `authenticate` refused: the answer will be
+    that refusal, a 401 most often.
     """
 
 
@@ -141,4 +159,25 @@ def filter_event(event: Event) -> str | None:
 
     The caller is answered 200 with the session; nothing is stored in the journal, and the outcome
     is `dropped`.
+    """
+
+
+# Forgetting a person
+
+
+@hookspec
+def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors | None:
+    """Which visitors are this user's at present, and which user ids stand for nobody?
+
+    Called by `ingestd forget --user`. The answers of all plugins count together.
+    """
+
+
+@hookspec
+def forget_person(person: Person, state: State) -> Mapping[str, int] | None:
+    """Delete what is remembered of a person, and return how many of each thing, by name.
+
+    Called by `ingestd forget`, a unit of work a call: for a user with many visitors once for some of
+    them at a time. Nothing must be done but by `state`, whose writes are ignored where the person is
+    only being looked for. What is deleted already is not counted.
     """

@@ -87,6 +87,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
         one=plugin(
             awaits=awaits,
             authenticate=lambda request: record("authenticate", request, answer=principal),
+            admit=lambda request, principal: record("admit", request, principal),
             resolve_user=lambda event, state: record("resolve_user", event, state, answer="u"),
             resolve_session=lambda event, state: record("resolve_session", event, state, answer=session),
             store_identity=lambda event, state: record("store_identity", event, state),
@@ -98,6 +99,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     )
     await called.startup(daemon)
     assert await called.authenticate(REQUEST) is principal
+    await called.admit(REQUEST, principal)
     assert await called.resolve_user(subject, STATE) == "u"
     assert await called.resolve_session(subject, STATE) is session
     await called.store_identity(subject, STATE)
@@ -107,6 +109,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     assert seen == [
         ("startup", (daemon,)),
         ("authenticate", (REQUEST,)),
+        ("admit", (REQUEST, principal)),
         ("resolve_user", (subject, STATE)),
         ("resolve_session", (subject, STATE)),
         ("store_identity", (subject, STATE)),
@@ -249,6 +252,37 @@ async def test_shutdown_calls_all_in_reverse_whatever_they_raise(awaits: bool) -
         f"plugin {name}: shutdown failed" for name in ("fourth", "third", "second")
     ]
     assert failures[-1].__cause__ is cause
+
+
+@BOTH
+@pytest.mark.parametrize("fails", [None, 0, 1, 2])
+async def test_shutdown_is_for_those_that_have_started_or_have_nothing_to_start(
+    awaits: bool, fails: int | None
+) -> None:
+    order: list[str] = []
+
+    def starts(number: int) -> Callable[[object], None]:
+        def startup(daemon: object) -> None:
+            order.append(f"up {number}")
+            if number == fails:
+                raise OSError("nobody listens")
+
+        return startup
+
+    def ends(name: object) -> Callable[[], None]:
+        return lambda: order.append(f"down {name}")
+
+    starters = {f"p{n}": plugin(awaits=awaits, startup=starts(n), shutdown=ends(n)) for n in range(3)}
+    called = hooks(**starters, idle=plugin(awaits=awaits, shutdown=ends("idle")))
+    if fails is None:
+        await called.startup(cast("Daemon", object()))
+    else:
+        with pytest.raises(HookFailure, match=f"plugin p{fails}: startup failed"):
+            await called.startup(cast("Daemon", object()))
+    assert await called.shutdown() == []
+    tried, started = (3, 3) if fails is None else (fails + 1, fails)
+    ups, downs = [f"up {n}" for n in range(tried)], [f"down {n}" for n in reversed(range(started))]
+    assert order == [*ups, "down idle", *downs]
 
 
 @pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])

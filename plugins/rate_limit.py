@@ -1,0 +1,95 @@
+"""Limits on the rate of requests, of each key and of each client address. Off unless a rate is given."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Hashable
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+from prometheus_client import Counter
+
+from ingestd import hookimpl
+from ingestd.errors import ConfigError, Limited
+from ingestd.events import Principal, Request
+from ingestd.hookspecs import Daemon
+from ingestd.options import Options as BaseOptions
+
+from .token_buckets import Rate, TokenBuckets
+
+__all__ = ["RateLimitPlugin"]
+
+_Burst = Annotated[int, Meta(ge=1, le=10**9)]
+_Whose = Callable[[Request, Principal | None], Hashable]
+
+
+class _Limit(NamedTuple):
+    by: str
+    rate: Rate
+    buckets: TokenBuckets
+    whose: _Whose
+    """Which bucket a request takes from; None if from none."""
+
+
+class RateLimitPlugin:
+    class Options(BaseOptions):
+        per_key: Rate | None = None
+        per_key_burst: _Burst | None = None
+        per_address: Rate | None = None
+        per_address_burst: _Burst | None = None
+
+    def __init__(self, options: Options, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._limits = [
+            *_limit("key", options.per_key, options.per_key_burst, _key),
+            *_limit("address", options.per_address, options.per_address_burst, _address),
+        ]
+        self._refused = Counter("ingestd_rate_limit_refused", "Requests refused for their rate.", ["by"], registry=None)
+        self._count = {by: self._refused.labels(by).inc for by in ("key", "address")}
+
+    @hookimpl
+    def startup(self, daemon: Daemon) -> None:
+        daemon.registry.register(self._refused)
+
+    @hookimpl
+    def admit(self, request: Request, principal: Principal | None) -> None:
+        """Take a token from the request's buckets, or from none if one of them is empty."""
+        if not self._limits:
+            return
+        now, wait, exceeded, buckets = self._clock(), 0, None, []
+        for limit in self._limits:
+            name = limit.whose(request, principal)
+            if name is not None:
+                buckets.append((limit.buckets, name))
+                needed = limit.buckets.wait(name, now)
+                if needed > wait:
+                    wait, exceeded = needed, limit
+        if exceeded is not None:
+            self._count[exceeded.by]()
+            seconds = -(-wait // 10**9)
+            raise Limited(
+                f"This {exceeded.by} is over its rate of {exceeded.rate}. Send the request again after {seconds} s.",
+                retry_after=seconds,
+            )
+        for bucket, name in buckets:
+            bucket.take(name, now)
+
+
+def _limit(by: str, rate: Rate | None, burst: int | None, whose: _Whose) -> list[_Limit]:
+    if rate is not None:
+        return [_Limit(by, rate, TokenBuckets(rate, burst or rate.number), whose)]
+    if burst is not None:
+        raise ConfigError(f"plugins.rate_limit.per_{by}_burst: has no meaning without per_{by}")
+    return []
+
+
+def _key(request: Request, principal: Principal | None) -> Hashable:
+    # Only keys that are valid: made-up ones would fill the table.
+    return None if principal is None else (principal.tenant, principal.key_id)
+
+
+def _address(request: Request, principal: Principal | None) -> Hashable:
+    peer = request.peer
+    # The network of one IPv6 customer is a /64 at least, and any address in it is theirs to use.
+    return socket.inet_pton(socket.AF_INET6, peer)[:8] if ":" in peer else peer or None
