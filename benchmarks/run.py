@@ -122,8 +122,8 @@ def bare(kind: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def ingestd(folder: Path) -> Iterator[Server]:
-    (folder / "ingestd.toml").write_text(CONFIG)
+def ingestd(folder: Path, config_text: str = CONFIG) -> Iterator[Server]:
+    (folder / "ingestd.toml").write_text(config_text)
     log = folder / "log"
     config = ["--config", str(folder / "ingestd.toml")]
     with log.open("wb") as stderr, running(INGESTD, "serve", *config, stderr=stderr) as process:

@@ -13,12 +13,13 @@ __all__ = ["Answer", "problem", "success"]
 
 
 class Answer(NamedTuple):
-    """A status and a JSON body; `retry_after` in seconds, `allow` a list of methods."""
+    """A status and a JSON body; `retry_after` in seconds, `allow` a list of methods, `code` a problem's word."""
 
     status: int
     body: bytes
     retry_after: int | None = None
     allow: str | None = None
+    code: str = ""
 
     @property
     def content_type(self) -> str:
@@ -48,4 +49,4 @@ def problem(refused: Refused, *, allow: str | None = None) -> Answer:
     }
     if refused.errors:
         document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
-    return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow)
+    return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)

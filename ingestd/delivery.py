@@ -14,10 +14,10 @@ from .consumer import Consumer, Step
 from .consumers import Consumers, ConsumerStatus
 from .errors import ConfigError, SinkReject, SinkRetry
 from .events import Record
-from .options import Duration, Options, read_options
+from .options import Duration, Options, PositiveDuration
 from .sink import Sink
 
-__all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "sink_statuses"]
+__all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "read_sink_options", "sink_statuses"]
 
 _PREFIX = "sink:"
 
@@ -27,7 +27,7 @@ class SinkOptions(Options, kw_only=True):
 
     type: str
     start: Literal["now", "beginning"] = "now"
-    timeout: Duration = Duration.parse("30s")
+    timeout: PositiveDuration = Duration.parse("30s")
 
 
 class SinkConsumer(Consumer):
@@ -55,6 +55,9 @@ class SinkConsumer(Consumer):
         except SinkReject as error:
             raise SinkRetry(_describe(error, records)) from error
 
+    async def check(self) -> None:
+        await self._within(self.sink.check(), "a check")
+
     async def close(self) -> None:
         await self.sink.close()
 
@@ -78,30 +81,36 @@ def _describe(error: SinkReject, records: Sequence[Record]) -> str:
 
 def make_sink_consumer(name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config) -> SinkConsumer:
     """The sink of `[sinks.NAME]` and its consumer. Raises `ConfigError` with file and option."""
+    options, own_options = read_sink_options(name, table, sink_class, config)
+    path = f"sinks.{name}"
+    try:
+        sink = sink_class(name, own_options)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{config.place(path)}: the sink cannot be set up: {error!r}") from error
+    return SinkConsumer(sink, options)
+
+
+def read_sink_options(
+    name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config
+) -> tuple[SinkOptions, Options]:
+    """The options every sink has and those of its kind. Raises `ConfigError` with file and option."""
     path = f"sinks.{name}"
     common = {field.name for field in msgspec.structs.fields(SinkOptions)}
     own = {field.name for field in msgspec.structs.fields(sink_class.Options)}
     if common & own:
         clash = ", ".join(sorted(common & own))
-        raise ConfigError(f"{config.source}: {path}: {sink_class.__name__} defines {clash}, which every sink has")
+        raise ConfigError(f"{config.place(path)}: {sink_class.__name__} defines {clash}, which every sink has")
     # Both sets at once, so that a misspelt name is told the nearest of all.
     both: Any = msgspec.defstruct("SinkOptions", [(each, Any, None) for each in (*common, *own)], bases=(Options,))
-    read_options(both, table, path=path, source=config.source, base=config.base)
+    config.read(both, table, path)
 
     def part(type_: type[Options], known: set[str]) -> Any:
         chosen = {each: value for each, value in table.items() if each in known}
-        return read_options(type_, chosen, path=path, source=config.source, base=config.base)
+        return config.read(type_, chosen, path)
 
-    options: SinkOptions = part(SinkOptions, common)
-    if not options.timeout:
-        raise ConfigError(f"{config.source}: {path}.timeout: must be more than 0")
-    try:
-        sink = sink_class(name, part(sink_class.Options, own))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{config.source}: {path}: the sink cannot be set up: {error!r}") from error
-    return SinkConsumer(sink, options)
+    return part(SinkOptions, common), part(sink_class.Options, own)
 
 
 @dataclass(frozen=True)

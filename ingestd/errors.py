@@ -15,9 +15,11 @@
         ├── NotFound             404
         │   └── UnknownKey
         ├── MethodNotAllowed     405
+        ├── TimedOut             408
         ├── TooLarge             413
         ├── UnsupportedEncoding  415
         ├── Limited              429
+        ├── HeadersTooLarge      431
         ├── Failed               500
         └── Unavailable          503
 """
@@ -36,6 +38,7 @@ __all__ = [
     "Conflict",
     "Failed",
     "Forbidden",
+    "HeadersTooLarge",
     "IngestdError",
     "Limited",
     "MethodNotAllowed",
@@ -44,6 +47,7 @@ __all__ = [
     "SchemaViolation",
     "SinkReject",
     "SinkRetry",
+    "TimedOut",
     "TooLarge",
     "Unauthorized",
     "Unavailable",
@@ -144,6 +148,12 @@ class MethodNotAllowed(Refused):
     status, title, outcome, code = 405, "Method Not Allowed", Outcome.INVALID, "method_not_allowed"
 
 
+class TimedOut(Refused):
+    """The request did not arrive in time. It is not read any further."""
+
+    status, title, outcome, code = 408, "Request Timeout", Outcome.INVALID, "timeout"
+
+
 class TooLarge(Refused):
     status, title, outcome, code = 413, "Content Too Large", Outcome.TOO_LARGE, "too_large"
 
@@ -156,6 +166,12 @@ class Limited(Refused):
     """Raise with `retry_after`, in seconds."""
 
     status, title, outcome, code = 429, "Too Many Requests", Outcome.LIMITED, "limited"
+
+
+class HeadersTooLarge(Refused):
+    """The headers are too many or too large. The request is not read any further."""
+
+    status, title, outcome, code = 431, "Request Header Fields Too Large", Outcome.INVALID, "headers_too_large"
 
 
 class Failed(Refused):

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from .ids import time_uuid
 from .times import format_time
 
 __all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
@@ -27,11 +28,11 @@ class Request:
 
     `headers` answers `get(name)` for any case of the name. `body` is the content after decoding of
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
-    cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the address the
-    request came from.
+    cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
+    address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
     """
 
-    __slots__ = ("_body", "_decode", "endpoint", "headers", "peer", "received_at")
+    __slots__ = ("_body", "_decode", "endpoint", "headers", "id", "peer", "received_at")
 
     def __init__(
         self,
@@ -41,7 +42,9 @@ class Request:
         *,
         received_at: int,
         peer: str = "",
+        id: str | None = None,
     ) -> None:
+        self.id = id or time_uuid()
         self.endpoint = endpoint
         self.headers = headers
         self.received_at = received_at
@@ -69,7 +72,7 @@ class Principal:
     """
 
     tenant: str
-    key_id: str
+    key_id: str = field(repr=False)  # a public key is its own id
     grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 

@@ -1,17 +1,17 @@
-"""The closed list of what becomes of an event. Every event ends in exactly one of these."""
+"""Closed lists: what becomes of an event, each ending in exactly one outcome; and what is refused before it is one."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "Refusal"]
 
 
 class Outcome(Enum):
     ACCEPTED = "accepted"  # stored, answered 200
     DUPLICATE = "duplicate"  # its messageId was stored before, answered as then
     DROPPED = "dropped"  # a filter_event hook gave a reason, answered 200, not stored
-    INVALID = "invalid"  # 400, 415
+    INVALID = "invalid"  # 400, 408, 415, 431
     UNAUTHORIZED = "unauthorized"  # 401
     FORBIDDEN = "forbidden"  # 403
     UNKNOWN_KEY = "unknown_key"  # 404
@@ -19,3 +19,13 @@ class Outcome(Enum):
     LIMITED = "limited"  # 429
     UNAVAILABLE = "unavailable"  # 503
     FAILED = "failed"  # 500
+
+
+class Refusal(Enum):
+    """Why a connection or a request was refused for how it came, whatever it says."""
+
+    MALFORMED = "malformed"  # 400
+    TIMEOUT = "timeout"  # 408
+    HEADERS_TOO_LARGE = "headers_too_large"  # 431
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # 503
+    TOO_MUCH_BUFFERED = "too_much_buffered"  # 503

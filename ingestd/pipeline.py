@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import times
@@ -17,7 +17,6 @@ from .answers import Answer, problem, success
 from .errors import Failed, Forbidden, Refused, Unauthorized, Unavailable
 from .events import Endpoint, Event, Principal, Request, Session
 from .hooks import Hooks
-from .ids import time_uuid
 from .journal import Journal
 from .metrics import Metrics
 from .outcomes import Outcome
@@ -30,13 +29,24 @@ log = logging.getLogger("ingestd.pipeline")
 
 _DAY = 86_400_000
 _MESSAGE_LIFE = _DAY
+_FULL_RETRY = 10  # seconds: what is full does not empty in one
 _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
 class Pipeline:
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is."""
+
     def __init__(
-        self, hooks: Hooks, validator: Validator, store: Store, journal: Journal, metrics: Metrics, *, max_waiting: int
+        self,
+        hooks: Hooks,
+        validator: Validator,
+        store: Store,
+        journal: Journal,
+        metrics: Metrics,
+        *,
+        max_waiting: int,
+        stored_address: Callable[[str], str] | None = None,
     ) -> None:
         self._hooks = hooks
         self._validator = validator
@@ -44,8 +54,16 @@ class Pipeline:
         self._journal = journal
         self._metrics = metrics
         self._max_waiting = max_waiting
+        self._stored_address = stored_address
         self._waiting = 0
+        self._refusing: str | None = None
+        self._told_at = float("-inf")
+        self._untold = 0
         metrics.waiting.set_function(lambda: self._waiting)
+
+    def refuse(self, reason: str | None) -> None:
+        """Store no more events, and tell callers this reason; None: store them again."""
+        self._refusing = reason
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request, and count it once. Never raises."""
@@ -61,20 +79,42 @@ class Pipeline:
                 self._validator.event(body)
             else:
                 self._validator.identify(body)
-            outcome, session = await self._store_event(_read_event(request, principal, body))
+            event = _read_event(request, principal, body)
+            if self._stored_address is not None:
+                self._add_address(event, request)
+            outcome, session = await self._store_event(event)
             answer = success(request.endpoint, session)
         except Refused as refused:
             outcome, answer = refused.outcome, problem(refused)
         except Exception:
             # One event's failure is not the daemon's; the log has what the caller must not see.
-            log.exception("a request to %s failed", request.endpoint.value)
+            self._tell_failure(request)
             failed = Failed("The event could not be processed. It was not stored.")
             outcome, answer = failed.outcome, problem(failed)
         self._metrics.answered(request.endpoint, key, outcome, time.perf_counter() - started)
         return answer
 
+    def _tell_failure(self, request: Request) -> None:
+        """With its traceback, one a second: a broken plugin under load must not fill the disk with them."""
+        now = time.monotonic()
+        self._untold += 1
+        if now - self._told_at >= 1:
+            more = f"; {self._untold - 1} more have since the last one told" if self._untold > 1 else ""
+            log.exception("a request to %s failed%s", request.endpoint.value, more)
+            self._told_at, self._untold = now, 0
+
+    def _add_address(self, event: Event, request: Request) -> None:
+        """Unless the caller tells one; and not where the client is a shop's backend, which is nobody's address."""
+        if self._stored_address is not None and request.peer and request.endpoint is not Endpoint.CUSTOMER_EVENTS:
+            event.context.setdefault("ip", self._stored_address(request.peer))
+
     async def _authenticate(self, request: Request) -> Principal:
-        principal = await self._hooks.authenticate(request)
+        try:
+            principal = await self._hooks.authenticate(request)
+        except Refused:
+            await self._hooks.admit(request, None)  # it counts too, and over its rate is told that first
+            raise
+        await self._hooks.admit(request, principal)
         if principal is None:
             if request.bearer() is None:
                 raise Unauthorized(
@@ -90,6 +130,8 @@ class Pipeline:
         return principal
 
     async def _store_event(self, event: Event) -> tuple[Outcome, Session]:
+        if self._refusing is not None:
+            raise Unavailable(self._refusing, retry_after=_FULL_RETRY)
         if self._waiting >= self._max_waiting:
             raise Unavailable("Too many events are waiting to be stored. Send it again.")
         self._waiting += 1
@@ -160,7 +202,7 @@ def _read_event(request: Request, principal: Principal, body: Mapping[str, Any])
         # An identify request may tell it, but nothing else under that name is refused there.
         del extra["dispatchId"]
     return Event(
-        id=time_uuid(),
+        id=request.id,
         type="event" if is_event else "identify",
         tenant=principal.tenant,
         endpoint=endpoint,

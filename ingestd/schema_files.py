@@ -62,7 +62,7 @@ def shorten(text: str, limit: int) -> str:
 def read_schemas(directory: Path | None) -> list[SchemaFile]:
     """The built-in schemas and those of a shop's directory, in the order of their names.
 
-    Raises `ConfigError` with the file, the place in it and the reason.
+    Raises `ConfigError` with the file, the place in it and the reason, of every file at fault.
     """
     schemas = list(_read_directory(files("ingestd.schemas"), builtin=True))
     if directory is not None:
@@ -75,6 +75,7 @@ def read_schemas(directory: Path | None) -> list[SchemaFile]:
 
 
 def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:
+    faults = []
     for subfolder in ("definitions/", ""):
         folder = directory / subfolder
         if not folder.is_dir():
@@ -86,7 +87,13 @@ def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[Schema
                     schema = _parse(name, entry)
                     yield _check(name, schema, is_event=not subfolder, builtin=builtin)
                 except RecursionError:
-                    raise _fault(name, (), "nested too deeply") from None
+                    faults.append(_fault(name, (), "nested too deeply"))
+                except ConfigError as error:
+                    faults.append(error)
+    if len(faults) > 1:
+        raise ConfigError("; ".join(map(str, faults)))
+    if faults:
+        raise faults[0]
 
 
 def _parse(name: str, entry: Traversable) -> Schema:

@@ -14,22 +14,28 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 
-from . import __version__
+from . import __version__, file_limits
 from .apart import ApartJournal
 from .backend import Backend
+from .binding import bind
 from .config import Config
 from .consumers import Consumers
 from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
-from .errors import ConfigError, IngestdError
-from .http.app import Ingest, IngestServer
+from .errors import ConfigError, IngestdError, Unavailable
+from .findings import Finding
+from .hooks import HookFailure
+from .http.app import Ingest
+from .http.listener import IngestServer
 from .http.ops import make_ops_app
+from .http.peers import STORED_FORMS
 from .journal import Journal
 from .loader import Plugins
+from .loop_delay import watch_loop_delay
 from .metrics import Metrics
 from .options import Address
 from .pipeline import Pipeline
+from .retention import Retention
 from .store import Store
 from .validation import Validator
 
@@ -50,14 +56,17 @@ class Backends:
         self._all = [backend]
         self.store: Store = backend.store
         self.journal: Journal = backend.journal
-        if config.journal.url not in {None, config.store.url}:
-            apart = _make_backend("journal.url", str(config.journal.url), config, plugins)
+        if config.journal.url is not None and config.journal.url != config.store.url:
+            apart = _make_backend("journal.url", config.journal.url, config, plugins)
             self._all.append(apart)
             self.journal = ApartJournal(apart.journal, apart.store, self.store)
 
     async def open(self, *, serving: bool) -> None:
-        for backend in self._all:
-            await backend.open(serving=serving)
+        async with contextlib.AsyncExitStack() as stack:
+            for backend in self._all:
+                await backend.open(serving=serving)
+                stack.push_async_callback(backend.close)
+            stack.pop_all()  # all are open, and stay so
 
     async def close(self) -> None:
         for backend in self._all:
@@ -66,18 +75,16 @@ class Backends:
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
 
-    async def describe(self) -> list[tuple[str, str]]:
-        return [fact for backend in self._all for fact in (await backend.describe()).items()]
+    async def describe(self) -> list[Finding]:
+        return [finding for backend in self._all for finding in await backend.describe()]
 
 
 def _make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Backend:
     scheme = url.partition(":")[0]
     try:
-        if scheme not in plugins.stores:
-            raise ConfigError(f"no plugin offers {scheme}:; known: {', '.join(sorted(plugins.stores))}")
         return plugins.stores[scheme](url, config.base)
     except ConfigError as error:
-        raise ConfigError(f"{config.source}: {option}: {error}") from error
+        raise ConfigError(f"{config.place(option)}: {error}") from error
 
 
 @contextlib.asynccontextmanager
@@ -93,16 +100,10 @@ async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backe
 
 def make_sinks(config: Config, plugins: Plugins) -> list[SinkConsumer]:
     """A consumer for each `[sinks.NAME]`. Raises `ConfigError`."""
-    consumers = []
-    for name, table in config.sink_tables.items():
-        kind = table.get("type")
-        if not isinstance(kind, str) or kind not in plugins.sinks:
-            raise ConfigError(
-                f"{config.source}: sinks.{name}.type: expected a kind of sink ({', '.join(sorted(plugins.sinks))}),"
-                f" got {kind!r}"
-            )
-        consumers.append(make_sink_consumer(name, table, plugins.sinks[kind], config))
-    return consumers
+    return [
+        make_sink_consumer(name, table, plugins.sinks[table["type"]], config)
+        for name, table in config.sink_tables.items()
+    ]
 
 
 class Server:
@@ -159,26 +160,35 @@ class Server:
 
     async def _serve(self, stopping: asyncio.Future[None]) -> None:
         config = self._config
+        file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         async with contextlib.AsyncExitStack() as stack:
             await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
-            await self._plugins.hooks.startup(self)
-            stack.push_async_callback(self._shut_plugins_down)
+            self.watch(watch_loop_delay(self._metrics.loop_delay.observe), name="delay of the loop")
+            stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
+            await self._start_plugins()
             consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
+            self._metrics.show_consumers(consumers.statuses)
             self._metrics.show_sinks(sink_statuses(consumers))
             await consumers.start()
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(
                 self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
-                max_waiting=config.http.max_waiting,
+                max_waiting=config.http.max_waiting, stored_address=STORED_FORMS[config.http.store_address],
             )  # fmt: skip
-            ingest = Ingest(pipeline, config.http, self._metrics)
-            ops = HTTPServer(make_ops_app(self.registry, lambda: self._problem(ingest)))
+            retention = Retention(self.journal, config.journal, consumers, refuse=pipeline.refuse)
+            await retention.start()
+            self._metrics.show_journal(retention)
+            self.watch(retention.run(), name="retention")
+            self._metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
+            ingest = Ingest(pipeline, config.http, config.logs, self._metrics)
+            ops = HTTPServer(make_ops_app(self.registry, lambda: self._problem(ingest, retention)))
             _listen(ops, config.ops.listen, "operators")
             stack.push_async_callback(ops.close_all_connections)
             stack.callback(ops.stop)
-            public = IngestServer(ingest)
+            public = IngestServer(ingest, config.http, self._metrics)
+            self.watch(public.connections.watch(), name="http: limits of time")
             _listen(public, config.http.listen, "events")
             stack.push_async_callback(self._drain, public, ingest)
             _tune_the_interpreter()
@@ -186,8 +196,8 @@ class Server:
             await stopping
         log.info("stopped")
 
-    def _problem(self, ingest: Ingest) -> str | None:
-        return "shutting down" if ingest.draining else self._backends.problem()
+    def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
+        return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
 
     async def _drain(self, public: HTTPServer, ingest: Ingest) -> None:
         """Answer what was begun, within the limit; nothing new is accepted."""
@@ -197,6 +207,17 @@ class Server:
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()
+        ingest.access.end_second()
+
+    async def _start_plugins(self) -> None:
+        try:
+            await self._plugins.hooks.startup(self)
+        except HookFailure as failure:
+            cause = failure.__cause__
+            log.error("%s", failure, exc_info=cause)  # noqa: TRY400 - the traceback is that of the plugin
+            reason = f"{failure}: {cause!r}"
+            # A file or a network may come back; anything else is a plugin to mend or to leave out.
+            raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
 
     async def _shut_plugins_down(self) -> None:
         for failure in await self._plugins.hooks.shutdown():
@@ -224,10 +245,7 @@ def _tune_the_interpreter() -> None:
 
 
 def _listen(server: HTTPServer, address: Address, what: str) -> None:
-    try:
-        sockets = bind_sockets(address.port, address.host, backlog=1024)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+    sockets = bind(address)
     server.add_sockets(sockets)
     for sock in sockets:
         host, port = sock.getsockname()[:2]

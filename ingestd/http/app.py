@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tornado.httpserver import HTTPServer
+from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
-from tornado.iostream import IOStream
 
-from ..config import HttpOptions
+from ..config import HttpOptions, LogsOptions
 from ..events import Endpoint
 from ..metrics import Metrics
 from ..pipeline import Pipeline
+from .access import AccessLog
 from .cors import Cors
 from .ingest import Exchange
+from .peers import Peers
 
-__all__ = ["BASE_PATH", "Ingest", "IngestServer"]
+__all__ = ["BASE_PATH", "Ingest"]
 
 BASE_PATH = "/api/v1/analytics"
 
@@ -32,13 +33,16 @@ class Ingest(HTTPServerConnectionDelegate):
         f"{BASE_PATH}/identify/public": Endpoint.IDENTIFY,
     }
 
-    def __init__(self, pipeline: Pipeline, options: HttpOptions, metrics: Metrics) -> None:
+    def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
         self.pipeline = pipeline
         self.metrics = metrics
+        self.access = AccessLog(logs)
+        self.peers = Peers(options.trusted_proxies)
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
         self.plain_head = _plain_head(self.cors)
-        """The head of a 200 but for its Content-Length, where it is the same for every origin; else empty."""
+        """The head of a 200, but for request id and Content-Length, if it is the same to every origin; else empty."""
         self.max_body = int(options.max_body)
+        self.max_headers = options.max_headers
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""
         self._idle: asyncio.Event | None = None
@@ -65,6 +69,7 @@ class Ingest(HTTPServerConnectionDelegate):
             self._idle.set()
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
         return Exchange(self, request_conn)
 
     def on_close(self, server_conn: object) -> None:
@@ -75,20 +80,5 @@ def _plain_head(cors: Cors) -> bytes:
     if not cors.any_origin:
         return b""
     lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in cors.headers({}))]
-    return "\r\n".join([*lines, "Content-Type: application/json", "Content-Length: %d", "", ""]).encode()
-
-
-class IngestServer(HTTPServer):
-    """Sends every answer at once: TCP_NODELAY is set for good, not switched on and off for each answer.
-
-    Tornado does the latter, which costs two system calls a request.
-    """
-
-    def handle_stream(self, stream: IOStream, address: Any) -> None:
-        stream.set_nodelay(True)
-        stream.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
-        super().handle_stream(stream, address)
-
-
-def _leave_nodelay(value: bool) -> None:
-    """It is on already."""
+    lines += ["Content-Type: application/json", "X-Request-Id: %b", "Content-Length: %d"]
+    return "\r\n".join([*lines, "", ""]).encode()

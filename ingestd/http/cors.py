@@ -8,7 +8,8 @@ __all__ = ["Cors"]
 
 _PREFLIGHT_SECONDS = "7200"  # the longest Chrome keeps
 
-_ANYONE = (("Access-Control-Allow-Origin", "*"),)
+_EXPOSED = ("Access-Control-Expose-Headers", "Retry-After, X-Request-Id")
+_ANYONE = (("Access-Control-Allow-Origin", "*"), _EXPOSED)
 
 
 class Cors:
@@ -25,7 +26,7 @@ class Cors:
             return _ANYONE
         origin = request.get("Origin")
         if origin is not None and origin in self._origins:
-            return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]
+            return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin"), _EXPOSED]
         return [("Vary", "Origin")]
 
     def preflight(self) -> list[tuple[str, str]]:

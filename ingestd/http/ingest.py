@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable
 from http.client import responses
 from typing import TYPE_CHECKING
 
-from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 
 from .. import times
 from ..answers import Answer, problem
-from ..errors import MethodNotAllowed, NotFound, Refused
+from ..errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ..events import Endpoint, Request
-from ..outcomes import Outcome
+from ..ids import time_uuid
+from ..logs import current_request
+from ..outcomes import Refusal
 from .body import decode_body, too_large
+from .stream import IngestStream
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -34,17 +39,29 @@ class Exchange(HTTPMessageDelegate):
     client hears its 413 instead of a broken connection; beyond that it is cut off.
     """
 
-    def __init__(self, ingest: Ingest, connection: HTTPConnection) -> None:
+    def __init__(self, ingest: Ingest, connection: HTTP1Connection) -> None:
+        assert isinstance(connection.stream, IngestStream)
         self._ingest = ingest
         self._connection = connection
+        self._stream = connection.stream
         self._chunks: list[bytes] = []
         self._size = 0
+        self._closing = False
+        """Whether this is the connection's last answer."""
         self._answered = False
+
+    # What Tornado's connection calls
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         assert isinstance(start_line, RequestStartLine)
+        if self._stream.closed():  # what is left in its buffer came behind the last request
+            self._answered = True
+            return None
+        # Not before: an exchange waits for its request, maybe for a minute.
+        self._id = time_uuid()
+        self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
         path = start_line.path
@@ -54,71 +71,99 @@ class Exchange(HTTPMessageDelegate):
         # Nothing to say about the connection, and the same to every origin.
         self._plain = start_line.version == "HTTP/1.1" and "Connection" not in headers and bool(self._ingest.plain_head)
         self._ingest.begin(self)
+        self._stream.reading_body(self)
         # Tornado's own limit would answer without a body or CORS; the limit is kept here.
-        self._connection.set_max_body_size(1 << 62)  # type: ignore[attr-defined]  # HTTP1Connection has it
+        self._connection.set_max_body_size(1 << 62)
+        if sum(1 for _ in headers.get_all()) > self._ingest.max_headers:
+            refused = HeadersTooLarge(f"There are more than {self._ingest.max_headers} header lines.")
+            self._stream.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._ingest.max_body:
-            self._refuse_size()
+            self._cut_off()
         return None
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        if self._answered:
+            return None
         self._size += len(chunk)
         if self._size <= self._ingest.max_body:
             self._chunks.append(chunk)
-        elif self._size > 16 * self._ingest.max_body:
-            self._refuse_size()
+            return None
+        kept = sum(map(len, self._chunks))
+        self._chunks.clear()
+        self._stream.let_go(kept + len(chunk))
+        if self._size > 16 * self._ingest.max_body:
+            self._cut_off()
         return None
 
     def finish(self) -> None:
         if self._answered:
             return
+        self._stream.read_whole()
         endpoint = self._endpoint
-        if self._method == "OPTIONS" and endpoint is not None:
-            self._preflight()
-        elif endpoint is None:
-            self._write(problem(NotFound("There is nothing at this path.")))
-        elif self._method != "POST":
-            refused = MethodNotAllowed(f"This path takes {_ALLOW}.")
-            self._write(problem(refused, allow=_ALLOW))
-        elif self._size > self._ingest.max_body:
-            self._refuse_size()
+        if endpoint is None or self._method != "POST" or self._size > self._ingest.max_body:
+            self._answer_without_pipeline()
         else:
-            task = asyncio.get_running_loop().create_task(self._handle(endpoint))
-            task.add_done_callback(self._handled)
+            self._task = asyncio.get_running_loop().create_task(self._handle(endpoint))
 
     def on_connection_close(self) -> None:
         self._answered = True
         self._ingest.end(self)
 
+    # What ends a request before it has come whole
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer a request that is not read to its end, as its connection asks to."""
+        if self._answered:
+            return
+        self._closing = True
+        if self._endpoint is not None and self._method == "POST":
+            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0)
+        self._write(problem(refused))
+
+    def _cut_off(self) -> None:
+        if not self._answered:
+            self._closing = self._stream.lingers = True
+            self._answer_without_pipeline()
+
+    # Answers
+
     async def _handle(self, endpoint: Endpoint) -> None:
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         headers, limit = self._headers, self._ingest.max_body
-        context = getattr(self._connection, "context", None)
         request = Request(
             endpoint,
             headers,
             lambda: decode_body(body, headers.get("Content-Encoding", ""), limit),
             received_at=times.now(),
-            peer=getattr(context, "remote_ip", ""),
+            peer=self._peer(),
+            id=self._id,
         )
-        self._write(await self._ingest.pipeline.handle(request))
+        current_request.set(request)
+        try:
+            self._write(await self._ingest.pipeline.handle(request))
+        except Exception:
+            log.exception("an answer could not be written")
+        finally:
+            self._ingest.end(self)
 
-    def _handled(self, task: asyncio.Future[None]) -> None:
-        self._ingest.end(self)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("an answer could not be written", exc_info=task.exception())
+    def _peer(self) -> str:
+        """The client's address; empty where the connection has none."""
+        context = self._connection.context
+        return self._ingest.peers.client(getattr(context, "remote_ip", ""), self._headers)
 
-    def _refuse_size(self) -> None:
-        if self._answered:
-            return
-        refused: Refused = too_large(self._ingest.max_body)
+    def _answer_without_pipeline(self) -> None:
+        """The answer to no operation, to another method than POST, or to a body that is too large."""
         if self._endpoint is None:
-            refused = NotFound("There is nothing at this path.")
+            self._write(problem(NotFound("There is nothing at this path.")))
+        elif self._method == "OPTIONS":
+            self._preflight()
         elif self._method != "POST":
-            refused = MethodNotAllowed(f"This path takes {_ALLOW}.")
+            self._write(problem(MethodNotAllowed(f"This path takes {_ALLOW}."), allow=_ALLOW))
         else:
-            self._ingest.metrics.answered(self._endpoint, "", Outcome.TOO_LARGE, 0.0)
-        self._write(problem(refused, allow=_ALLOW if isinstance(refused, MethodNotAllowed) else None))
+            refused = too_large(self._ingest.max_body)
+            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0)
+            self._write(problem(refused))
 
     def _preflight(self) -> None:
         headers = self._base_headers()
@@ -131,12 +176,12 @@ class Exchange(HTTPMessageDelegate):
         if self._plain and answer.status == 200 and not self._ingest.draining:
             self._write_plain(answer.body)
             return
+        self._log(answer)
         headers = self._base_headers()
         headers["Content-Type"] = answer.content_type
         headers["Content-Length"] = str(len(answer.body))
         if answer.retry_after is not None:
             headers["Retry-After"] = str(answer.retry_after)
-            headers["Access-Control-Expose-Headers"] = "Retry-After"
         if answer.allow is not None:
             headers["Allow"] = answer.allow
         self._send(answer.status, headers, None if self._method == "HEAD" else answer.body)
@@ -148,23 +193,35 @@ class Exchange(HTTPMessageDelegate):
         """
         if self._answered:
             return
-        self._answered = True
-        self._ingest.end(self)
-        self._connection.write(self._ingest.plain_head % len(body) + body)
+        if self._ingest.access.samples:
+            self._log(Answer(200, body))
+        self._end()
+        self._connection.write(self._ingest.plain_head % (self._id.encode(), len(body)) + body)
         self._connection.finish()
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
         for name, value in self._ingest.cors.headers(self._headers):
             headers[name] = value
-        if self._ingest.draining:
+        headers["X-Request-Id"] = self._id
+        if self._ingest.draining or self._closing:
             headers["Connection"] = "close"
         return headers
 
     def _send(self, status: int, headers: HTTPHeaders, body: bytes | None) -> None:
         if self._answered:  # the client has gone; what it sent is stored or not, never half
             return
-        self._answered = True
-        self._ingest.end(self)
+        self._end()
         self._connection.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)
         self._connection.finish()
+
+    def _log(self, answer: Answer) -> None:
+        self._ingest.access.answered(
+            self._method, self._endpoint, answer.status, code=answer.code, size=self._size, peer=self._peer(),
+            seconds=time.perf_counter() - self._started, request_id=self._id,
+        )  # fmt: skip
+
+    def _end(self) -> None:
+        self._answered = True
+        self._ingest.end(self)
+        self._stream.answered()

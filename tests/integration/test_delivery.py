@@ -269,7 +269,7 @@ def test_a_table_is_split_into_common_and_own_options(tmp_path: Path) -> None:
         ({}, r"sinks\.out\.path: must be given"),
         ({"path": 3}, r"sinks\.out\.path: expected"),
         ({"path": "x", "start": "later"}, r"sinks\.out\.start: "),
-        ({"path": "x", "timeout": "0s"}, r"sinks\.out\.timeout: must be more than 0"),
+        ({"path": "x", "timeout": "0s"}, r"sinks\.out\.timeout: expected more than 0, got '0s'"),
         ({"path": "x", "timeout": 5}, r"sinks\.out\.timeout: expected a number with a unit"),
     ],
 )

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ingestd.errors import ConfigError
 from ingestd.events import Record
-from ingestd.options import Size
+from ingestd.options import Size, read_options
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import SinkContract, make_records
 
@@ -258,7 +258,14 @@ async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()  # it only looks
 
 
-@pytest.mark.parametrize("options", [{"max_size": 0}, {"keep": 0}, {"keep": -1}])
-def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=rf"sinks\.archive\.{next(iter(options))}: must be at least 1"):
-        make(tmp_path / "events.jsonl", **options)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_size": "0B"}, r"max_size: expected more than 0"),
+        ({"keep": 0}, r"keep: expected `int` >= 1"),
+        ({"keep": -1}, r"keep: expected `int` >= 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"x\.toml: sinks\.archive\.{message}"):
+        read_options(JsonlSink.Options, {"path": "x", **options}, path="sinks.archive", source="x.toml", base=tmp_path)

@@ -82,9 +82,9 @@ class Daemon:
         assert self._process.stderr is not None
         self._stderr = self._process.stderr
         self._rest = b""
-        self.port = int(self._wait_for_line(r"listening for events on http://.*:(\d+)$")[1])
+        self.port = int(self._wait_for_line(r'listening for events on http://[^"]*:(\d+)("|$)')[1])
         # The operators' listener opens first, so its line is there already.
-        self.ops_port = int(self._wait_for_line(r"listening for operators on http://.*:(\d+)$")[1])
+        self.ops_port = int(self._wait_for_line(r'listening for operators on http://[^"]*:(\d+)("|$)')[1])
         self._wait_for_line("ready: ")
 
     @property
@@ -227,6 +227,7 @@ class Shop:
             "http": 'listen = "127.0.0.1:0"',
             "ops": 'listen = "127.0.0.1:0"',
             "store": 'url = "sqlite:ingestd.db"',
+            "logs": 'format = "text"',
             "sinks.archive": 'type = "jsonl"\npath = "archive.jsonl"',
         }
         for name, lines in self.tables.items():

@@ -1,0 +1,173 @@
+"""All open connections, and the bounds that keep any of them from taking what is the others'."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+from ..config import HttpOptions
+from ..errors import Refused, TimedOut, Unavailable
+from ..metrics import Metrics
+from ..outcomes import Refusal
+from .stream import IngestStream, Phase
+
+__all__ = ["Connections"]
+
+_TICK = 0.25  # seconds
+_LINGER = 2.0  # seconds
+_MOST_LINGERING = 256
+_CHUNK = 65536
+
+
+class Connections:
+    """Keeps the limits of `[http]` on time, number and bytes. `refusal` makes a whole HTTP answer of an error.
+
+    A timer for each request would cost more than all of this; instead all connections are looked through
+    four times a second.
+    """
+
+    def __init__(self, options: HttpOptions, metrics: Metrics, refusal: Callable[[Refused], bytes]) -> None:
+        self.refusal = refusal
+        self.now = asyncio.get_running_loop().time()
+        """The loop's clock at the last look."""
+        self.buffered = 0
+        """Bytes of all requests that are not answered yet."""
+        self.count = metrics.refused
+        self._most = options.max_connections
+        self._most_buffered = int(options.max_buffered)
+        self._limits = {
+            Phase.REQUEST: float(options.idle_timeout),
+            Phase.HEADERS: float(options.header_timeout),
+            Phase.BODY: float(options.body_timeout),
+            Phase.END: float(options.header_timeout),
+        }
+        self._open: set[IngestStream] = set()
+        self._idle: dict[IngestStream, None] = {}
+        """Those that wait for a request, the longest first."""
+        self._lingering: list[tuple[float, socket.socket]] = []
+        self._relief: asyncio.Handle | None = None
+        metrics.connections.set_function(lambda: len(self._open))
+        metrics.buffered.set_function(lambda: self.buffered)
+
+    # What a connection tells of itself
+
+    def opened(self, stream: IngestStream) -> None:
+        self._open.add(stream)
+        self._idle[stream] = None
+
+    def closed(self, stream: IngestStream) -> None:
+        self._open.discard(stream)
+        self._idle.pop(stream, None)
+        self.let_go(stream, stream.received)
+
+    def began(self, stream: IngestStream, phase: Phase) -> None:
+        self._idle.pop(stream, None)
+        stream.phase = phase
+        stream.since = self.now
+
+    def arrived(self, stream: IngestStream, count: int) -> None:
+        if stream.phase is Phase.REQUEST:
+            self.began(stream, Phase.HEADERS)
+        stream.received += count
+        self.buffered += count
+        if self.buffered > self._most_buffered and self._relief is None:
+            self._relief = asyncio.get_running_loop().call_soon(self._relieve)
+
+    def let_go(self, stream: IngestStream, count: int) -> None:
+        stream.received -= count
+        self.buffered -= count
+
+    def answered(self, stream: IngestStream, phase: Phase) -> None:
+        self.let_go(stream, stream.received)
+        stream.phase = phase
+        stream.since = self.now
+        if phase is Phase.REQUEST:
+            self._idle[stream] = None
+
+    # The limits
+
+    def admit(self, sock: socket.socket) -> bool:
+        """Whether there is room for one more; if not, the client has been told."""
+        if len(self._open) < self._most:
+            return True
+        longest = next(iter(self._idle), None)
+        if longest is not None and self.now - longest.since >= _TICK:
+            longest.close()
+            return True
+        self.count(Refusal.TOO_MANY_CONNECTIONS)
+        with contextlib.suppress(OSError):  # it has gone again
+            sock.send(self.refusal(Unavailable("Too many connections are open. Try again.")))
+        self.linger(sock)
+        return False
+
+    def _relieve(self) -> None:
+        """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause."""
+        self._relief = None
+        unfinished = sorted(
+            (stream for stream in self._open if stream.phase in {Phase.HEADERS, Phase.BODY}),
+            key=lambda stream: stream.since,
+        )
+        for stream in unfinished:
+            if self.buffered <= self._most_buffered:
+                return
+            stream.refuse(
+                Unavailable("Too many requests are arriving at the same time. Send it again."),
+                Refusal.TOO_MUCH_BUFFERED,
+            )
+
+    async def watch(self) -> None:
+        """Keep the time limits, for as long as the daemon runs."""
+        while True:
+            self.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(_TICK)
+
+    def look(self, now: float) -> None:
+        """Close what has taken too long by this time."""
+        self.now = now
+        late = [
+            stream
+            for stream in self._open
+            if (limit := self._limits.get(stream.phase)) is not None and now - stream.since > limit
+        ]
+        for stream in late:
+            if stream.phase in {Phase.HEADERS, Phase.BODY}:
+                stream.refuse(TimedOut("The request took too long to arrive."), Refusal.TIMEOUT)
+            else:
+                stream.close()
+        self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
+
+    def linger(self, sock: socket.socket) -> None:
+        """Read on for a moment from a connection that is done with, so that the client can read its answer.
+
+        To close it while more is arriving would make the client's system throw the answer away.
+        """
+        try:
+            rest = sock.dup()
+        except OSError:  # no descriptors are left, and an answer may be lost
+            return
+        rest.setblocking(False)
+        with contextlib.suppress(OSError):  # it has gone already, as the first read will tell
+            rest.shutdown(socket.SHUT_WR)
+        if not _is_over(rest, late=len(self._lingering) >= _MOST_LINGERING):
+            self._lingering.append((self.now + _LINGER, rest))
+
+    def close(self) -> None:
+        """Let go of what lingers."""
+        for _, sock in self._lingering:
+            sock.close()
+        self._lingering = []
+
+
+def _is_over(sock: socket.socket, *, late: bool) -> bool:
+    """Throw away what has come; whether that was all, or it is late: then the socket is closed."""
+    try:
+        over = not all(sock.recv(_CHUNK) for _ in range(16))
+    except BlockingIOError:
+        over = False
+    except OSError:
+        over = True
+    if over or late:
+        sock.close()
+    return over or late

@@ -1,0 +1,240 @@
+"""What is not HTTP, or HTTP that two readers could read in two ways: refused, and nothing after it is believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.daemon import BASE, Daemon, Shop, sign
+from tests.support.rawhttp import Client, assert_refused, chunked, counting, event, head, post, talk
+
+TARGET = f"{BASE}/track".encode()
+GOOD = event()
+
+REQUEST_LINES = {
+    "HTTP/0.9": b"GET /",
+    "HTTP/2 preface": b"PRI * HTTP/2.0",
+    "HTTP/3": b"POST %b HTTP/3.0" % TARGET,
+    "no version": b"POST %b" % TARGET,
+    "no target": b"POST HTTP/1.1",
+    "one word": b"POST",
+    "two spaces": b"POST  %b HTTP/1.1" % TARGET,
+    "space at the end": b"POST %b HTTP/1.1 " % TARGET,
+    "space at the start": b" POST %b HTTP/1.1" % TARGET,
+    "space in the target": b"POST %b ? HTTP/1.1" % TARGET,
+    "tabs": b"POST\t%b\tHTTP/1.1" % TARGET,
+    "NUL in the target": b"POST %b\0 HTTP/1.1" % TARGET,
+    "NUL in the method": b"PO\0ST %b HTTP/1.1" % TARGET,
+    "method no token": b"PO(ST %b HTTP/1.1" % TARGET,
+    "lower-case version": b"POST %b http/1.1" % TARGET,
+    "long version": b"POST %b HTTP/1.10" % TARGET,
+    "another protocol": b"POST %b ICY/1.1" % TARGET,
+    "bare CR": b"POST %b HTTP/1.1\rX: y" % TARGET,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(14, 60)),
+    "SSH": b"SSH-2.0-OpenSSH_9.2",
+    "SMTP": b"EHLO shop.example",
+}
+
+HEADERS = {
+    "no colon": b"X-Header",
+    "space before the colon": b"X-Header : value",
+    "tab before the colon": b"X-Header\t: value",
+    "space in the name": b"X Header: value",
+    "no name": b": value",
+    "folded": b"X-Header: value\r\n folded",
+    "folded with a tab": b"X-Header: value\r\n\tfolded",
+    "NUL in the name": b"X\0Header: value",
+    "NUL in the value": b"X-Header: val\0ue",
+    "control character": b"X-Header: val\x01ue",
+    "bare CR": b"X-Header: val\rue",
+    "name not ASCII": b"X-H\xe9ader: value",
+    "name in brackets": b"(X-Header): value",
+}
+
+LENGTHS = {
+    **{
+        f"length {text!r}": f"Content-Length: {text}"
+        for text in ("+5", "-5", "-0", "0x5", "5 5", "5,6", "5, 6", "5;", "5.0", "1e3", "5_0", "five", "", "\xb2", "5,")
+    },
+    "lengths that differ": "Content-Length: 5\r\nContent-Length: 6",
+    "lengths written differently": "Content-Length: 5\r\nContent-Length: 05",
+    "length and chunked": "Content-Length: 5\r\nTransfer-Encoding: chunked",
+    "chunked and length": "Transfer-Encoding: chunked\r\nContent-Length: 5",
+    **{
+        f"encoding {text!r}": f"Transfer-Encoding: {text}"
+        for text in (
+            "gzip", "gzip, chunked", "chunked, gzip", "chunked, chunked", "identity", "xchunked", "chunked;q=1", ""
+        )
+    },
+    "chunked twice": "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+}  # fmt: skip
+
+CHUNKS = {
+    **{
+        f"size {text!r}": text + b"\r\n" + b"x" * 5 + b"\r\n0\r\n\r\n"
+        for text in (b"g", b"-5", b"+5", b"0x5", b"", b" 5", b"5_0", b"five", b"\xb2", b"0" * 80 + b"5", b"5" * 80)
+    },
+    "size beyond 64 bits": b"f" * 40 + b"\r\nx",
+    "shorter than its size": b"9\r\nxxxxx\r\n0\r\n\r\n",
+    "longer than its size": b"3\r\nxxxxx\r\n0\r\n\r\n",
+    "no end": b"5\r\nxxxxx0\r\n\r\n",
+    "words after the last": b"5\r\nxxxxx\r\n0\r\nno trailer",
+}
+
+
+def assert_only_answer(daemon: Daemon, request: bytes) -> None:
+    """The one answer is that this is not HTTP; what follows it on the connection is not looked at."""
+    with Client(daemon.port) as client:
+        client.send(request)
+        reply, *others = client.end()
+    assert_refused(reply, 400, "invalid_http")
+    assert others == []
+
+
+@pytest.mark.parametrize("line", REQUEST_LINES.values(), ids=REQUEST_LINES)
+def test_a_malformed_request_line_is_refused(shop: Shop, daemon: Daemon, line: bytes) -> None:
+    with counting(daemon):
+        assert_only_answer(daemon, line + b"\r\nHost: shop\r\n\r\n" + post(shop.public.id, GOOD))
+
+
+@pytest.mark.parametrize("line", HEADERS.values(), ids=HEADERS)
+def test_a_malformed_header_is_refused(shop: Shop, daemon: Daemon, line: bytes) -> None:
+    with counting(daemon):
+        assert_only_answer(daemon, post(shop.public.id, GOOD, line) + post(shop.public.id, GOOD))
+
+
+@pytest.mark.parametrize("lines", LENGTHS.values(), ids=LENGTHS)
+def test_a_length_that_is_not_one_plain_number_is_refused(shop: Shop, daemon: Daemon, lines: str) -> None:
+    # A second reader, a proxy say, could take what follows for another request: it must not be answered.
+    with counting(daemon, invalid=1):
+        assert_only_answer(daemon, head(shop.public.id, lines) + b"0\r\n\r\n" + post(shop.public.id, GOOD))
+
+
+@pytest.mark.parametrize("body", CHUNKS.values(), ids=CHUNKS)
+def test_a_malformed_chunk_is_refused(shop: Shop, daemon: Daemon, body: bytes) -> None:
+    with counting(daemon, invalid=1):
+        request = head(shop.public.id, "Transfer-Encoding: chunked") + body
+        assert_only_answer(daemon, request + post(shop.public.id, GOOD))
+
+
+def test_a_length_of_thousands_of_digits_is_too_large(shop: Shop, daemon: Daemon) -> None:
+    with counting(daemon, too_large=1):
+        [reply] = talk(daemon.port, head(shop.public.id, "Content-Length: " + "9" * 10_000))
+    assert_refused(reply, 413, "too_large")
+
+
+# What is allowed, if seldom seen
+
+
+def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
+    key = shop.public.id
+    whole = post(key, GOOD)
+    requests = [
+        whole.replace(b"POST /", b"POST http://shop.example/"),
+        whole.replace(b"POST /", b"POST HTTPS://shop.example:443/"),
+        whole.replace(b"Authorization:", b"aUTHORIZATION:").replace(b"Content-Length", b"content-length"),
+        head(key, f"Content-Length:\t {len(GOOD)} \t").replace(b": ", b":") + GOOD,
+        b"\r\n" + whole,
+        whole.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        head(key, f"Content-Length: {len(GOOD):020}") + GOOD,
+        head(key, "Transfer-Encoding: Chunked") + chunked(GOOD),
+        head(key, "Transfer-Encoding: chunked") + chunked(*(GOOD[at : at + 1] for at in range(len(GOOD)))),
+        post(key, GOOD, "Expect: 100-continue"),
+        post(key, GOOD, "Content-Type: text/plain", "Content-Type: image/png", "Host: another"),
+        post(key, GOOD, "X-Header: caf\xe9 \xff"),
+        post(key, GOOD, "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+    ]
+    with counting(daemon, accepted=len(requests)):
+        for request in requests:
+            assert [reply.status for reply in talk(daemon.port, request)] == [200], request
+
+
+def test_what_a_server_may_refuse_or_understand_is_not_misread(shop: Shop, daemon: Daemon) -> None:
+    key = shop.public.id
+    size = f"{len(GOOD):x}".encode()
+    for request in (
+        post(key, GOOD).replace(b"\r\n", b"\n"),
+        head(key, f"Content-Length: {len(GOOD)}", f"Content-Length: {len(GOOD)}") + GOOD,
+        head(key, f"Content-Length: {len(GOOD)}, {len(GOOD)}") + GOOD,
+        head(key, "Transfer-Encoding: chunked") + size + b";name=value\r\n" + GOOD + b"\r\n0\r\n\r\n",
+        head(key, "Transfer-Encoding: chunked") + size + b"\r\n" + GOOD + b"\r\n0\r\nX-Trailer: value\r\n\r\n",
+    ):
+        first, *others = talk(daemon.port, request + post(key, GOOD))
+        if first.status == 200:
+            assert [reply.status for reply in others] == [200]
+        else:
+            assert_refused(first, 400, "invalid_http")
+            assert others == []
+
+
+def test_methods_and_targets_of_other_kinds_are_no_events(shop: Shop, daemon: Daemon) -> None:
+    whole = post(shop.public.id, GOOD)
+    with counting(daemon):
+        for method in (b"post", b"Post", b"TRACE", b"CONNECT", b"PRI", b"X" * 1000):
+            [reply] = talk(daemon.port, whole.replace(b"POST", method, 1))
+            assert_refused(reply, 405, "method_not_allowed", closes=False)
+        for target in (b"*", b"shop.example:443", b"http://shop.example", b"http://", b"?", b"%00", b"\xff"):
+            [reply] = talk(daemon.port, whole.replace(TARGET, target, 1))
+            assert_refused(reply, 404, "not_found", closes=False)
+
+
+# Headers twice
+
+
+def test_a_credential_twice_is_none(shop: Shop, daemon: Daemon) -> None:
+    good, bad = f"Authorization: Bearer {shop.public.id}", "Authorization: Bearer another"
+    with counting(daemon, unauthorized=3):
+        for second in (good, bad):
+            [reply] = talk(daemon.port, post(shop.public.id, GOOD, second))
+            assert_refused(reply, 401, "invalid_key", closes=False)
+        [reply] = talk(daemon.port, post("another", GOOD, good))
+        assert_refused(reply, 401, "invalid_key", closes=False)
+
+
+def test_a_signature_twice_is_none(shop: Shop, daemon: Daemon) -> None:
+    good, bad = f"x-signature: {sign(shop.server.secret, GOOD)}", "x-signature: " + "0" * 64
+    with counting(daemon, unauthorized=3, accepted=1):
+        for pair in ((good, bad), (bad, good), (good, good)):
+            [reply] = talk(daemon.port, post(shop.server.id, GOOD, *pair, path="/customer-events"))
+            assert_refused(reply, 401, "invalid_signature", closes=False)
+        [reply] = talk(daemon.port, post(shop.server.id, GOOD, good, path="/customer-events"))
+        assert reply.status == 200
+
+
+def test_an_encoding_twice_is_not_supported(shop: Shop, daemon: Daemon) -> None:
+    with counting(daemon, invalid=1):
+        [reply] = talk(daemon.port, post(shop.public.id, GOOD, "Content-Encoding: gzip", "Content-Encoding: gzip"))
+    assert_refused(reply, 415, "unsupported_encoding", closes=False)
+
+
+# Headers too large
+
+
+def test_headers_up_to_the_limit_are_read_and_larger_ones_refused(shop: Shop, daemon: Daemon) -> None:
+    key = shop.public.id
+    empty = len(head(key, "X: ", f"Content-Length: {len(GOOD)}"))
+    [reply] = talk(daemon.port, post(key, GOOD, "X: " + "x" * (16_384 - empty)))
+    assert reply.status == 200
+    own = 4  # lines that `post` writes: Host, Authorization, Content-Length, and one for good measure
+    [reply] = talk(daemon.port, post(key, GOOD, *(f"X-{number}: x" for number in range(100 - own))))
+    assert reply.status == 200
+    large = [
+        post(key, GOOD, "X: " + "x" * 20_000),
+        post(key, GOOD, "X: " + "x" * 1_000_000),
+        post(key, GOOD, *(f"X-{number}: {'x' * 1000}" for number in range(50))),
+        post(key, GOOD, *(["X: x"] * 10_000)),
+        post(key, GOOD).replace(b" HTTP/1.1", b"?" + b"x" * 20_000 + b" HTTP/1.1"),
+        b"x" * 1_000_000,
+        b"X: x\r\n" * 200_000,
+    ]
+    with counting(daemon):
+        for request in large:
+            [reply] = talk(daemon.port, request)
+            assert_refused(reply, 431, "headers_too_large")
+
+
+def test_too_many_headers_are_refused(shop: Shop, daemon: Daemon) -> None:
+    many = [*(f"X-{number}: x" for number in range(101))]
+    with counting(daemon, invalid=2):
+        for lines in (many, ["X: x"] * 101):
+            [reply] = talk(daemon.port, post(shop.public.id, GOOD, *lines) + post(shop.public.id, GOOD))
+            assert_refused(reply, 431, "headers_too_large")

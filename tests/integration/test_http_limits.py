@@ -1,0 +1,299 @@
+"""The limits on connections, at times of the test's choice: who is slow, or too many, is told so and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ingestd import hookimpl
+from ingestd.config import HttpOptions
+from ingestd.events import Event
+from ingestd.http.app import BASE_PATH
+from ingestd.options import Duration, Size
+from tests.support.door import PAGE_VIEW, Door, door
+
+BODY = json.dumps(PAGE_VIEW).encode()
+HEAD = b"POST %b/track HTTP/1.1\r\nHost: shop\r\n" % BASE_PATH.encode()
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+OPTIONS = HttpOptions(
+    header_timeout=Duration(10),
+    body_timeout=Duration(30),
+    idle_timeout=Duration(75),
+    max_connections=3,
+    max_buffered=Size(100_000),
+    max_body=Size(60_000),
+    max_headers=20,
+)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+class Client:
+    """A client that sends what a test wants, when it wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> Answer:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:-2])}
+        body = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(int(lines[0].split()[1]), headers, json.loads(body))
+
+    async def is_closed(self) -> bool:
+        """Whether the server closes the connection, without another byte."""
+        return await self.reader.read() == b""
+
+
+@asynccontextmanager
+async def client(public: Door) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+async def buffered(public: Door, least: int) -> None:
+    """Returns when so many bytes have been read."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while public.connections.buffered < least:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+def assert_refused(answer: Answer, status: int, code: str) -> None:
+    assert (answer.status, answer.body["status"], answer.body["code"]) == (status, status, code)
+    assert answer.body["success"] is False
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["connection"] == "close"
+    assert answer.headers["x-request-id"]
+
+
+def refusals(public: Door) -> dict[str, float]:
+    """The counts of refusals that are not 0, by reason."""
+    return {
+        sample.labels["reason"]: sample.value
+        for metric in public.metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "ingestd_http_refused_total" and sample.value
+    }
+
+
+async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
+        public.at(0)
+        await slow.send(HEAD)
+        await buffered(public, len(HEAD))
+        public.at(9)
+        await slow.send(b"X: ")  # a byte now and then gains no time
+        await buffered(public, len(HEAD) + 3)
+        public.at(11)
+        assert_refused(await slow.answer(), 408, "timeout")
+        assert await slow.is_closed()
+        assert refusals(public) == {"timeout": 1}
+        assert public.connections.buffered == 0
+
+
+async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
+        public.at(0)
+        start = HEAD + b"Content-Length: 100\r\n\r\n{"
+        await slow.send(start)
+        await buffered(public, len(start))
+        public.at(29)
+        await slow.send(b" ")
+        await buffered(public, len(start) + 1)
+        public.at(31)
+        assert_refused(await slow.answer(), 408, "timeout")
+        assert await slow.is_closed()
+        assert public.counted("invalid", key="") == 1
+        assert await public.records() == []
+
+
+async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as steady:
+        for now in range(0, 200, 9):
+            public.at(now)
+            await steady.send(WHOLE)
+            assert (await steady.answer()).status == 200
+
+
+async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_word(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as fresh, client(public) as kept:
+        public.at(0)
+        await kept.send(WHOLE)
+        await kept.answer()
+        public.at(74)
+        await kept.send(WHOLE)
+        assert (await kept.answer()).status == 200
+        public.at(76)
+        assert await fresh.is_closed()
+        await kept.send(WHOLE)
+        assert (await kept.answer()).status == 200
+        public.at(152)
+        assert await kept.is_closed()
+        assert refusals(public) == {}
+
+
+class Slow:
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.go = asyncio.Event()
+
+    @hookimpl
+    async def enrich(self, event: Event) -> None:
+        self.arrived.set()
+        await self.go.wait()
+
+
+async def test_no_time_is_set_for_our_own_work(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as waiting:
+        public.at(0)
+        await waiting.send(WHOLE)
+        await slow.arrived.wait()
+        public.at(9000)
+        slow.go.set()
+        assert (await waiting.answer()).status == 200
+
+
+async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, options=OPTIONS) as public,
+        client(public) as first,
+        client(public) as second,
+        client(public) as third,
+    ):
+        for now, each in enumerate((second, third, first)):
+            public.at(now)
+            await each.send(WHOLE)
+            await each.answer()
+        public.at(10)
+        async with client(public) as new:
+            await new.send(WHOLE)
+            assert (await new.answer()).status == 200
+            assert await second.is_closed()
+            for each in (first, third):
+                await each.send(WHOLE)
+                assert (await each.answer()).status == 200
+        assert refusals(public) == {}
+
+
+async def test_where_no_connection_is_idle_a_new_one_is_told_to_come_again(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, options=OPTIONS) as public,
+        client(public) as first,
+        client(public) as second,
+        client(public) as third,
+    ):
+        for each in (first, second, third):
+            await each.send(HEAD)
+        await buffered(public, 3 * len(HEAD))
+        async with client(public) as new:
+            await new.send(WHOLE)
+            answer = await new.answer()
+            assert_refused(answer, 503, "unavailable")
+            assert answer.headers["retry-after"] == "1"
+            assert await new.is_closed()
+        assert refusals(public) == {"too_many_connections": 1}
+        await first.send(WHOLE.removeprefix(HEAD))
+        assert (await first.answer()).status == 200
+
+
+async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_come_again(tmp_path: Path) -> None:
+    start = HEAD + b"Content-Length: 55000\r\n\r\n"
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as old, client(public) as new:
+        public.at(0)
+        await old.send(start + b" " * 50_000)
+        await buffered(public, len(start) + 50_000)
+        public.at(1)
+        await new.send(start + b" " * (55_000 - len(BODY)))
+        answer = await old.answer()
+        assert_refused(answer, 503, "unavailable")
+        assert answer.headers["retry-after"] == "1"
+        assert refusals(public) == {"too_much_buffered": 1}
+        assert public.counted("unavailable", key="") == 1
+        await new.send(BODY)
+        assert (await new.answer()).status == 200
+        assert public.connections.buffered == 0
+
+
+async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as large:
+        await large.send(HEAD + b"Content-Length: 800000\r\n\r\n" + b" " * 799_999)
+        await asyncio.sleep(0)
+        assert public.connections.buffered <= OPTIONS.max_body + 65_536
+        await large.send(b" ")
+        assert (await large.answer()).status == 413
+        assert refusals(public) == {}
+        await large.send(WHOLE)
+        assert (await large.answer()).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [b"".join(b"X-%d: 1\r\n" % number for number in range(20)), b"X: 1\r\n" * 20, b"X: " + b"x" * 20_000]
+)
+async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, headers: bytes) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as wordy:
+        await wordy.send(HEAD + headers + b"\r\n" + BODY)
+        assert_refused(await wordy.answer(), 431, "headers_too_large")
+        assert await wordy.is_closed()
+        assert refusals(public) == {"headers_too_large": 1}
+
+
+@pytest.mark.parametrize("start", [b"nonsense\r\n\r\n", HEAD + b"no colon\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"])
+async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, start: bytes) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
+        await strange.send(start)
+        assert_refused(await strange.answer(), 400, "invalid_http")
+        assert await strange.is_closed()
+        assert refusals(public) == {"malformed": 1}
+
+
+@pytest.mark.parametrize("chunk", [b"x\r\n", b"5\r\n12345678", b"1" * 100])
+async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(tmp_path: Path, chunk: bytes) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
+        await strange.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk)
+        assert_refused(await strange.answer(), 400, "invalid_http")
+        assert await strange.is_closed()
+        assert refusals(public) == {"malformed": 1}
+        assert public.counted("invalid", key="") == 1
+        assert public.connections.buffered == 0
+
+
+async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as half_closed:
+        await half_closed.send(WHOLE + WHOLE)
+        half_closed.writer.write_eof()
+        await slow.arrived.wait()
+        slow.go.set()
+        assert [(await half_closed.answer()).status for _ in range(2)] == [200, 200]
+        assert await half_closed.is_closed()
+        assert len(await public.records()) == 2
+
+
+async def test_the_answer_tells_the_id_of_the_record(tmp_path: Path) -> None:
+    async with door(tmp_path, options=OPTIONS) as public, client(public) as caller:
+        await caller.send(WHOLE)
+        answer = await caller.answer()
+        assert [record["id"] for record in await public.records()] == [answer.headers["x-request-id"]]
+        assert "X-Request-Id" in answer.headers["access-control-expose-headers"].split(", ")

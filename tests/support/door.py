@@ -1,0 +1,92 @@
+"""The HTTP side on a real socket and a real store, in the test's own process, with plugins of the test's choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pluggy
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado.testing import bind_unused_port
+
+from ingestd import hookimpl, hookspecs
+from ingestd.config import HttpOptions, LogsOptions
+from ingestd.events import Principal, Record, Request
+from ingestd.hooks import Hooks
+from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.connections import Connections
+from ingestd.http.listener import IngestServer
+from ingestd.http.peers import STORED_FORMS
+from ingestd.journal import Journal
+from ingestd.metrics import Metrics
+from ingestd.pipeline import Pipeline
+from ingestd.plugins.session import SessionPlugin
+from ingestd.validation import Validator
+from tests.support.backends import sqlite_daemon
+
+__all__ = ["PAGE_VIEW", "Door", "door"]
+
+PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
+
+
+class Everyone:
+    """Lets everyone in, as the tenant they name."""
+
+    @hookimpl
+    def authenticate(self, request: Request) -> Principal | None:
+        return Principal(request.bearer() or "shop", "key")
+
+
+class Door(NamedTuple):
+    ingest: Ingest
+    connections: Connections
+    started: float
+    journal: Journal
+    metrics: Metrics
+    port: int
+
+    def at(self, seconds: float) -> None:
+        """Keep the limits of time as they are so many seconds after the start."""
+        self.connections.look(self.started + seconds)
+
+    async def post(self, body: Any = PAGE_VIEW, path: str = "/track", **headers: str) -> HTTPResponse:
+        return await AsyncHTTPClient().fetch(
+            f"http://127.0.0.1:{self.port}{BASE_PATH}{path}",
+            method="POST", body=json.dumps(body), headers=headers, raise_error=False,
+        )  # fmt: skip
+
+    async def records(self) -> list[dict[str, Any]]:
+        records: Sequence[Record] = await self.journal.read(0, 1000)
+        return [record.decode() for record in records]
+
+    def counted(self, outcome: str, key: str = "Page View") -> float | None:
+        return self.metrics.registry.get_sample_value(
+            "ingestd_events_total", {"endpoint": "track", "key": key, "outcome": outcome}
+        )
+
+
+@asynccontextmanager
+async def door(folder: Path, *plugins: object, options: HttpOptions | None = None) -> AsyncIterator[Door]:
+    options = options or HttpOptions()
+    manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
+    manager.add_hookspecs(hookspecs)
+    for plugin in [SessionPlugin(SessionPlugin.Options()), Everyone(), *plugins]:
+        manager.register(plugin, type(plugin).__name__)
+    async with sqlite_daemon(folder) as daemon:
+        metrics = Metrics()
+        pipeline = Pipeline(
+            Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
+            max_waiting=options.max_waiting, stored_address=STORED_FORMS[options.store_address],
+        )  # fmt: skip
+        ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)
+        server = IngestServer(ingest, options, metrics)
+        sock, port = bind_unused_port()
+        server.add_socket(sock)
+        try:
+            yield Door(ingest, server.connections, server.connections.now, daemon.journal, metrics, port)
+        finally:
+            server.stop()
+            await server.close_all_connections()
