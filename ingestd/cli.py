@@ -17,7 +17,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from . import __version__, check, commands
+from . import __version__, commands
+from .checking import command as check
 from .config import Config, find_config, load_config, parse_config
 from .errors import CommandError, ConfigError, IngestdError, Unavailable
 from .hooks import register_all

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from . import check, config_commands, forget, times
+from . import config_commands, times
+from .checking import command as check
 from .config import Config
+from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
 from .logs import configure_logs

@@ -86,8 +86,7 @@ class Pipeline:
             answer = success(request.endpoint, session)
         except Refused as refused:
             outcome, answer = refused.outcome, problem(refused)
-        except Exception:
-            # One event's failure is not the daemon's; the log has what the caller must not see.
+        except Exception:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged here
             self._tell_failure(request)
             failed = Failed("The event could not be processed. It was not stored.")
             outcome, answer = failed.outcome, problem(failed)

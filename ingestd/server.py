@@ -31,8 +31,8 @@ from .http.ops import make_ops_app
 from .http.peers import STORED_FORMS
 from .journal import Journal
 from .loader import Plugins
-from .loop_delay import watch_loop_delay
 from .metrics import Metrics
+from .metrics.loop_delay import watch_loop_delay
 from .options import Address
 from .pipeline import Pipeline
 from .retention import Retention

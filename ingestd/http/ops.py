@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 from tornado.web import Application, RequestHandler
 
-from ..exposition import CONTENT_TYPE, Exposition
+from ..metrics.exposition import CONTENT_TYPE, Exposition
 
 __all__ = ["make_ops_app"]
 

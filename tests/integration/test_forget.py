@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from ingestd import hookimpl, hookspecs
 from ingestd.errors import CommandError, Unavailable
 from ingestd.events import Endpoint, Event, Record
-from ingestd.forget import Forgetting
+from ingestd.forgetting.command import Forgetting
+from ingestd.forgetting.traces import Traces
 from ingestd.hooks import HookFailure, Hooks
 from ingestd.hookspecs import HOOK_NAMESPACE
 from ingestd.ids import time_uuid
@@ -28,7 +29,6 @@ from ingestd.plugins.keys import KeysPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.store import Field, State, Store, state_key
 from ingestd.times import now
-from ingestd.traces import Traces
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 

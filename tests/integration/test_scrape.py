@@ -17,10 +17,10 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from ingestd.events import Endpoint
-from ingestd.exposition import Exposition
 from ingestd.http.ops import make_ops_app
-from ingestd.loop_delay import watch_loop_delay
 from ingestd.metrics import Metrics
+from ingestd.metrics.exposition import Exposition
+from ingestd.metrics.loop_delay import watch_loop_delay
 from ingestd.outcomes import Outcome, Refusal
 from ingestd.validation import Validator
 from tests.support.daemon import PATIENCE

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.config import SECTIONS, Config, find_config, load_config
+from ingestd.config.overrides import apply_overrides
 from ingestd.config_commands import to_toml
 from ingestd.delivery import SinkOptions
 from ingestd.errors import ConfigError
 from ingestd.options import Duration, Options, Size, read_options
-from ingestd.overrides import apply_overrides
 from ingestd.sink import Sink
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ingestd.config import LogsOptions
 from ingestd.events import Endpoint, Request
 from ingestd.http.access import AccessLog
-from ingestd.log_formats import JsonFormatter, TextFormatter
 from ingestd.logs import current_request
+from ingestd.logs.formats import JsonFormatter, TextFormatter
 from tests.support.daemon import sign
 
 KEY = "pk_J5W8S6n0nB-hPzTqkXc3_eR1vYdM7uGaLf2oQwZt9Ks"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingestd.checking.report import Report
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.findings import Finding, Status, fault, show_age, show_size
 from ingestd.options import Options, Secret, Url
-from ingestd.report import Report
 
 STATUSES: tuple[Status, ...] = ("ok", "warning", "unavailable", "broken")
 

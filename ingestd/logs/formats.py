@@ -10,9 +10,9 @@ import logging
 from contextvars import ContextVar
 from typing import Any
 
-from .events import Request
+from ..events import Request
+from ..times import format_time
 from .redaction import redact
-from .times import format_time
 
 __all__ = ["JsonFormatter", "TextFormatter", "current_request"]
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from .errors import ConfigError
-from .option_types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size
+from ..errors import ConfigError
 from .secret import Secret, Url
+from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size
 
 __all__ = [
     "Address",

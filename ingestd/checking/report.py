@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from .errors import ConfigError, IngestdError, Unavailable
-from .findings import Finding
-from .options import Options, Secret, Url
+from ..errors import ConfigError, IngestdError, Unavailable
+from ..findings import Finding
+from ..options import Options, Secret, Url
 
 __all__ = ["Report"]
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from .errors import ConfigError
-from .options import (
+from ..errors import ConfigError
+from ..options import (
     Address,
     Duration,
     Network,

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from .errors import CommandError
-from .events import Record
-from .person import Visitors
-from .store import key_digest
+from ..errors import CommandError
+from ..events import Record
+from ..person import Visitors
+from ..store import key_digest
 
 __all__ = ["ERASURE", "Traces", "blanked"]
 

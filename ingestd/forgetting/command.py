@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from .config import Config
-from .errors import CommandError, Conflict
-from .events import Record
-from .hooks import Hooks
-from .ids import time_uuid
-from .journal import Journal
-from .loader import Plugins
-from .person import Person
+from ..config import Config
+from ..errors import CommandError, Conflict
+from ..events import Record
+from ..hooks import Hooks
+from ..ids import time_uuid
+from ..journal import Journal
+from ..loader import Plugins
+from ..person import Person
+from ..server import open_backends
+from ..store import Store
+from ..times import format_time, now
 from .readonly import ReadOnlyState
-from .server import open_backends
-from .store import Store
-from .times import format_time, now
 from .traces import ERASURE, Traces, blanked
 
 __all__ = ["Forgetting", "add_arguments", "forget"]

@@ -9,8 +9,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .config import LogsOptions
-from .log_formats import JsonFormatter, TextFormatter, current_request
+from ..config import LogsOptions
+from .formats import JsonFormatter, TextFormatter, current_request
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs

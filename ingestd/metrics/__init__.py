@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from . import __version__
-from .events import Endpoint
-from .outcomes import Outcome, Refusal
+from .. import __version__
+from ..events import Endpoint
+from ..outcomes import Outcome, Refusal
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .config import SECTIONS, parse_config, read_tables
-from .delivery import make_sink_consumer
-from .errors import ConfigError
-from .loader import load_plugins
+from ..config import SECTIONS, parse_config, read_tables
+from ..delivery import make_sink_consumer
+from ..errors import ConfigError
+from ..loader import load_plugins
 
 __all__ = ["every_fault"]
 

@@ -17,19 +17,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from . import __version__, file_limits
-from .binding import answers_events, bind, readiness
-from .check_store import look_at_store
-from .config import Config, find_config
+from .. import __version__, file_limits
+from ..binding import answers_events, bind, readiness
+from ..config import Config, find_config
+from ..delivery import SinkConsumer, make_sink_consumer
+from ..errors import ConfigError
+from ..findings import Finding, fault
+from ..http.app import BASE_PATH
+from ..loader import Plugins
+from ..options import Address
+from ..validation import Validator
 from .config_faults import every_fault
-from .delivery import SinkConsumer, make_sink_consumer
-from .errors import ConfigError
-from .findings import Finding, fault
-from .http.app import BASE_PATH
-from .loader import Plugins
-from .options import Address
 from .report import Report
-from .validation import Validator
+from .store import look_at_store
 
 __all__ = ["check", "refuse"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from . import times
-from .config import Config, JournalOptions
-from .consumer import Consumer
-from .errors import IngestdError
-from .findings import Finding, fault, show_age, show_size
-from .journal import Cursor, Extent, Journal
-from .loader import Plugins
+from .. import times
+from ..config import Config, JournalOptions
+from ..consumer import Consumer
+from ..errors import IngestdError
+from ..findings import Finding, fault, show_age, show_size
+from ..journal import Cursor, Extent, Journal
+from ..loader import Plugins
+from ..server import open_backends
 from .report import Report
-from .server import open_backends
 
 __all__ = ["look_at_store"]
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from .events import Request
+from ..events import Request
 
 __all__ = ["redact"]
 

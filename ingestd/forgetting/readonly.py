@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .store import Field, State
+from ..store import Field, State
 
 __all__ = ["ReadOnlyState"]
 

@@ -1,0 +1,1 @@
+"""`ingestd check`: what would keep the daemon from starting or working, all of it on one page."""

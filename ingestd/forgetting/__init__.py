@@ -1,0 +1,1 @@
+"""`ingestd forget`: a person taken out of the state and the journal."""
