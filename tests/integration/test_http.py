@@ -14,7 +14,7 @@ from ingestd.config import HttpOptions
 from ingestd.errors import Limited
 from ingestd.events import Event
 from ingestd.http.app import BASE_PATH
-from tests.support.door import PAGE_VIEW, door
+from tests.support.door import PAGE_VIEW, Slow, door
 
 
 class Broken:
@@ -62,19 +62,6 @@ async def test_a_plugin_may_answer_the_caller(tmp_path: Path) -> None:
         assert (answer.code, answer.headers["Retry-After"]) == (429, "7")
         assert "Retry-After" in answer.headers["Access-Control-Expose-Headers"].split(", ")
         assert public.counted("limited") == 1
-
-
-class Slow:
-    """Holds events until told to let them go."""
-
-    def __init__(self) -> None:
-        self.arrived = asyncio.Event()
-        self.go = asyncio.Event()
-
-    @hookimpl
-    async def enrich(self, event: Event) -> None:
-        self.arrived.set()
-        await self.go.wait()
 
 
 async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ingestd import hookimpl
 from ingestd.config import HttpOptions
-from ingestd.events import Event
 from ingestd.http.app import BASE_PATH
 from ingestd.options import Duration, Size
-from tests.support.door import PAGE_VIEW, Door, door
+from tests.support.door import PAGE_VIEW, Door, Slow, door
 
 BODY = json.dumps(PAGE_VIEW).encode()
 HEAD = b"POST %b/track HTTP/1.1\r\nHost: shop\r\n" % BASE_PATH.encode()
@@ -151,17 +149,6 @@ async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_wor
         public.at(152)
         assert await kept.is_closed()
         assert refusals(public) == {}
-
-
-class Slow:
-    def __init__(self) -> None:
-        self.arrived = asyncio.Event()
-        self.go = asyncio.Event()
-
-    @hookimpl
-    async def enrich(self, event: Event) -> None:
-        self.arrived.set()
-        await self.go.wait()
 
 
 async def test_no_time_is_set_for_our_own_work(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from tornado.testing import bind_unused_port
 
 from ingestd import hookimpl, hookspecs
 from ingestd.config import HttpOptions, LogsOptions
-from ingestd.events import Principal, Record, Request
+from ingestd.events import Event, Principal, Record, Request
 from ingestd.hooks import Hooks
 from ingestd.http.app import BASE_PATH, Ingest
 from ingestd.http.connections import Connections
@@ -27,7 +28,7 @@ from ingestd.plugins.session import SessionPlugin
 from ingestd.validation import Validator
 from tests.support.backends import sqlite_daemon
 
-__all__ = ["PAGE_VIEW", "Door", "door"]
+__all__ = ["PAGE_VIEW", "Door", "Slow", "door"]
 
 PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
@@ -90,3 +91,16 @@ async def door(folder: Path, *plugins: object, options: HttpOptions | None = Non
         finally:
             server.stop()
             await server.close_all_connections()
+
+
+class Slow:
+    """Holds events until told to let them go."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.go = asyncio.Event()
+
+    @hookimpl
+    async def enrich(self, event: Event) -> None:
+        self.arrived.set()
+        await self.go.wait()
