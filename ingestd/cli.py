@@ -105,16 +105,20 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
 
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await arguments.run(arguments, _CommandDaemon(backends))
+        await arguments.run(arguments, _CommandDaemon(backends, plugins))
 
 
 class _CommandDaemon:
     """What a plugin's command gets in the daemon's place."""
 
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: Backends, plugins: Plugins) -> None:
+        self._plugins = plugins
         self.store = backends.store
         self.journal = backends.journal
         self.registry = CollectorRegistry()
+
+    def plugin(self, name: str) -> object | None:
+        return self._plugins.manager.get_plugin(name)
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         work.close()

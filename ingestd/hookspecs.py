@@ -49,6 +49,9 @@ class Daemon(Protocol):
     A collector of its own is asked on another thread than the event loop's, and must only read.
     """
 
+    def plugin(self, name: str) -> object | None:
+        """The loaded plugin of that name, for what it offers others."""
+
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Run a task beside the daemon. It is cancelled at shutdown; if it dies, the daemon stops."""
 

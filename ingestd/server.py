@@ -125,6 +125,9 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
 
+    def plugin(self, name: str) -> object | None:
+        return self._plugins.manager.get_plugin(name)
+
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         task = asyncio.ensure_future(work)
         task.set_name(name)

@@ -7,7 +7,8 @@ they must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
+@lru_cache(maxsize=4096)  # an event and what follows from it ask for the same few
 def key_digest(tenant: str, part: str) -> str:
     """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -72,7 +74,7 @@ class State(ABC):
 
     @abstractmethod
     async def delete(self, key: str) -> None:
-        """Remove the value or all fields; nothing happens where there are none."""
+        """Remove the value, all fields or the set; nothing happens where there is none."""
 
     @abstractmethod
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
@@ -84,6 +86,37 @@ class State(ABC):
     @abstractmethod
     async def fields(self, key: str) -> dict[str, Field]:
         """All fields, empty where there are none."""
+
+    @abstractmethod
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        """Add a member to a set, with its time (milliseconds); one that is there gets the new time.
+
+        Members are ordered by time, and by their text where times are equal. Those before `since` go; of
+        more than `keep` the newest stay, with `first` the very first one too. A member lives `ttl` from its
+        last push, and at most as long as the others. A key that holds a set holds nothing else.
+        """
+
+    @abstractmethod
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        """Take members out of a set, those that are there."""
+
+    @abstractmethod
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        """The members of a set with their times, in order, from `since` to `until` (inclusive; None: no bound)."""
+
+    @abstractmethod
+    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        """Get ready what will be read next, all at once: entries, and sets. It changes only how long that takes."""
 
 
 class Store(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..store import Field, State
 
@@ -37,3 +37,25 @@ class ReadOnlyState(State):
 
     async def fields(self, key: str) -> dict[str, Field]:
         return await self._state.fields(key)
+
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        pass
+
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        pass
+
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        return await self._state.window(key, since, until)
+
+    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        await self._state.load(keys, sets)

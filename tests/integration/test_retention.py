@@ -298,7 +298,8 @@ async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_pa
     with sqlite3.connect(tmp_path / "ingestd.db") as before:
         for trigger in "insert", "delete", "update":
             before.execute(f"DROP TRIGGER journal_{trigger}")
-        before.execute("DROP TABLE totals")
+        for later in "totals", "member":
+            before.execute(f"DROP TABLE {later}")
         before.execute("PRAGMA user_version = 1")
     before.close()
     async with sqlite_backend(tmp_path) as backend:

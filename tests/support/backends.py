@@ -21,10 +21,14 @@ class PluginDaemon:
     """What plugins get of a daemon (`ingestd.hookspecs.Daemon`)."""
 
     def __init__(self, backend: Backend) -> None:
+        self.plugins: dict[str, object] = {}
         self.store = backend.store
         self.journal = backend.journal
         self.registry = CollectorRegistry()
         self.tasks: list[asyncio.Task[None]] = []
+
+    def plugin(self, name: str) -> object | None:
+        return self.plugins.get(name)
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         self.tasks.append(asyncio.create_task(work, name=name))

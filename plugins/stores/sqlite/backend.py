@@ -163,6 +163,7 @@ class SqliteBackend(Backend):
             state = self.begin(times.now())
             assert isinstance(state, GuestState)
             return await submit(self, state, (), replacements) if replacements else 0
+        self.commits.tail.forget()
         counts: list[int] = []
         await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))
         self.cleaner.due = True

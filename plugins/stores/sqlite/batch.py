@@ -23,7 +23,7 @@ from ingestd.journal import Cursor
 from ingestd.store import Field
 
 from .connection import is_row_fault, transaction
-from .entries import Entry, Row
+from .entries import Entry, Row, is_set, key_of, set_key
 
 __all__ = ["DEPENDS", "Unit", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
 
@@ -37,6 +37,8 @@ _UPSERT_STATE = "INSERT INTO state (key, value, fields, expires) VALUES "
 _UPSERT_TAIL = (
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
 )
+_UPSERT_MEMBERS = "INSERT INTO member (key, member, at, expires) VALUES "
+_MEMBERS_TAIL = " ON CONFLICT (key, member) DO UPDATE SET at = excluded.at, expires = excluded.expires"
 _MOVE_CURSOR = (
     "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 )
@@ -104,13 +106,17 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     kept: list[Any] = []
     gone: list[str] = []
     cursors: dict[str, int] = {}
+    members: list[Any] = []
+    without: list[str] = []
     for unit in units:
         for record in unit.records:
             last += 1
             records += (last, record.at, record.type, record.body)
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
         for key, value, fields, expires in unit.rows:
-            if value is None and not fields:
+            if is_set(key):
+                _collect(key, fields, members, without)
+            elif value is None and not fields:
                 gone.append(key)
             else:
                 kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
@@ -121,11 +127,29 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     for start in range(0, len(gone), _MANY):
         keys = gone[start : start + _MANY]
         connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
+    _insert(connection, _UPSERT_MEMBERS, members, _MEMBERS_TAIL)
+    for start in range(0, len(without), 2 * _MANY):
+        pairs = without[start : start + 2 * _MANY]
+        connection.execute(_without(len(pairs) // 2), pairs)
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
     for unit in units:
         if unit.also is not None:
             unit.also(connection, unit.position)
+
+
+def _collect(key: str, changes: Any, members: list[Any], without: list[str]) -> None:
+    key = key_of(key)
+    for member, change in changes.items():
+        if change is None:
+            without += (key, member)
+        else:
+            members += (key, member, *change)
+
+
+@lru_cache(maxsize=_MANY)
+def _without(pairs: int) -> str:
+    return f"DELETE FROM member WHERE (key, member) IN (VALUES {', '.join(['(?, ?)'] * pairs)})"  # noqa: S608 - only marks
 
 
 def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "") -> None:
@@ -150,13 +174,15 @@ def _marks(count: int) -> str:
 
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
 _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_decode_members = msgspec.json.Decoder(list[tuple[str, str, int, int | None]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
 def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
-    """The rows of those keys that have one."""
-    wanted = [key for key in keys if _storable(key)]
-    rows: list[Row] = []
+    """The rows of those keys that have one; of sets, their members."""
+    storable = [key for key in keys if _storable(key)]
+    rows = _read_sets(connection, [key_of(key) for key in storable if is_set(key)])
+    wanted = [key for key in storable if not is_set(key)]
     for start in range(0, len(wanted), _MANY):
         some = wanted[start : start + _MANY]
         some += some[-1:] * (-len(some) % _STEP)
@@ -170,6 +196,26 @@ def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
             for key, value, fields, expires in _decode_rows(text)
         ]
     return rows
+
+
+def _read_sets(connection: sqlite3.Connection, wanted: Sequence[str]) -> list[Row]:
+    found: dict[str, tuple[dict[str, Any], list[int | None]]] = {}
+    for start in range(0, len(wanted), _MANY):
+        some = [*wanted[start : start + _MANY]]
+        some += some[-1:] * (-len(some) % _STEP)
+        (text,) = connection.execute(
+            "SELECT json_group_array(json_array(key, member, at, expires)) FROM"  # noqa: S608 - only marks
+            f" (SELECT * FROM member WHERE key IN ({_marks(len(some))}) ORDER BY key, at, member)",
+            some,
+        ).fetchone()
+        for key, member, at, expires in _decode_members(text):
+            members, lives = found.setdefault(key, ({}, []))
+            members[member] = at
+            lives.append(expires)
+    return [
+        (set_key(key), None, members, None if None in lives else max(life for life in lives if life is not None))
+        for key, (members, lives) in found.items()
+    ]
 
 
 def read_values(connection: sqlite3.Connection, kind: str, after: str, limit: int) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from .connection import Connection
 from .entries import Entries, Entry
 from .metrics import CommitStatistics
 from .state import SqliteState
+from .tail import Tail
 
 __all__ = ["Commits"]
 
@@ -32,6 +33,7 @@ class Commits:
     def __init__(self, connection: Connection, entries: Entries, last: int, statistics: CommitStatistics) -> None:
         self.last = last
         """The newest durable position."""
+        self.tail = Tail()
         self.problem: str | None = None
         """Why the last commit failed, None if it did not."""
         self.committed = asyncio.Event()
@@ -143,6 +145,7 @@ class Commits:
                 continue
             if unit.records:
                 self.last = unit.position
+                self.tail.add(unit.records, unit.position)
             if not unit.done.done():
                 unit.done.set_result(unit.position)
         if self.last > before:
@@ -173,7 +176,7 @@ def _take_off(unit: Unit, flown: dict[str, Entry]) -> None:
     """Take what the unit has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
     for key, entry in unit.entries.items():
         if entry.dirty:
-            unit.rows.append((key, entry.value, entry.fields, entry.expires))
+            unit.rows.append(entry.row(key))
             entry.dirty = False
             entry.flying = True
             flown[key] = entry

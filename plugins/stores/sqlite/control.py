@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,8 @@ from ingestd.events import Record
 from ingestd.store import Field
 
 from .commits import Commits
-from .guest import CONFLICT, DONE, Request
+from .entries import set_key
+from .guest import CONFLICT, DONE, Operation, Request
 from .removal import Replacement, replace_bodies
 from .state import SqliteState
 
@@ -53,6 +54,8 @@ async def _apply(backend: SqliteBackend, commits: Commits, number: int, text: by
         records = [Record(*record) for record in request.records] if agreed else []
         replacements = request.replacements if agreed else []
         answer = DONE if agreed else CONFLICT
+        if replacements:
+            commits.tail.forget()
         await commits.commit(state, records, also=partial(_do, number, answer, replacements))
         backend.cleaner.due |= bool(replacements)
     except (msgspec.DecodeError, TypeError, Failed) as error:
@@ -64,36 +67,44 @@ async def _apply(backend: SqliteBackend, commits: Commits, number: int, text: by
 async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, SqliteState]:
     """Do the operations; where one has another result than the command saw, undo all and return False."""
     state = SqliteState(backend.entries, request.now)
-    keys = frozenset(arguments[0] for _, arguments, _ in request.operations)
+    keys = frozenset(key for name, arguments, _ in request.operations for key in _entries_of(name, arguments[0]))
     backend.entries.pinned = keys
     try:
         while not all(backend.entries.known(key) for key in keys):
             for key in keys:
-                await state.get(key)
+                await state.look(key)
         # All entries are in memory now, so nothing below pauses and nobody sees a unit half done.
         for key in keys:
-            await state.get(key)
-        before = {key: (e.value, e.fields, e.expires, e.dirty) for key, e in state.touched.items()}
+            await state.look(key)
+        before = {key: entry.saved() for key, entry in state.touched.items()}
         agreed = False
         try:
             agreed = await _same_results(state, request)
         finally:
             if not agreed:
                 for key, was in before.items():
-                    entry = state.touched[key]
-                    entry.value, entry.fields, entry.expires, entry.dirty = was
+                    state.touched[key].restore(was)
                 state.written.clear()
         return agreed, state
     finally:
         backend.entries.pinned = frozenset()
 
 
+def _entries_of(name: Operation, key: str) -> tuple[str, ...]:
+    if name in {"push", "pull", "window"}:
+        return (set_key(key),)
+    return (key, set_key(key)) if name == "delete" else (key,)
+
+
 async def _same_results(state: SqliteState, request: Request) -> bool:
     for name, arguments, expected in request.operations:
-        given = arguments
+        result: Any = None
         if name == "merge":
-            given = [arguments[0], msgspec.convert(arguments[1], dict[str, Field])]
-        result = await getattr(state, name)(*given)
+            await state.merge(arguments[0], msgspec.convert(arguments[1], dict[str, Field]))
+        elif name == "push":
+            await state.push(*arguments[:3], **arguments[3])
+        else:
+            result = await getattr(state, name)(*arguments)
         if msgspec.json.decode(msgspec.json.encode(result)) != expected:
             return False
     return True

@@ -10,10 +10,30 @@ from typing import Any
 
 from ingestd.store import Field
 
-__all__ = ["Entries", "Entry", "Row"]
+__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_set", "key_of", "set_key"]
 
-Row = tuple[str, str | None, dict[str, Field] | None, int | None]
-"""key, value, fields, expires: a row of the table `state`."""
+Change = tuple[int, int | None] | None
+"""A member's time and the end of its life; None: it is to go."""
+
+Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
+"""key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields."""
+
+_SET = "#"
+
+
+def set_key(key: str) -> str:
+    """Under which a set is known here: it may be looked for where there is a value, and the other way round."""
+    return _SET + key
+
+
+def is_set(key: str) -> bool:
+    return key.startswith(_SET)
+
+
+def key_of(set_key: str) -> str:
+    """The key of a set in the contract's terms."""
+    return set_key[len(_SET) :]
+
 
 Load = Callable[[Sequence[str]], Coroutine[Any, Any, Sequence[Row]]]
 """Reads the rows of some keys, those that have one. Raises `Unavailable`."""
@@ -40,6 +60,62 @@ class Entry:
     @property
     def absent(self) -> bool:
         return self.value is None and not self.fields
+
+    def row(self, key: str) -> Row:
+        """What is to be written of it."""
+        return key, self.value, self.fields, self.expires
+
+    def saved(self) -> tuple[Any, ...]:
+        """What `restore` takes to make it as it is now."""
+        return self.value, self.fields, self.expires, self.dirty
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        self.value, self.fields, self.expires, self.dirty = saved
+
+
+class SetEntry(Entry):
+    """A set: its members with their times, in order, and what of them has changed since the last commit.
+
+    `expires` is the end of the longest life among them.
+    """
+
+    __slots__ = ("changes", "members")
+
+    def __init__(self, members: dict[str, int] | None = None, expires: int | None = None):
+        super().__init__(expires=expires)
+        self.members = members if members is not None else {}
+        self.changes: dict[str, Change] = {}
+
+    @property
+    def absent(self) -> bool:
+        return not self.members
+
+    def row(self, key: str) -> Row:
+        changes, self.changes = self.changes, {}
+        return key, None, changes, None
+
+    def add(self, member: str, at: int, expires: int | None) -> None:
+        if not self.members:
+            self.expires = expires
+        elif self.expires is not None:
+            self.expires = None if expires is None else max(self.expires, expires)
+        self.members.pop(member, None)
+        last = next(reversed(self.members.items()), None)
+        self.members[member] = at
+        if last is not None and (at, member) < (last[1], last[0]):
+            self.members = dict(sorted(self.members.items(), key=lambda each: (each[1], each[0])))
+        self.changes[member] = at, expires
+
+    def remove(self, members: Iterable[str]) -> None:
+        for member in members:
+            del self.members[member]
+            self.changes[member] = None
+
+    def saved(self) -> tuple[Any, ...]:
+        return dict(self.members), dict(self.changes), self.expires, self.dirty
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        self.members, self.changes, self.expires, self.dirty = saved
 
 
 class Entries:
@@ -117,7 +193,7 @@ class Entries:
         found = {row[0]: row[1:] for row in await self._load_rows(keys)}
         self._let_go(len(keys))
         for key in keys:
-            self._known[key] = Entry(*found.get(key, ()))
+            self._known[key] = _made(key, found.get(key))
 
     def _let_go(self, room: int) -> None:
         excess = len(self._known) + room - self._limit
@@ -157,6 +233,12 @@ class Entries:
             entry = self._known.get(key)
             if entry is not None and not entry.dirty and not entry.flying:
                 del self._known[key]
+
+
+def _made(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
+    if not is_set(key):
+        return Entry() if row is None else Entry(*row)
+    return SetEntry() if row is None else SetEntry(row[1], row[2])
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -35,7 +35,7 @@ DONE, CONFLICT = "done", "conflict"
 _PATIENCE = 5.0
 _POLL = 0.05
 
-Operation = Literal["get", "put", "swap", "renew", "delete", "merge", "fields"]
+Operation = Literal["get", "put", "swap", "renew", "delete", "merge", "fields", "push", "pull", "window"]
 
 
 class Request(msgspec.Struct):
@@ -77,6 +77,29 @@ class GuestState(SqliteState):
 
     async def fields(self, key: str) -> dict[str, Field]:
         return dict(self._logged("fields", [key], await super().fields(key)))
+
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        bounds = {"keep": keep, "first": first, "since": since, "ttl": ttl}
+        await super().push(key, member, at, keep=keep, first=first, since=since, ttl=ttl)
+        self._logged("push", [key, member, at, bounds], None)
+
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        given = [*members]
+        await super().pull(key, given)
+        self._logged("pull", [key, given], None)
+
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        return self._logged("window", [key, since, until], await super().window(key, since, until))
 
     def _logged(self, name: Operation, arguments: list[Any], result: _T) -> _T:
         self.log.append((name, arguments, result))

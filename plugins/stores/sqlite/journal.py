@@ -32,7 +32,9 @@ class SqliteJournal(Journal):
         return await self._backend.commit(state, records, cursor)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
-        return await self._backend.read(read_records, after, limit)
+        commits = self._backend.commits
+        recent = commits.tail.read(after, limit) if commits is not None else None
+        return recent if recent is not None else await self._backend.read(read_records, after, limit)
 
     async def wait(self, after: int) -> None:
         commits = self._owned()
@@ -75,6 +77,7 @@ class SqliteJournal(Journal):
         bound = await self._backend.read(next_bound, up_to, limit)
         if bound is None:
             return 0
+        commits.tail.forget(bound)
         removed: list[int] = []
         await commits.commit(also=lambda connection, _: removed.append(remove(connection, bound)))
         return removed[-1]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection, Mapping
+from itertools import islice
 
 from ingestd.store import Field, State
 
-from .entries import Entries, Entry
+from .entries import Entries, Entry, SetEntry, set_key
 
 __all__ = ["SqliteState"]
 
@@ -29,7 +31,7 @@ class SqliteState(State):
             if entry.dirty:
                 self.entries.kill(key, entry)
 
-    async def _entry(self, key: str) -> Entry:
+    async def look(self, key: str) -> Entry:
         entry = self.entries.known(key) or await self.entries.get(key)
         earlier = self.touched.setdefault(key, entry)
         if earlier is not entry:  # let go and loaded again meanwhile, or dropped since its commit failed
@@ -53,37 +55,42 @@ class SqliteState(State):
         self.written.add(key)
 
     async def get(self, key: str) -> str | None:
-        return self._live(await self._entry(key))
+        return self._live(await self.look(key))
 
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        entry = await self._entry(key)
+        entry = await self.look(key)
         previous = self._live(entry)
         self._set(key, entry, value, ttl)
         return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        entry = await self._entry(key)
+        entry = await self.look(key)
         if self._live(entry) != expected:
             return False
         self._set(key, entry, value, ttl)
         return True
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        entry = await self._entry(key)
+        entry = await self.look(key)
         present = self._live(entry)
         value = candidate if present is None else present
         self._set(key, entry, value, ttl)
         return value, present is None
 
     async def delete(self, key: str) -> None:
-        entry = await self._entry(key)
+        entry = await self.look(key)
         if not entry.absent:
             entry.value = entry.fields = entry.expires = None
             self.entries.deleted = True
             self._changed(key, entry)
+        members = await self._set_of(key)
+        if members.members:
+            members.remove([*members.members])
+            self.entries.deleted = True
+            self._changed(set_key(key), members)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
-        entry = await self._entry(key)
+        entry = await self.look(key)
         before = entry.fields or {}
         newer = {
             name: field
@@ -95,4 +102,55 @@ class SqliteState(State):
             self._changed(key, entry)
 
     async def fields(self, key: str) -> dict[str, Field]:
-        return dict((await self._entry(key)).fields or {})
+        return dict((await self.look(key)).fields or {})
+
+    async def _set_of(self, key: str) -> SetEntry:
+        entry = await self.look(set_key(key))
+        assert isinstance(entry, SetEntry)
+        return entry
+
+    def _is_over(self, entry: SetEntry) -> bool:
+        return entry.expires is not None and entry.expires < self.now
+
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        entry = await self._set_of(key)
+        if self._is_over(entry):
+            entry.remove([*entry.members])
+        entry.add(member, at, None if ttl is None else self.now + ttl)
+        if since is not None and next(iter(entry.members.values())) < since:
+            entry.remove([each for each, time in entry.members.items() if time < since])
+        excess = len(entry.members) - keep
+        if excess > 0:
+            entry.remove([*islice(entry.members, int(first), int(first) + excess)])
+        self._changed(set_key(key), entry)
+
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        entry = await self._set_of(key)
+        there = [member for member in members if member in entry.members]
+        if there:
+            entry.remove(there)
+            self._changed(set_key(key), entry)
+
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        entry = await self._set_of(key)
+        if self._is_over(entry):
+            return []
+        return [
+            (member, at)
+            for member, at in entry.members.items()
+            if (since is None or at >= since) and (until is None or at <= until)
+        ]
+
+    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        wanted = {*keys, *map(set_key, sets)}
+        await asyncio.gather(*(self.entries.get(key) for key in wanted if self.entries.known(key) is None))

@@ -1,4 +1,4 @@
-"""Removes expired states from the file, beside the commits and never long enough to hold one up."""
+"""Removes expired states and members of sets from the file, beside the commits and never long enough to hold one up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .commits import Commits
+from .entries import set_key
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend
@@ -30,20 +31,53 @@ class Sweeper:
         self._backend = backend
         self._commits = commits
         self._after: str | None = None
+        self._after_member: tuple[str, str] | None = None
         self._next = 0
 
     async def step(self) -> None:
         clock = self._backend.store.clock
-        if self._after is None:
+        if self._after is None and self._after_member is None:
             if clock < self._next:
                 return
-            self._after, self._next = "", clock + PAUSE
+            self._after, self._after_member, self._next = "", ("", ""), clock + PAUSE
         before = clock - GRACE
+        if self._after is None:
+            await self._sweep_members(before)
+            return
         last, expired = await self._backend.read(_look, self._after, before)
         self._after = last
         if expired:
             await self._commits.commit(also=partial(_remove, expired, before))
             self._backend.entries.forget(expired)
+
+    async def _sweep_members(self, before: int) -> None:
+        assert self._after_member is not None
+        self._after_member, expired = await self._backend.read(_look_at_members, self._after_member, before)
+        if expired:
+            await self._commits.commit(also=partial(_remove_members, expired, before))
+            self._backend.entries.forget({set_key(key) for key, _ in expired})
+
+
+def _look_at_members(
+    connection: sqlite3.Connection, after: tuple[str, str], before: int
+) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
+    rows = json.loads(
+        connection.execute(
+            "SELECT json_group_array(json_array(key, member, expires)) FROM"
+            " (SELECT key, member, expires FROM member WHERE (key, member) > (?, ?) ORDER BY key, member LIMIT ?)",
+            (*after, ROWS),
+        ).fetchone()[0]
+    )
+    expired = [(key, member) for key, member, expires in rows if expires is not None and expires < before]
+    return ((rows[-1][0], rows[-1][1]) if len(rows) == ROWS else None), expired
+
+
+def _remove_members(pairs: list[tuple[str, str]], before: int, connection: sqlite3.Connection, _: int) -> None:
+    connection.execute(
+        "DELETE FROM member WHERE expires < ? AND (key, member) IN"  # noqa: S608 - only marks
+        f" (VALUES {', '.join(['(?, ?)'] * len(pairs))})",
+        [before, *(part for pair in pairs for part in pair)],
+    )
 
 
 def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str]]:

@@ -1,0 +1,58 @@
+"""What consumers are given from memory is what is in the file."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.events import Record
+from ingestd.plugins.stores.sqlite.tail import Tail
+
+MIB = 1 << 20
+
+_appends = st.tuples(st.just("append"), st.lists(st.sampled_from([1, MIB, 3 * MIB, 9 * MIB]), max_size=4))
+_trims = st.tuples(st.just("trim"), st.integers(0, 30))
+_others = st.tuples(st.sampled_from(["replace", "unseen"]), st.just(0))
+
+
+@given(st.lists(st.one_of(_appends, _trims, _others), max_size=20), st.integers(0, 30), st.integers(1, 5))
+def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
+    story: list[tuple[str, object]], after: int, limit: int
+) -> None:
+    tail = Tail()
+    journal: dict[int, Record] = {}
+    last = 0
+    for what, how in story:
+        if what == "append":
+            assert isinstance(how, list)
+            records = [Record("event", 0, bytes(size)) for size in how]
+            last += len(records)
+            tail.add(records, last)
+            for position, record in enumerate(records, last - len(records) + 1):
+                journal[position] = record._replace(position=position)
+        elif what == "trim":
+            assert isinstance(how, int)
+            tail.forget(how)
+            journal = {position: record for position, record in journal.items() if position > how}
+        elif what == "replace":
+            tail.forget()
+            journal = {position: record._replace(body=b"{}") for position, record in journal.items()}
+        else:  # a commit of which nobody knows whether it happened
+            last += 1
+            journal[last] = Record("event", 0, b"unseen", last)
+    given_back = tail.read(after, limit)
+    if given_back is not None:
+        assert given_back
+        assert given_back == [journal[p] for p in range(after + 1, after + 1 + len(given_back))]
+        assert len(given_back) == limit or after + len(given_back) == last or after + len(given_back) + 1 in journal
+
+
+def test_what_has_just_become_durable_is_in_memory_up_to_a_bound() -> None:
+    tail = Tail()
+    for position in range(1, 13):
+        tail.add([Record("event", 0, bytes(MIB))], position)
+    assert tail.read(1, 5) is None
+    newest = tail.read(9, 5)
+    assert newest is not None
+    assert [record.position for record in newest] == [10, 11, 12]
+    assert tail.read(12, 5) is None
