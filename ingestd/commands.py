@@ -8,14 +8,14 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from . import config_commands, times
+from . import config_commands
 from .checking import command as check
 from .config import Config
 from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
 from .logs import configure_logs
-from .options import Duration
+from .options import since
 from .server import Server
 
 __all__ = ["OfflineRun", "register"]
@@ -52,17 +52,6 @@ def register(cli: _CommandLine) -> None:
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     configure_logs(config.logs)
     await Server(config, plugins).run()
-
-
-def since(text: str) -> int:
-    """Milliseconds of an RFC 3339 time or of an age counted back from now."""
-    at = times.parse_time(text)
-    if at is not None:
-        return at
-    try:
-        return times.now() - Duration.parse(text).milliseconds
-    except ValueError as error:
-        raise argparse.ArgumentTypeError("expected an RFC 3339 time or an age such as 2h") from error
 
 
 async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -40,6 +40,10 @@ class IdentityPlugin:
             "ingestd_identity_no_user", "Identify requests whose userId stands for no user", registry=None
         )
 
+    def is_user(self, user_id: str) -> bool:
+        """Whether the id stands for a user, so that an identify request with it makes a link."""
+        return _plain(user_id) not in self._no_user
+
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         daemon.registry.register(self._no_user_total)
@@ -53,7 +57,7 @@ class IdentityPlugin:
     async def store_identity(self, event: Event, state: State) -> None:
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
-        if user_id is not None and _plain(user_id) in self._no_user:
+        if user_id is not None and not self.is_user(user_id):
             self._no_user_total.inc()
             user_id = None
         if user_id is None:

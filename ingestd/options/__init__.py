@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import ConfigError
 from .secret import Secret, Url
-from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size
+from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
 
 __all__ = [
     "Address",
@@ -29,6 +29,7 @@ __all__ = [
     "Url",
     "read_options",
     "shown",
+    "since",
     "unknown_option",
 ]
 

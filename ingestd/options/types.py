@@ -6,12 +6,15 @@ import them from `ingestd.options`.
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-__all__ = ["POSITIVE", "Address", "Duration", "Network", "PositiveDuration", "PositiveSize", "Size"]
+from .. import times
+
+__all__ = ["POSITIVE", "Address", "Duration", "Network", "PositiveDuration", "PositiveSize", "Size", "since"]
 
 
 class _Unit(float):
@@ -76,6 +79,17 @@ class Size(_Unit):
     }
     example = "1MiB"
     most = 2**50
+
+
+def since(text: str) -> int:
+    """Milliseconds of an RFC 3339 time or of an age counted back from now: the type of a command's argument."""
+    at = times.parse_time(text)
+    if at is not None:
+        return at
+    try:
+        return times.now() - Duration.parse(text).milliseconds
+    except ValueError as error:
+        raise argparse.ArgumentTypeError("expected an RFC 3339 time or an age such as 2h") from error
 
 
 # Zero is refused by `read_options`; msgspec has bounds for plain numbers only.

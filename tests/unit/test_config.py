@@ -254,7 +254,12 @@ def test_paths_that_are_set_are_relative_to_the_file(nowhere: Path) -> None:
 
 # Impossible numbers
 
-ZERO_MEANS_SOMETHING = {"http.shutdown_timeout", "plugins.sqlite.busy_timeout", "logs.access_sample"}
+ZERO_MEANS_SOMETHING = {
+    "http.shutdown_timeout",
+    "logs.access_sample",
+    "plugins.attribution.late",
+    "plugins.sqlite.busy_timeout",
+}
 
 
 def numbers() -> list[tuple[str, type[Options], str, Any]]:

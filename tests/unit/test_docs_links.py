@@ -10,6 +10,7 @@ import pytest
 from ingestd import commands
 from ingestd.cli import CommandLine
 from ingestd.plugins import key_commands
+from ingestd.plugins.attribution import commands as attribution_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,6 +32,7 @@ def test_commands_shown_exist(page: Path, capsys: pytest.CaptureFixture[str]) ->
     cli = CommandLine()
     commands.register(cli)
     key_commands.register(cli)
+    attribution_commands.register(cli)
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     shown = [line for block in blocks for line in re.findall(r"^ingestd ([^|#>\n]+)", block, re.MULTILINE)]
     for line in shown:

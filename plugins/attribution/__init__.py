@@ -1,0 +1,91 @@
+"""Attribution: which campaign brought an order. docs/attribution.md tells the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from msgspec import Meta
+from prometheus_client import Counter
+
+from ingestd import hookimpl
+from ingestd.consumer import Consumer
+from ingestd.hookspecs import Commands, Daemon
+from ingestd.options import Duration, PositiveDuration
+from ingestd.options import Options as BaseOptions
+from ingestd.person import Person
+from ingestd.store import State
+
+from .commands import register as register_attribution_commands
+from .consumer import AttributionConsumer, Rules, Tally
+from .journeys import Limits
+from .models import Model
+from .person import forget
+from .touches import Exclusions
+
+__all__ = ["AttributionPlugin"]
+
+_Count = Annotated[int, Meta(ge=2)]
+
+_ORDERS = ("attributed", "direct", "repeated", "conflict")
+_REVERSALS = ("reversed", "nothing_left", "unknown_order", "other_currency")
+
+
+class AttributionPlugin:
+    class Options(BaseOptions):
+        window: PositiveDuration = Duration.parse("7d")
+        model: Model = "last_touch"
+        half_life: PositiveDuration = Duration.parse("7d")
+        late: Duration = Duration.parse("7d")
+        max_touches: _Count = 200
+        max_visitors: _Count = 100
+        order_memory: PositiveDuration = Duration.parse("400d")
+        exclude_sources: tuple[str, ...] = ()
+        exclude_mediums: tuple[str, ...] = ()
+        exclude_domains: tuple[str, ...] = ()
+
+    def __init__(self, options: Options) -> None:
+        rules = Rules(
+            model=options.model,
+            half_life=options.half_life.milliseconds,
+            limits=Limits(
+                window=options.window.milliseconds,
+                late=options.late.milliseconds,
+                max_touches=options.max_touches,
+                max_visitors=options.max_visitors,
+            ),
+            order_memory=options.order_memory.milliseconds,
+            exclusions=Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains),
+        )
+        self._orders = Counter(
+            "ingestd_attribution_orders", "Completed orders by what became of them.", ["result"], registry=None
+        )
+        self._reversals = Counter(
+            "ingestd_attribution_reversals", "Refunds and cancellations by what became of them.", ["result"],
+            registry=None,
+        )  # fmt: skip
+        orders = {result: self._orders.labels(result).inc for result in _ORDERS}
+        reversals = {result: self._reversals.labels(result).inc for result in _REVERSALS}
+        tally = Tally(lambda result: orders[result](), lambda result: reversals[result]())
+        self._consumer = AttributionConsumer(rules, tally)
+
+    @hookimpl
+    def register_consumers(self, register: Callable[[Consumer], None]) -> None:
+        register(self._consumer)
+
+    @hookimpl
+    def register_commands(self, commands: Commands) -> None:
+        register_attribution_commands(commands)
+
+    @hookimpl
+    def startup(self, daemon: Daemon) -> None:
+        daemon.registry.register(self._orders)
+        daemon.registry.register(self._reversals)
+        # Who makes the links knows which ids are no user's.
+        is_user = getattr(daemon.plugin("identity"), "is_user", None)
+        if is_user is not None:
+            self._consumer.is_user = is_user
+
+    @hookimpl
+    async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
+        return await forget(person, state)

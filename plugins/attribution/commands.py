@@ -1,0 +1,131 @@
+"""`ingestd attribution show|report`: the journey of one order, and what each campaign has brought."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from typing import Any
+
+from ingestd import times
+from ingestd.errors import CommandError
+from ingestd.hookspecs import Commands, Daemon
+from ingestd.journal import Journal
+from ingestd.options import since
+
+from .journey_text import journey
+from .marks import TENANTS, Mark, Marks
+from .models import MODELS
+from .orders import worth
+from .report import Report
+from .report_text import csv_lines, json_lines, table
+
+__all__ = ["register"]
+
+_PAGE = 500
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add("attribution", "show", show, help="the journey of an order: who brought it, and why")
+    parser.add_argument("order_id", metavar="ORDER_ID", help="or, of an order without one, the id of its event")
+    parser.add_argument("--tenant", help="of this shop only; needed where two have an order of that id")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON lines")
+
+    parser = commands.add("attribution", "report", report, help="orders and revenue by campaign")
+    parser.add_argument("--since", required=True, type=since, metavar="TIME", help="an RFC 3339 time, or an age")
+    parser.add_argument("--by", choices=("source", "medium", "name"), default="source")
+    parser.add_argument("--model", choices=MODELS, help="whose shares to sum; that of each attribution unless given")
+    parser.add_argument("--tenant", help="of this shop only")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object a line")
+    form.add_argument("--csv", action="store_true", help="print comma-separated values")
+
+
+async def show(arguments: Namespace, daemon: Daemon) -> None:
+    marks = await _marks(arguments.order_id, arguments.tenant, daemon)
+    _only_one({*marks})
+    mark = next(iter(marks.values()), None)
+    found = []
+    async for body in _derived(daemon.journal, after=mark.position if mark is not None else 0):
+        if _is_of(body, arguments.order_id) and arguments.tenant in {None, body["tenant"]}:
+            found.append(body)
+            if mark is not None and len(found) == 1 + mark.reversals:
+                break
+    _only_one({body["tenant"] for body in found})
+    if not found:
+        raise CommandError(_not_there(arguments.order_id, mark))
+    if arguments.json:
+        _write(json.dumps(body) for body in found)
+    else:
+        _write(journey(found))
+
+
+def _only_one(tenants: set[str]) -> None:
+    if len(tenants) > 1:
+        raise CommandError(f"there is such an order of {', '.join(sorted(tenants))}: choose one with --tenant")
+
+
+async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, Mark]:
+    """The marks of the order, by tenant: they tell where in the journal it is."""
+    tenants = [tenant] if tenant is not None else [name async for _, name in daemon.store.scan(TENANTS)]
+    marks = Marks(daemon.store.begin(times.now()), 0)
+    found = {}
+    for name in tenants:
+        mark = await marks.find(name, order_id, "") or await marks.find(name, None, order_id)
+        if mark is not None:
+            found[name] = mark
+    return found
+
+
+def _is_of(body: dict[str, Any], order_id: str) -> bool:
+    return bool(body["orderId"] == order_id or (body["orderId"] is None and body.get("orderEventId") == order_id))
+
+
+def _not_there(order_id: str, mark: Mark | None) -> str:
+    if mark is None:
+        return f"the order {order_id!r} is not attributed: it has not been sent, or its turn has not come yet"
+    value = worth(mark.revenue, mark.total)
+    amount = "no value" if value is None else f"{value} {mark.currency or ''}".rstrip()
+    return (
+        f"the attribution of the order {order_id!r} has been removed from the journal. What is remembered:"
+        f" received {times.format_time(mark.at)}, {amount}, {mark.reversed} of it reversed,"
+        f" {len(mark.touches)} touchpoints, the last one {_age(mark)} before it"
+    )
+
+
+def _age(mark: Mark) -> str:
+    return str(timedelta(seconds=mark.touches[-1][1] // 1000)) if mark.touches else "-"
+
+
+async def report(arguments: Namespace, daemon: Daemon) -> None:
+    report = Report(arguments.by, arguments.model)
+    async for body in _derived(daemon.journal, since=arguments.since):
+        if arguments.tenant in {None, body["tenant"]}:
+            report.add(body)
+    rows = report.rows()
+    if arguments.json:
+        _write(json_lines(rows))
+    elif arguments.csv:
+        _write(csv_lines(rows))
+    else:
+        _write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
+
+
+async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:
+    """The attributions and reversals in the journal behind a position, decided at that time (milliseconds) or later."""
+    last = await journal.last()
+    while after < last:
+        records = await journal.read(after, _PAGE)
+        if not records:
+            return
+        for record in records:
+            if record.type in {"attribution", "attribution_reversal"} and record.at >= since:
+                yield record.decode()
+        after = records[-1].position
+
+
+def _write(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,148 @@
+"""The consumer that follows the journal, remembers who was touched by what, and decides each order once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.consumer import Consumer, Step
+from ingestd.events import Record
+from ingestd.store import State
+
+from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
+from .marks import Marks, Order, mark_key
+from .models import Model
+from .orders import Reason, decide, reverse
+from .reading import Erasure, Seen, read
+from .touches import Exclusions
+
+__all__ = ["AttributionConsumer", "Rules", "Tally"]
+
+log = logging.getLogger("ingestd.attribution")
+
+_TURN = 50  # records, after which it is the events' turn
+
+
+class Rules(NamedTuple):
+    """How orders are decided. Times are in milliseconds."""
+
+    model: Model
+    half_life: int
+    limits: Limits
+    order_memory: int
+    exclusions: Exclusions
+
+
+class Tally(NamedTuple):
+    """What is counted: an order by what became of it, a refund or cancellation likewise."""
+
+    order: Callable[[str], None]
+    reversal: Callable[[str], None]
+
+
+class AttributionConsumer(Consumer):
+    """Its results are a function of the journal alone: of what is before an order, in the journal's order."""
+
+    name = "attribution"
+    start = "beginning"
+    max_records = 500
+    linger = 0.2
+
+    def __init__(self, rules: Rules, tally: Tally) -> None:
+        self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
+        """Whether a user id stands for a user, as whoever makes the links has it."""
+        self._rules = rules
+        self._tally = tally
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        found = [each for record in records if (each := read(record, self._rules.exclusions, self.is_user)) is not None]
+        await _load(step.state, [each for each in found if isinstance(each, Seen)])
+        for number, each in enumerate(found):
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+            if isinstance(each, Erasure):
+                await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
+            else:
+                await self._apply(each, step)
+
+    async def _apply(self, seen: Seen, step: Step) -> None:
+        # The time is the record's own, so what comes of it is the same however late this is.
+        journeys = Journeys(step.state, self._rules.limits, seen.received_at)
+        # An order's own campaign is no touch before it, and a link counts from the next record on.
+        if seen.order is not None:
+            if seen.reverses is not None:
+                await self._reverse(seen.order, step, seen.reverses)
+            else:
+                await self._decide(seen.order, journeys, step)
+        if seen.touch is not None:
+            await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
+        if seen.user_id is not None:
+            await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id, seen.position)
+
+    async def _decide(self, order: Order, journeys: Journeys, step: Step) -> None:
+        rules = self._rules
+        marks = Marks(step.state, rules.order_memory)
+        mark = await marks.of(order)
+        if mark is not None:
+            if mark.same_value(order):
+                self._tally.order("repeated")
+                return
+            self._tally.order("conflict")
+            log.warning(
+                "the order %r of %s was sent again with another value; its attribution %s keeps the first",
+                order.order_id, order.tenant, mark.attribution_id,
+            )  # fmt: skip
+            return
+        if order.user_id is None:
+            order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
+        visitors = await journeys.visitors(order.tenant, order.anonymous_id, order.user_id)
+        candidates = await journeys.candidates(order.tenant, visitors, order.at)
+        record, mark = decide(
+            order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
+        )
+        step.append(record)
+        await marks.set(order, mark)
+        self._tally.order("attributed" if candidates.touches else "direct")
+
+    async def _reverse(self, refund: Order, step: Step, reason: Reason) -> None:
+        marks = Marks(step.state, self._rules.order_memory)
+        mark = await marks.of(refund)
+        if mark is None:
+            self._tally.reversal("unknown_order")
+            return
+        if refund.currency is not None and mark.currency is not None and refund.currency != mark.currency:
+            self._tally.reversal("other_currency")
+            log.warning(
+                "the %s %s of the order %r of %s is in another currency than the order, and reverses nothing",
+                reason, refund.event_id, refund.order_id, refund.tenant,
+            )  # fmt: skip
+            return
+        reversal = reverse(refund, mark, reason)
+        if reversal is None:
+            self._tally.reversal("nothing_left")
+            return
+        record, mark = reversal
+        step.append(record)
+        await marks.set(refund, mark)
+        self._tally.reversal("reversed")
+
+
+async def _load(state: State, found: Sequence[Seen]) -> None:
+    """Most of what these will need, at once: what a step reads one by one, it waits for one by one."""
+    orders = [each.order for each in found if each.order is not None]
+    users = {(each.tenant, each.user_id) for each in found} | {(order.tenant, order.user_id) for order in orders}
+    visitors = {(each.tenant, each.anonymous_id) for each in found if each.order or each.user_id is not None}
+    await state.load(
+        keys=[
+            *(link_key(*visitor) for visitor in visitors),
+            *(mark_key(order.tenant, order.order_id, order.event_id) for order in orders),
+        ],
+        sets=[
+            *(visitors_key(tenant, user) for tenant, user in users if user is not None),
+            *(touches_key(each.tenant, each.anonymous_id) for each in found if each.touch is not None),
+        ],
+    )

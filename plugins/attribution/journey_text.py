@@ -1,0 +1,111 @@
+"""The journey of an order, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ingestd.times import parse_time
+
+from .models import MODELS
+from .orders import worth
+from .terminal import printable
+
+__all__ = ["journey"]
+
+_WHY = {
+    "last_touch": "it is the last one before the order",
+    "first_touch": "it is the first one in the window",
+    "linear": "all have the same share; it is the newest",
+    "position_based": "the first and the last have the largest shares; it is the newest of those",
+    "time_decay": "the nearer to the order, the larger the share",
+}
+_IGNORED = {
+    "before_window": "older than the window",
+    "after_order": "later than the order",
+    "excluded_source": "its source is excluded",
+    "excluded_medium": "its medium is excluded",
+    "excluded_domain": "it came from one of the shop's own domains",
+}
+
+
+def journey(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines for an attribution and its reversals."""
+    for record in records:
+        for line in _attribution(record) if record["type"] == "attribution" else _reversal(record):
+            yield printable(line)
+
+
+def _reversal(record: Mapping[str, Any]) -> Iterator[str]:
+    value = _value(record["value"])
+    yield f"  {record['reason']} at {record['decidedAt']}: {value} reversed, because of {record['cause']}"
+
+
+def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
+    order_at = _order_at(record)
+    yield f"order {record['orderId']} of {record['tenant']}: {_value(record['value'])}"
+    yield f"  attribution  {record['id']}"
+    yield f"  order event  {record['orderEventId']}, received {record['decidedAt']}"
+    yield f"  visitor      {record['anonymousId']}"
+    yield f"  user         {record['userId'] or 'none'}"
+    touchpoints = record["touchpoints"]
+    visitors = list(dict.fromkeys([record["anonymousId"], *(each["anonymousId"] for each in touchpoints)]))
+    days = record["windowSeconds"] / 86400
+    if not touchpoints:
+        yield f"  no touchpoint in the {days:g} days before it: direct"
+    else:
+        yield f"  touchpoints in the {days:g} days before it, oldest first:"
+    for each in touchpoints:
+        device = "this device" if each["anonymousId"] == record["anonymousId"] else f"device {_device(each, visitors)}"
+        mark = "→" if each == record["touchpoint"] else " "
+        yield f"  {mark} {_age(order_at, each['at']):>8} before  {_campaign(each)}  ({device})"
+        shares = ", ".join(
+            f"{model} {weight:.0%}"
+            for model in MODELS
+            if (weight := _weight(record["credits"][model], each["eventId"]))
+        )
+        yield f"      {shares or 'no share in any model'}"
+    if record["leftOut"]:
+        yield f"    {record['leftOut']} more between the first and these are beyond the limit"
+    if record["touchpoint"] is not None:
+        yield f"  → credited by {record['model']}: {_WHY[record['model']]}"
+    if record["ignored"]:
+        yield "  not counted:"
+    for each in record["ignored"]:
+        yield f"    {each['at']}  event {each['eventId']}: {_IGNORED[each['reason']]}"
+
+
+def _order_at(record: Mapping[str, Any]) -> int:
+    at = parse_time(record["orderAt"])
+    assert at is not None
+    return at
+
+
+def _device(touchpoint: Mapping[str, Any], visitors: Sequence[str]) -> int:
+    return visitors.index(touchpoint["anonymousId"]) + 1
+
+
+def _weight(shares: Sequence[Mapping[str, Any]], event_id: str) -> float:
+    return float(next((share["weight"] for share in shares if share["eventId"] == event_id), 0.0))
+
+
+def _campaign(touchpoint: Mapping[str, Any]) -> str:
+    parts = [touchpoint[name] for name in ("source", "medium", "name", "term", "content") if touchpoint[name]]
+    if touchpoint["dispatchId"]:
+        parts.append(f"dispatch {touchpoint['dispatchId']}")
+    return " / ".join(parts)
+
+
+def _age(order_at: int, at: str) -> str:
+    moment = parse_time(at)
+    assert moment is not None
+    seconds = (order_at - moment) / 1000
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _value(value: Mapping[str, Any]) -> str:
+    amount = worth(value["revenue"], value["total"])
+    return "no value" if amount is None else f"{amount} {value['currency'] or ''}".rstrip()

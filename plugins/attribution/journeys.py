@@ -1,0 +1,167 @@
+"""What attribution knows of visitors and users at one position of the journal: links and touchpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.store import State, state_key
+
+from .touches import Touch
+
+__all__ = [
+    "LINK",
+    "TOUCHES",
+    "VISITORS",
+    "WITHOUT",
+    "Candidates",
+    "Ignored",
+    "Journeys",
+    "Limits",
+    "link_key",
+    "touches_key",
+    "visitors_key",
+    "without_key",
+]
+
+LINK, VISITORS, TOUCHES, WITHOUT = "attribution-link", "attribution-visitors", "touches", "touches-excluded"
+"""Kinds of entries: a visitor's user, a user's visitors, a visitor's touchpoints, and those an exclusion takes out."""
+
+_DAY = 86_400_000
+_MARGIN = 30 * _DAY
+"""Entries stay so much longer than they count: their life is by the clock, what counts by the journal."""
+
+_MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, to be told why they do not count
+_encode = msgspec.json.Encoder().encode
+_decode_touch = msgspec.json.Decoder(Touch).decode
+_decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
+_POSITION = 16  # hexadecimal digits
+
+
+class Limits(NamedTuple):
+    """Milliseconds and numbers. `late`: how much later than it happened an order may come and find all its touches."""
+
+    window: int
+    late: int
+    max_touches: int
+    max_visitors: int
+
+    @property
+    def horizon(self) -> int:
+        return self.window + self.late
+
+
+class Ignored(NamedTuple):
+    """A touchpoint that was known and does not count, and why."""
+
+    touch: Touch
+    anonymous_id: str
+    reason: str
+
+
+class Candidates(NamedTuple):
+    """The touchpoints of an order with their visitors, oldest first, and what was not counted among them."""
+
+    touches: list[tuple[Touch, str]]
+    ignored: list[Ignored]
+    left_out: int
+    """Touchpoints beyond the limit: between the first and the newest."""
+
+
+def link_key(tenant: str, anonymous_id: str) -> str:
+    return state_key(LINK, tenant, anonymous_id)
+
+
+def visitors_key(tenant: str, user_id: str) -> str:
+    return state_key(VISITORS, tenant, user_id)
+
+
+def touches_key(tenant: str, anonymous_id: str) -> str:
+    return state_key(TOUCHES, tenant, anonymous_id)
+
+
+def without_key(tenant: str, anonymous_id: str) -> str:
+    """Where touchpoints are that an exclusion keeps from counting."""
+    return state_key(WITHOUT, tenant, anonymous_id)
+
+
+class Journeys:
+    """Reads and changes what is known, in a unit of work. `clock` is the time at the journal's position."""
+
+    def __init__(self, state: State, limits: Limits, clock: int) -> None:
+        self._state = state
+        self._limits = limits
+        self.clock = clock
+
+    async def link(self, tenant: str, anonymous_id: str, user_id: str, position: int) -> None:
+        """The visitor belongs to this user from here on, and to no other."""
+        before = await self._state.put(link_key(tenant, anonymous_id), user_id)
+        if before is not None and before != user_id:
+            await self._state.pull(visitors_key(tenant, before), [anonymous_id])
+        visitors = visitors_key(tenant, user_id)
+        await self._state.push(visitors, anonymous_id, position, keep=self._limits.max_visitors)
+
+    async def user(self, tenant: str, anonymous_id: str) -> str | None:
+        return await self._state.get(link_key(tenant, anonymous_id))
+
+    async def visitors(self, tenant: str, anonymous_id: str, user_id: str | None) -> list[str]:
+        """The visitor, and all who are linked to the user."""
+        linked = await self._state.window(visitors_key(tenant, user_id)) if user_id is not None else []
+        return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
+
+    async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
+        """Remember a touchpoint; or one that is `excluded`, only to be told why it does not count."""
+        limits = self._limits
+        await self._state.push(
+            touches_key(tenant, anonymous_id) if excluded is None else without_key(tenant, anonymous_id),
+            # The position comes first and has always as many digits, so it orders touchpoints of one time.
+            f"{touch.position:016x}{_encode(touch if excluded is None else (excluded, touch)).decode()}",
+            touch.at,
+            keep=limits.max_touches if excluded is None else _MAX_WITHOUT,
+            first=True,
+            since=self.clock - limits.horizon,
+            ttl=limits.horizon + _MARGIN,
+        )
+
+    async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
+        """Forget a user and those of the visitors that are no other user's by now; or, without a user, the visitors."""
+        for visitor in visitors:
+            linked = await self.user(tenant, visitor)
+            if user_id is not None and linked not in {None, user_id}:
+                continue
+            for key in touches_key(tenant, visitor), without_key(tenant, visitor), link_key(tenant, visitor):
+                await self._state.delete(key)
+            if linked is not None:
+                await self._state.pull(visitors_key(tenant, linked), [visitor])
+        if user_id is not None:
+            await self._state.delete(visitors_key(tenant, user_id))
+
+    async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
+        """What counts for an order of this time."""
+        keys = [touches_key(tenant, visitor) for visitor in visitors]
+        without = [without_key(tenant, visitor) for visitor in visitors]
+        await self._state.load(sets=[*keys, *without])
+        touches: list[tuple[Touch, str]] = []
+        ignored: list[Ignored] = []
+        since = self.clock - self._limits.horizon
+        for visitor, key in zip(visitors, keys, strict=True):
+            for member, _ in await self._state.window(key, since):
+                touch = _decode_touch(member[_POSITION:])
+                if touch.at > at:
+                    ignored.append(Ignored(touch, visitor, "after_order"))
+                elif touch.at < at - self._limits.window:
+                    ignored.append(Ignored(touch, visitor, "before_window"))
+                else:
+                    touches.append((touch, visitor))
+        for visitor, key in zip(visitors, without, strict=True):
+            for member, _ in await self._state.window(key, max(since, at - self._limits.window), at):
+                reason, touch = _decode_excluded(member[_POSITION:])
+                ignored.append(Ignored(touch, visitor, reason))
+        touches.sort(key=lambda each: each[0].order)
+        ignored.sort(key=lambda each: each.touch.order)
+        left_out = max(0, len(touches) - self._limits.max_touches)
+        if left_out:
+            del touches[1 : 1 + left_out]
+        return Candidates(touches, ignored, left_out)

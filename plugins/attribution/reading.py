@@ -1,0 +1,130 @@
+"""What in a record of the journal attribution has something to do with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ingestd.events import Record
+
+from .marks import Order
+from .orders import Reason
+from .touches import Exclusions, Touch, campaign_of, may_have_campaign
+
+__all__ = ["Erasure", "Seen", "read"]
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_REASONS: Mapping[str | None, Reason] = {"Order Refunded": "refund", "Order Cancelled": "cancel"}
+_ORDER_KEYS = {"Order Completed", *_REASONS}
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    """What is read of an event or identify record; without cycles, so the collector need not look at it."""
+
+    id: str
+    tenant: str
+    timestamp: datetime
+    anonymousId: str | None  # noqa: N815 - the names are the records', here and below
+    userId: str | None  # noqa: N815
+    sessionId: str | None  # noqa: N815
+    dispatchId: str | None  # noqa: N815
+    context: msgspec.Raw
+    key: str | None = None
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def at(self) -> int:
+        """When it happened, in milliseconds."""
+        return (self.timestamp - _EPOCH) // _MILLISECOND
+
+
+class Seen(NamedTuple):
+    """An event or identify request that is a touchpoint, is about an order, or links its visitor."""
+
+    tenant: str
+    anonymous_id: str
+    received_at: int
+    position: int
+    touch: Touch | None
+    excluded: str | None
+    """Why the touchpoint does not count, None if it does."""
+    user_id: str | None
+    """The user it links the visitor to."""
+    order: Order | None
+    reverses: Reason | None
+    """Why it takes something of the order back; None where the order is completed."""
+
+
+class Erasure(msgspec.Struct):
+    """That a person has been forgotten: a user with visitors, or a visitor alone."""
+
+    tenant: str
+    userId: str | None  # noqa: N815
+    anonymousIds: list[str]  # noqa: N815
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_erasure = msgspec.json.Decoder(Erasure).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool]) -> Seen | Erasure | None:
+    if record.type == "erasure":
+        return _decode_erasure(record.body)
+    if record.type not in {"event", "identify"}:
+        return None
+    envelope = _decode_envelope(record.body)
+    if envelope.anonymousId is None:  # its person has been forgotten
+        return None
+    context = _decode_object(envelope.context) if may_have_campaign(bytes(envelope.context)) else {}
+    campaign = campaign_of(context)
+    dispatch_id = (envelope.dispatchId or "").strip() or None
+    touch, excluded = None, None
+    if dispatch_id is not None or any(campaign):
+        touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
+        excluded = exclusions.reason(campaign, context) if exclusions else None
+    links = record.type == "identify" and envelope.userId is not None and is_user(envelope.userId)
+    has_order = envelope.key in _ORDER_KEYS
+    if touch is None and not links and not has_order:
+        return None
+    return Seen(
+        envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
+        envelope.userId if links else None, _order(envelope, record) if has_order else None, _REASONS.get(envelope.key),
+    )  # fmt: skip
+
+
+def _order(envelope: _Envelope, record: Record) -> Order:
+    assert envelope.anonymousId is not None
+    data = _decode_object(envelope.data)
+    return Order(
+        tenant=envelope.tenant,
+        event_id=envelope.id,
+        position=record.position,
+        at=envelope.at,
+        received_at=record.at,
+        order_id=_text(data, "order_id"),
+        anonymous_id=envelope.anonymousId,
+        user_id=envelope.userId,
+        revenue=_number(data, "revenue"),
+        total=_number(data, "total"),
+        currency=_text(data, "currency"),
+    )
+
+
+# A shop's own schema may allow other types than ours: an order is decided whatever they are.
+
+
+def _text(data: Mapping[str, Any], name: str) -> str | None:
+    value = data.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return (value or None) if isinstance(value, str) else None
+
+
+def _number(data: Mapping[str, Any], name: str) -> int | float | None:
+    value = data.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

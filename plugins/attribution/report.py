@@ -1,0 +1,111 @@
+"""Sums of orders and revenue by campaign, with what has been reversed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal, localcontext
+from typing import Any, NamedTuple
+
+from .orders import worth
+
+__all__ = ["DIRECT", "NOT_SET", "Report", "Row", "amount_of", "divide", "number"]
+
+DIRECT = "(direct)"
+NOT_SET = "(not set)"
+
+# Enough digits for sums and products of any numbers that JSON brings to be exact; small ones cost no more for it.
+_EXACT = Context(prec=1500)
+
+_Shares = tuple[tuple[str, Decimal], ...]
+
+
+class Row(NamedTuple):
+    """One campaign in one currency. `orders` are shares of orders; an order is one, however it was reversed."""
+
+    campaign: str
+    currency: str | None
+    orders: Decimal
+    revenue: Decimal
+    reversed: Decimal
+    net: Decimal
+
+
+class Report:
+    """Takes attributions and reversals; `by` names a field of touchpoints, `model` is each order's own if None."""
+
+    def __init__(self, by: str, model: str | None) -> None:
+        self._by = by
+        self._model = model
+        self._sums: dict[tuple[str, str | None], list[Decimal]] = {}
+        self._shares: dict[str, _Shares] = {}
+        """Of each attribution: its campaigns with their weights."""
+        self._equal: dict[_Shares, _Shares] = {}
+        self._reversals: set[str] = set()
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Add a record; one that comes again counts once.
+
+        A reversal counts where its attribution does, if that was added before it, and else not at all.
+        """
+        amount = amount_of(body["value"]) or Decimal(0)
+        currency = body["value"]["currency"]
+        with localcontext(_EXACT):
+            if body["type"] == "attribution":
+                if body["id"] not in self._shares:
+                    shares = self._shares_of(body)
+                    self._shares[body["id"]] = shares
+                    self._count(shares, currency, 0, Decimal(1))
+                    self._count(shares, currency, 1, amount)
+            elif body["attributionId"] in self._shares and body["id"] not in self._reversals:
+                self._reversals.add(body["id"])
+                self._count(self._shares[body["attributionId"]], currency, 2, amount)
+
+    def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
+        campaigns = {each["eventId"]: each[self._by] or NOT_SET for each in body["touchpoints"]}
+        weights: dict[str, Decimal] = {}
+        for share in body["credits"][self._model or body["model"]]:
+            campaign = campaigns[share["eventId"]]
+            weights[campaign] = weights.get(campaign, Decimal(0)) + Decimal(str(share["weight"]))
+        shares = tuple(weights.items()) or ((DIRECT, Decimal(1)),)
+        return self._equal.setdefault(shares, shares)  # many orders have the same ones
+
+    def _count(self, shares: _Shares, currency: str | None, column: int, amount: Decimal) -> None:
+        parts = divide(amount, [weight for _, weight in shares])
+        for (campaign, _), part in zip(shares, parts, strict=True):
+            sums = self._sums.setdefault((campaign, currency), [Decimal(0), Decimal(0), Decimal(0)])
+            sums[column] += part
+
+    def rows(self) -> list[Row]:
+        """Currency by currency; what has most left of its revenue first, and then what has most orders."""
+        with localcontext(_EXACT):
+            rows = [
+                Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
+                for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
+            ]
+            return sorted(rows, key=lambda row: (row.currency or "", -row.net, -row.orders, row.campaign))
+
+    @staticmethod
+    def total(rows: Sequence[Row]) -> Row:
+        """The sum of rows of one currency."""
+        with localcontext(_EXACT):
+            sums = (sum(column, Decimal(0)) for column in zip(*(row[2:] for row in rows), strict=True))
+            return Row("total", rows[0].currency, *sums)
+
+
+def amount_of(value: Mapping[str, Any]) -> Decimal | None:
+    """What the `value` of a record comes to, or None if it has neither revenue nor total."""
+    amount = worth(value["revenue"], value["total"])
+    return None if amount is None else Decimal(str(amount))
+
+
+def divide(amount: Decimal, weights: Sequence[Decimal]) -> list[Decimal]:
+    """Parts of an amount by weights that sum to about 1. The parts sum to the amount: the last one sees to it."""
+    with localcontext(_EXACT):
+        parts = [amount * weight for weight in weights[:-1]]
+        return [*parts, amount - sum(parts)]
+
+
+def number(amount: Decimal) -> int | float:
+    """As JSON has it: whole ones without a point, and never more than JSON can say."""
+    whole = int(amount)
+    return whole if whole == amount or abs(whole) >= 2**53 else float(amount)

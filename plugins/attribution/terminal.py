@@ -1,0 +1,56 @@
+"""Text that callers chose, fit for a terminal: nothing in it steers one, and columns stay columns."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+
+__all__ = ["aligned", "cut", "display_width", "money", "printable"]
+
+_LARGE = Decimal(10) ** 12
+
+
+def printable(text: str) -> str:
+    """The text with a replacement character for whatever is no visible character: controls, marks of direction."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal it takes: most letters one, those of East Asia two, accents none."""
+    return sum(map(_columns, text))
+
+
+def _columns(letter: str) -> int:
+    if letter.isascii():
+        return 1
+    if unicodedata.category(letter) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """At most that many columns of it (one or more), with `…` where something is missing."""
+    if display_width(text) <= width:
+        return text
+    left, taken = width - 1, 0
+    for letter in text:
+        left -= _columns(letter)
+        if left < 0:
+            break
+        taken += 1
+    return f"{text[:taken]}…"
+
+
+def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """A line of a table: the first column to the left, the others, which are numbers, to the right."""
+    shown = []
+    for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        blanks = " " * (width - display_width(cell))
+        shown.append(f"{blanks}{cell}" if index else f"{cell}{blanks}")
+    return "  ".join(shown)
+
+
+def money(amount: Decimal) -> str:
+    """Two digits behind the point; an amount that nobody has, as its power of ten."""
+    return f"{amount:z.2f}" if abs(amount) < _LARGE else f"{amount:.2e}"

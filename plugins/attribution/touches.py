@@ -1,0 +1,132 @@
+"""Touchpoints: what of an event or identify request says that a campaign brought the visitor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote_plus, urlsplit
+
+import msgspec
+
+__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign"]
+
+CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
+_UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
+
+_MAX_TEXT = 256  # characters of a campaign's field; names are labels for people
+_MAX_PARAMETERS = 500  # of an address that are looked at
+_MAX_NAME = 60  # characters of a parameter's name, each letter of it written as %xx
+
+Campaign = tuple[str | None, str | None, str | None, str | None, str | None]
+"""Source, medium, name, term and content; None where it has none."""
+
+_NONE: Campaign = (None, None, None, None, None)
+
+
+class Touch(msgspec.Struct, frozen=True, array_like=True):
+    """One touchpoint of a visitor.
+
+    `at` is the event's timestamp in milliseconds, `position` its place in the journal.
+    """
+
+    position: int
+    at: int
+    event_id: str
+    session_id: str | None
+    source: str | None
+    medium: str | None
+    name: str | None
+    term: str | None
+    content: str | None
+    dispatch_id: str | None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Earlier ones sort first; the journal decides between those of one time."""
+        return self.at, self.position
+
+
+def may_have_campaign(context: bytes) -> bool:
+    """Whether it is worth while to decode a context: most have no campaign, and looking is cheap.
+
+    Letters may be written as `%xx` or `\\uxxxx`, so with any of these it is.
+    """
+    text = context.lower()
+    return b"utm_" in text or b"campaign" in text or b"%" in text or b"\\" in text
+
+
+def campaign_of(context: dict[str, Any]) -> Campaign:
+    """The campaign of `context.campaign`, or else of the `utm_…` parameters of `context.page.url`."""
+    given = context.get("campaign")
+    if isinstance(given, dict):
+        campaign = _campaign(map(given.get, CAMPAIGN_FIELDS))
+        if campaign != _NONE:
+            return campaign
+    page = context.get("page")
+    url = page.get("url") if isinstance(page, dict) else None
+    return _utm(url) if isinstance(url, str) else _NONE
+
+
+def _utm(url: str) -> Campaign:
+    """Names in any case; names and values percent- and plus-decoded; of several, the first that says anything."""
+    query = url.partition("?")[2].partition("#")[0]
+    found: list[str | None] = [None] * len(_UTM)
+    for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
+        name, _, value = parameter.partition("=")
+        if value and len(name) <= _MAX_NAME:
+            index = _UTM.get(unquote_plus(name).lower())
+            if index is not None and found[index] is None:
+                found[index] = _text(unquote_plus(value[: 12 * _MAX_TEXT]))
+    return _campaign(found)
+
+
+def _campaign(values: Iterable[Any]) -> Campaign:
+    source, medium, name, term, content = map(_text, values)
+    return source, medium, name, term, content
+
+
+def _text(value: Any) -> str | None:
+    """What a campaign's field says, without blanks around it and cut to a bound; None if that is nothing."""
+    return (value.strip()[:_MAX_TEXT].strip() or None) if isinstance(value, str) else None
+
+
+class Exclusions:
+    """Campaigns that may not be a touchpoint: of these sources or mediums, or of a shop's own domains.
+
+    Own is a campaign whose source is one of the domains or below it, or that came from a page there.
+    """
+
+    def __init__(self, sources: Iterable[str], mediums: Iterable[str], domains: Iterable[str]) -> None:
+        # A blank one would be that of every campaign without source, medium or referrer.
+        self._sources = {source.strip().casefold() for source in sources} - {""}
+        self._mediums = {medium.strip().casefold() for medium in mediums} - {""}
+        self._domains = {domain.strip().strip(".").casefold() for domain in domains} - {""}
+
+    def __bool__(self) -> bool:
+        return bool(self._sources or self._mediums or self._domains)
+
+    def reason(self, campaign: Campaign, context: dict[str, Any]) -> str | None:
+        """Why this campaign is no touchpoint, or None if it is one."""
+        source, medium = ((value or "").casefold() for value in campaign[:2])
+        if source in self._sources:
+            return "excluded_source"
+        if medium in self._mediums:
+            return "excluded_medium"
+        if self._domains and (self._is_own(source) or self._is_own(_referrer(context))):
+            return "excluded_domain"
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        host = host.removesuffix(".")
+        return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
+
+
+def _referrer(context: dict[str, Any]) -> str:
+    page = context.get("page")
+    referrer = page.get("referrer") if isinstance(page, dict) else None
+    if not isinstance(referrer, str):
+        return ""
+    try:
+        return (urlsplit(referrer[:2048]).hostname or "").casefold()
+    except ValueError:  # no address
+        return ""
