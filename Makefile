@@ -28,7 +28,8 @@ types: .venv/installed-for-tests
 
 bench: .venv/installed
 	@scripts/need wrk wrk
-	@$(BIN)/python benchmarks/run.py $(BENCH)
+	@$(BIN)/python -m benchmarks.run $(BENCH)
+	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

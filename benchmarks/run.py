@@ -56,10 +56,10 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def settle(self) -> None:
-        """Wait until sinks have caught up, so that no work is done in another's round."""
+        """Wait until sinks and other consumers have caught up, so that no work is done in another's round."""
         while self.ops_port is not None:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ops_port}/metrics") as answer:
-                pending = re.findall(rb"^ingestd_sink_pending\{.*\} (.*)$", answer.read(), re.MULTILINE)
+                pending = re.findall(rb"^ingestd_consumer_pending\{.*\} (.*)$", answer.read(), re.MULTILINE)
             if {float(count) for count in pending} == {0.0}:
                 return
             time.sleep(0.05)
@@ -137,6 +137,14 @@ def ingestd(folder: Path, config_text: str = CONFIG) -> Iterator[Server]:
         yield Server("ingestd", process.pid, int(port[1]), int(ops[1]))
 
 
+def create_key(folder: Path) -> str:
+    """A public key for the daemon whose configuration is in that folder."""
+    create = ["keys", "create", "--kind", "public", "--tenant", "bench", "--json"]
+    made = subprocess.check_output([INGESTD, *create, "--config", str(folder / "ingestd.toml")])
+    key: str = json.loads(made)["id"]
+    return key
+
+
 def load(server: Server, folder: Path, key: str, seconds: float) -> dict[str, float]:
     """One round: requests a second, CPU µs a request, p50 and p99 in ms, failed requests."""
     cpu = server.cpu_seconds()
@@ -160,9 +168,7 @@ def measure(folder: Path, rounds: int, seconds: int) -> dict[str, list[dict[str,
     with contextlib.ExitStack() as stack:
         with on_core(cores[0]):
             servers = [stack.enter_context(each) for each in (bare("handler"), bare("delegate"), ingestd(folder))]
-        create = ["keys", "create", "--kind", "public", "--tenant", "bench", "--json"]
-        made = subprocess.check_output([INGESTD, *create, "--config", str(folder / "ingestd.toml")])
-        key: str = json.loads(made)["id"]
+        key = create_key(folder)
         time.sleep(2)  # the time the daemon may take to know a new key
         results: dict[str, list[dict[str, float]]] = {server.name: [] for server in servers}
         with on_core(cores[-1]):

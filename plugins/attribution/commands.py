@@ -55,7 +55,8 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
             if mark is not None and len(found) == 1 + mark.reversals:
                 break
     _only_one({body["tenant"] for body in found})
-    if not found:
+    # An attribution comes before its reversals, so retention may have left these alone.
+    if not found or (mark is not None and found[0]["type"] != "attribution"):
         raise CommandError(_not_there(arguments.order_id, mark))
     if arguments.json:
         _write(json.dumps(body) for body in found)
@@ -109,7 +110,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
     if arguments.json:
         _write(json_lines(rows))
     elif arguments.csv:
-        _write(csv_lines(rows))
+        _write(csv_lines(rows), end="\r\n")
     else:
         _write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
 
@@ -127,5 +128,5 @@ async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> Async
         after = records[-1].position
 
 
-def _write(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+def _write(lines: Iterable[str], end: str = "\n") -> None:
+    sys.stdout.writelines(f"{line}{end}" for line in lines)

@@ -43,11 +43,11 @@ def _reversal(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
     order_at = _order_at(record)
-    yield f"order {record['orderId']} of {record['tenant']}: {_value(record['value'])}"
+    yield f"order {record['orderId'] or 'without id'} of {record['tenant']}: {_value(record['value'])}"
     yield f"  attribution  {record['id']}"
     yield f"  order event  {record['orderEventId']}, received {record['decidedAt']}"
-    yield f"  visitor      {record['anonymousId']}"
-    yield f"  user         {record['userId'] or 'none'}"
+    yield f"  visitor      {record['anonymousId'] or 'forgotten'}"
+    yield f"  user         {record['userId'] or ('forgotten' if record.get('erased') else 'none')}"
     touchpoints = record["touchpoints"]
     visitors = list(dict.fromkeys([record["anonymousId"], *(each["anonymousId"] for each in touchpoints)]))
     days = record["windowSeconds"] / 86400
@@ -56,7 +56,7 @@ def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"  touchpoints in the {days:g} days before it, oldest first:"
     for each in touchpoints:
-        device = "this device" if each["anonymousId"] == record["anonymousId"] else f"device {_device(each, visitors)}"
+        device = _device(each, visitors)
         mark = "→" if each == record["touchpoint"] else " "
         yield f"  {mark} {_age(order_at, each['at']):>8} before  {_campaign(each)}  ({device})"
         shares = ", ".join(
@@ -81,8 +81,12 @@ def _order_at(record: Mapping[str, Any]) -> int:
     return at
 
 
-def _device(touchpoint: Mapping[str, Any], visitors: Sequence[str]) -> int:
-    return visitors.index(touchpoint["anonymousId"]) + 1
+def _device(touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> str:
+    """`visitors` begins with the order's own."""
+    if touchpoint["anonymousId"] is None:
+        return "a device that has been forgotten"
+    index = visitors.index(touchpoint["anonymousId"])
+    return f"device {index + 1}" if index else "this device"
 
 
 def _weight(shares: Sequence[Mapping[str, Any]], event_id: str) -> float:
@@ -93,7 +97,7 @@ def _campaign(touchpoint: Mapping[str, Any]) -> str:
     parts = [touchpoint[name] for name in ("source", "medium", "name", "term", "content") if touchpoint[name]]
     if touchpoint["dispatchId"]:
         parts.append(f"dispatch {touchpoint['dispatchId']}")
-    return " / ".join(parts)
+    return " / ".join(parts) or "a dispatch that has been forgotten"
 
 
 def _age(order_at: int, at: str) -> str:

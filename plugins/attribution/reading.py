@@ -12,7 +12,7 @@ from ingestd.events import Record
 
 from .marks import Order
 from .orders import Reason
-from .touches import Exclusions, Touch, campaign_of, may_have_campaign
+from .touches import Exclusions, Touch, campaign_of
 
 __all__ = ["Erasure", "Seen", "read"]
 
@@ -20,6 +20,11 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _REASONS: Mapping[str | None, Reason] = {"Order Refunded": "refund", "Order Cancelled": "cancel"}
 _ORDER_KEYS = {"Order Completed", *_REASONS}
+
+
+class _Context(msgspec.Struct, gc=False):
+    campaign: Any = None
+    page: Any = None
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -32,7 +37,7 @@ class _Envelope(msgspec.Struct, gc=False):
     userId: str | None  # noqa: N815
     sessionId: str | None  # noqa: N815
     dispatchId: str | None  # noqa: N815
-    context: msgspec.Raw
+    context: _Context
     key: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -67,9 +72,18 @@ class Erasure(msgspec.Struct):
     anonymousIds: list[str]  # noqa: N815
 
 
+class _Data(msgspec.Struct, gc=False):
+    """A shop's own schema may allow other types than ours: an order is decided whatever they are."""
+
+    order_id: Any = None
+    revenue: Any = None
+    total: Any = None
+    currency: Any = None
+
+
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_erasure = msgspec.json.Decoder(Erasure).decode
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_data = msgspec.json.Decoder(_Data).decode
 
 
 def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool]) -> Seen | Erasure | None:
@@ -80,13 +94,13 @@ def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool])
     envelope = _decode_envelope(record.body)
     if envelope.anonymousId is None:  # its person has been forgotten
         return None
-    context = _decode_object(envelope.context) if may_have_campaign(bytes(envelope.context)) else {}
-    campaign = campaign_of(context)
+    context = envelope.context
+    campaign = campaign_of(context.campaign, context.page)
     dispatch_id = (envelope.dispatchId or "").strip() or None
     touch, excluded = None, None
     if dispatch_id is not None or any(campaign):
         touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
-        excluded = exclusions.reason(campaign, context) if exclusions else None
+        excluded = exclusions.reason(campaign, context.page) if exclusions else None
     links = record.type == "identify" and envelope.userId is not None and is_user(envelope.userId)
     has_order = envelope.key in _ORDER_KEYS
     if touch is None and not links and not has_order:
@@ -99,32 +113,27 @@ def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool])
 
 def _order(envelope: _Envelope, record: Record) -> Order:
     assert envelope.anonymousId is not None
-    data = _decode_object(envelope.data)
+    data = _decode_data(envelope.data)
     return Order(
         tenant=envelope.tenant,
         event_id=envelope.id,
         position=record.position,
         at=envelope.at,
         received_at=record.at,
-        order_id=_text(data, "order_id"),
+        order_id=_text(data.order_id),
         anonymous_id=envelope.anonymousId,
         user_id=envelope.userId,
-        revenue=_number(data, "revenue"),
-        total=_number(data, "total"),
-        currency=_text(data, "currency"),
+        revenue=_number(data.revenue),
+        total=_number(data.total),
+        currency=_text(data.currency),
     )
 
 
-# A shop's own schema may allow other types than ours: an order is decided whatever they are.
-
-
-def _text(data: Mapping[str, Any], name: str) -> str | None:
-    value = data.get(name)
+def _text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return (value or None) if isinstance(value, str) else None
 
 
-def _number(data: Mapping[str, Any], name: str) -> int | float | None:
-    value = data.get(name)
+def _number(value: Any) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None

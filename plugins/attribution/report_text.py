@@ -16,6 +16,7 @@ from .terminal import aligned, cut, display_width, money, printable
 __all__ = ["csv_lines", "json_lines", "table"]
 
 _BAR = 24
+_CURRENCY = 3  # columns of a currency, over the bars
 _NAME = 12  # columns of a campaign's name that there is room for, if need be in place of numbers
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets take the wide ones for the same
 
@@ -26,7 +27,7 @@ def json_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def csv_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """A header and a line each (RFC 4180); no cell is a formula to the spreadsheet that opens it."""
+    """A header and a line each (RFC 4180), without their ends; no cell is a formula to a spreadsheet that opens it."""
     yield _csv_line(Row._fields)
     for row in rows:
         campaign, currency, *numbers = _values(row)
@@ -57,7 +58,7 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
     cells = [[_cells(row, whole=_all_whole(rows)) for row in block] for block in shown]
     widths = [max(len(head), *(len(row[i]) for block in cells for row in block)) for i, head in enumerate(heads)]
     for droppable in ("reversed", "revenue", "orders"):
-        if _NAME + _taken(widths) > width:
+        if _NAME + _taken(widths) + 2 + _CURRENCY > width:
             index = heads.index(droppable)
             del heads[index], widths[index]
             for line in (line for block in cells for line in block):
@@ -66,7 +67,7 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
     name_width = min(names, max(_NAME, width - _taken(widths) - 2 - _BAR))
     bar_width = min(_BAR, width - name_width - _taken(widths) - 2)
     for block, block_cells in zip(shown, cells, strict=True):
-        currency = cut(printable(block[0].currency or "no currency"), max(bar_width, 3))
+        currency = cut(printable(block[0].currency or "no currency"), max(bar_width, _CURRENCY))
         yield f"{aligned([by, *heads], [name_width, *widths])}  {currency}"
         most = max((_length(row, block[-1]) for row in block[:-1]), default=Decimal(0))
         for row, numbers in zip(block, block_cells, strict=True):

@@ -8,7 +8,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
-__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign"]
+__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of"]
 
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
@@ -46,23 +46,12 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
         return self.at, self.position
 
 
-def may_have_campaign(context: bytes) -> bool:
-    """Whether it is worth while to decode a context: most have no campaign, and looking is cheap.
-
-    Letters may be written as `%xx` or `\\uxxxx`, so with any of these it is.
-    """
-    text = context.lower()
-    return b"utm_" in text or b"campaign" in text or b"%" in text or b"\\" in text
-
-
-def campaign_of(context: dict[str, Any]) -> Campaign:
-    """The campaign of `context.campaign`, or else of the `utm_…` parameters of `context.page.url`."""
-    given = context.get("campaign")
+def campaign_of(given: Any, page: Any) -> Campaign:
+    """The campaign that `context.campaign` is, or else that of the `utm_…` parameters of `context.page.url`."""
     if isinstance(given, dict):
         campaign = _campaign(map(given.get, CAMPAIGN_FIELDS))
         if campaign != _NONE:
             return campaign
-    page = context.get("page")
     url = page.get("url") if isinstance(page, dict) else None
     return _utm(url) if isinstance(url, str) else _NONE
 
@@ -70,6 +59,8 @@ def campaign_of(context: dict[str, Any]) -> Campaign:
 def _utm(url: str) -> Campaign:
     """Names in any case; names and values percent- and plus-decoded; of several, the first that says anything."""
     query = url.partition("?")[2].partition("#")[0]
+    if "%" not in query and "utm_" not in query.lower():  # as with most
+        return _NONE
     found: list[str | None] = [None] * len(_UTM)
     for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
         name, _, value = parameter.partition("=")
@@ -105,14 +96,14 @@ class Exclusions:
     def __bool__(self) -> bool:
         return bool(self._sources or self._mediums or self._domains)
 
-    def reason(self, campaign: Campaign, context: dict[str, Any]) -> str | None:
-        """Why this campaign is no touchpoint, or None if it is one."""
+    def reason(self, campaign: Campaign, page: Any) -> str | None:
+        """Why this campaign, of an event with `context.page`, is no touchpoint; or None if it is one."""
         source, medium = ((value or "").casefold() for value in campaign[:2])
         if source in self._sources:
             return "excluded_source"
         if medium in self._mediums:
             return "excluded_medium"
-        if self._domains and (self._is_own(source) or self._is_own(_referrer(context))):
+        if self._domains and (self._is_own(source) or self._is_own(_referrer(page))):
             return "excluded_domain"
         return None
 
@@ -121,8 +112,7 @@ class Exclusions:
         return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
 
 
-def _referrer(context: dict[str, Any]) -> str:
-    page = context.get("page")
+def _referrer(page: Any) -> str:
     referrer = page.get("referrer") if isinstance(page, dict) else None
     if not isinstance(referrer, str):
         return ""

@@ -18,7 +18,7 @@ from ingestd.journal import Cursor
 from ingestd.store import State, Store
 
 from . import health
-from .batch import last_position, read_rows, read_values
+from .batch import last_member, last_position, read_rows, read_values
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
@@ -90,7 +90,7 @@ class SqliteBackend(Backend):
 
     async def _own(self, writer: Connection) -> None:
         # What an earlier opening of this object has cached may not be so any more.
-        self.entries = Entries(self._cache, self._load)
+        self.entries = Entries(self._cache, self._load, await writer.submit(last_member))
         commits = self.commits = Commits(writer, self.entries, await writer.submit(last_position), self.statistics)
         await apply_requests(self, commits)
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))

@@ -23,9 +23,9 @@ from ingestd.journal import Cursor
 from ingestd.store import Field
 
 from .connection import is_row_fault, transaction
-from .entries import Entry, Row, is_set, key_of, set_key
+from .entries import Change, Entry, Row, is_set, key_of, set_key
 
-__all__ = ["DEPENDS", "Unit", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
+__all__ = ["DEPENDS", "Unit", "last_member", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
 
 DEPENDS = "What this event depends on could not be stored. Send it again."
 
@@ -37,8 +37,8 @@ _UPSERT_STATE = "INSERT INTO state (key, value, fields, expires) VALUES "
 _UPSERT_TAIL = (
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
 )
-_UPSERT_MEMBERS = "INSERT INTO member (key, member, at, expires) VALUES "
-_MEMBERS_TAIL = " ON CONFLICT (key, member) DO UPDATE SET at = excluded.at, expires = excluded.expires"
+_UPSERT_MEMBERS = "INSERT INTO member (number, key, member, at, expires) VALUES "
+_MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires = excluded.expires"
 _MOVE_CURSOR = (
     "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 )
@@ -107,7 +107,7 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     gone: list[str] = []
     cursors: dict[str, int] = {}
     members: list[Any] = []
-    without: list[str] = []
+    without: list[int] = []
     for unit in units:
         for record in unit.records:
             last += 1
@@ -127,10 +127,10 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     for start in range(0, len(gone), _MANY):
         keys = gone[start : start + _MANY]
         connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
-    _insert(connection, _UPSERT_MEMBERS, members, _MEMBERS_TAIL)
-    for start in range(0, len(without), 2 * _MANY):
-        pairs = without[start : start + 2 * _MANY]
-        connection.execute(_without(len(pairs) // 2), pairs)
+    _insert(connection, _UPSERT_MEMBERS, members, _MEMBERS_TAIL, columns=5)
+    for start in range(0, len(without), _MANY):
+        numbers = without[start : start + _MANY]
+        connection.execute(f"DELETE FROM member WHERE number IN ({_marks(len(numbers))})", numbers)  # noqa: S608 - only marks
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
     for unit in units:
@@ -138,33 +138,28 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
             unit.also(connection, unit.position)
 
 
-def _collect(key: str, changes: Any, members: list[Any], without: list[str]) -> None:
+def _collect(key: str, changes: Any, members: list[Any], without: list[int]) -> None:
     key = key_of(key)
-    for member, change in changes.items():
-        if change is None:
-            without += (key, member)
+    for member, (number, at, expires) in changes.items():
+        if at is None:
+            without.append(number)
         else:
-            members += (key, member, *change)
+            members += (number, key, member, at, expires)
 
 
-@lru_cache(maxsize=_MANY)
-def _without(pairs: int) -> str:
-    return f"DELETE FROM member WHERE (key, member) IN (VALUES {', '.join(['(?, ?)'] * pairs)})"  # noqa: S608 - only marks
-
-
-def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "") -> None:
-    """Insert rows of four columns, given as one flat list."""
+def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", columns: int = 4) -> None:
+    """Insert rows of so many columns, given as one flat list."""
     start = 0
     while start < len(values):
-        rows = min((len(values) - start) // 4, _MANY)
+        rows = min((len(values) - start) // columns, _MANY)
         rows -= rows % _STEP if rows > _STEP else 0
-        connection.execute(_statement(head, rows, tail), values[start : start + 4 * rows])
-        start += 4 * rows
+        connection.execute(_statement(head, rows, tail, columns), values[start : start + columns * rows])
+        start += columns * rows
 
 
 @lru_cache(maxsize=128)
-def _statement(head: str, rows: int, tail: str) -> str:
-    return head + ", ".join(["(?, ?, ?, ?)"] * rows) + tail
+def _statement(head: str, rows: int, tail: str, columns: int) -> str:
+    return head + ", ".join([f"({_marks(columns)})"] * rows) + tail
 
 
 @lru_cache(maxsize=2 * _MANY)
@@ -174,7 +169,7 @@ def _marks(count: int) -> str:
 
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
 _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
-_decode_members = msgspec.json.Decoder(list[tuple[str, str, int, int | None]]).decode
+_decode_members = msgspec.json.Decoder(list[tuple[int, str, str, int, int | None]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
@@ -199,23 +194,18 @@ def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
 
 
 def _read_sets(connection: sqlite3.Connection, wanted: Sequence[str]) -> list[Row]:
-    found: dict[str, tuple[dict[str, Any], list[int | None]]] = {}
+    found: dict[str, dict[str, Change]] = {}
     for start in range(0, len(wanted), _MANY):
         some = [*wanted[start : start + _MANY]]
         some += some[-1:] * (-len(some) % _STEP)
         (text,) = connection.execute(
-            "SELECT json_group_array(json_array(key, member, at, expires)) FROM"  # noqa: S608 - only marks
+            "SELECT json_group_array(json_array(number, key, member, at, expires)) FROM"  # noqa: S608 - only marks
             f" (SELECT * FROM member WHERE key IN ({_marks(len(some))}) ORDER BY key, at, member)",
             some,
         ).fetchone()
-        for key, member, at, expires in _decode_members(text):
-            members, lives = found.setdefault(key, ({}, []))
-            members[member] = at
-            lives.append(expires)
-    return [
-        (set_key(key), None, members, None if None in lives else max(life for life in lives if life is not None))
-        for key, (members, lives) in found.items()
-    ]
+        for number, key, member, at, expires in _decode_members(text):
+            found.setdefault(key, {})[member] = number, at, expires
+    return [(set_key(key), None, members, None) for key, members in found.items()]
 
 
 def read_values(connection: sqlite3.Connection, kind: str, after: str, limit: int) -> list[tuple[str, str]]:
@@ -273,6 +263,11 @@ def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> li
         records.append(Record(type_, at, bodies[start : start + length], position))
         start += length
     return records
+
+
+def last_member(connection: sqlite3.Connection) -> int:
+    """The highest number of a member of a set."""
+    return int(connection.execute("SELECT coalesce(max(number), 0) FROM member").fetchone()[0])
 
 
 def last_position(connection: sqlite3.Connection) -> int:

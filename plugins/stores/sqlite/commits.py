@@ -36,8 +36,8 @@ class Commits:
         self.tail = Tail()
         self.problem: str | None = None
         """Why the last commit failed, None if it did not."""
-        self.committed = asyncio.Event()
-        """Set, and replaced, when there are new records."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits for records behind a position."""
         self._connection = connection
         self._entries = entries
         self._statistics = statistics
@@ -79,6 +79,24 @@ class Commits:
             if state is not None:
                 state.undo()
             raise
+
+    async def wait(self, after: int) -> None:
+        """Returns when there are durable records behind that position."""
+        while self.last <= after:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append((after, future))
+            await future
+
+    def _tell(self) -> None:
+        """Wake those whose records have come, and nobody else: most wait for many of them."""
+        waiting, self._waiting = self._waiting, []
+        for after, future in waiting:
+            if future.done():  # nobody waits any more
+                continue
+            if self.last > after:
+                future.set_result(None)
+            else:
+                self._waiting.append((after, future))
 
     async def finish(self) -> None:
         """Take no more, and wait until all that was asked for is written."""
@@ -149,8 +167,7 @@ class Commits:
             if not unit.done.done():
                 unit.done.set_result(unit.position)
         if self.last > before:
-            self.committed.set()
-            self.committed = asyncio.Event()
+            self._tell()
         if self._gathering:
             self._write()
         else:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
+from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from ingestd.store import Field
 
 __all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_set", "key_of", "set_key"]
 
-Change = tuple[int, int | None] | None
-"""A member's time and the end of its life; None: it is to go."""
+Change = tuple[int, int | None, int | None]
+"""A member's number, its time and the end of its life. Without a time it is to go."""
 
 Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
 """key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields."""
@@ -76,14 +78,18 @@ class Entry:
 class SetEntry(Entry):
     """A set: its members with their times, in order, and what of them has changed since the last commit.
 
-    `expires` is the end of the longest life among them.
+    `expires` is the end of the longest life among them. Each has a number, which is that of its row in the file.
     """
 
-    __slots__ = ("changes", "members")
+    __slots__ = ("changes", "members", "numbers")
 
-    def __init__(self, members: dict[str, int] | None = None, expires: int | None = None):
-        super().__init__(expires=expires)
-        self.members = members if members is not None else {}
+    def __init__(self, members: Mapping[str, Change] = MappingProxyType({})):
+        lives = [expires for _, _, expires in members.values()]
+        super().__init__(
+            expires=None if None in lives else max((life for life in lives if life is not None), default=None)
+        )
+        self.members = {member: at for member, (_, at, _) in members.items() if at is not None}
+        self.numbers = {member: number for member, (number, _, _) in members.items()}
         self.changes: dict[str, Change] = {}
 
     @property
@@ -94,7 +100,8 @@ class SetEntry(Entry):
         changes, self.changes = self.changes, {}
         return key, None, changes, None
 
-    def add(self, member: str, at: int, expires: int | None) -> None:
+    def add(self, member: str, at: int, expires: int | None, numbers: Iterator[int]) -> None:
+        """A new member gets the next of `numbers`."""
         if not self.members:
             self.expires = expires
         elif self.expires is not None:
@@ -104,24 +111,30 @@ class SetEntry(Entry):
         self.members[member] = at
         if last is not None and (at, member) < (last[1], last[0]):
             self.members = dict(sorted(self.members.items(), key=lambda each: (each[1], each[0])))
-        self.changes[member] = at, expires
+        number = self.numbers.get(member)
+        if number is None:
+            gone = self.changes.get(member)  # and not yet from the file
+            number = self.numbers[member] = next(numbers) if gone is None else gone[0]
+        self.changes[member] = number, at, expires
 
     def remove(self, members: Iterable[str]) -> None:
         for member in members:
             del self.members[member]
-            self.changes[member] = None
+            self.changes[member] = self.numbers.pop(member), None, None
 
     def saved(self) -> tuple[Any, ...]:
-        return dict(self.members), dict(self.changes), self.expires, self.dirty
+        return dict(self.members), dict(self.numbers), dict(self.changes), self.expires, self.dirty
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        self.members, self.changes, self.expires, self.dirty = saved
+        self.members, self.numbers, self.changes, self.expires, self.dirty = saved
 
 
 class Entries:
     """At most `limit` entries; those not yet on disk come on top and are never let go."""
 
-    def __init__(self, limit: int, load: Load) -> None:
+    def __init__(self, limit: int, load: Load, members: int = 0) -> None:
+        self.numbers = count(members + 1)
+        """Of members of sets that are new; `members` is the highest there has been."""
         self._limit = limit
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
@@ -238,7 +251,7 @@ class Entries:
 def _made(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
     if not is_set(key):
         return Entry() if row is None else Entry(*row)
-    return SetEntry() if row is None else SetEntry(row[1], row[2])
+    return SetEntry() if row is None else SetEntry(row[1])
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -37,9 +37,7 @@ class SqliteJournal(Journal):
         return recent if recent is not None else await self._backend.read(read_records, after, limit)
 
     async def wait(self, after: int) -> None:
-        commits = self._owned()
-        while commits.last <= after:
-            await commits.committed.wait()
+        await self._owned().wait(after)
 
     async def last(self) -> int:
         if self._backend.commits is not None:

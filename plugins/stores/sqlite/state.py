@@ -126,7 +126,7 @@ class SqliteState(State):
         entry = await self._set_of(key)
         if self._is_over(entry):
             entry.remove([*entry.members])
-        entry.add(member, at, None if ttl is None else self.now + ttl)
+        entry.add(member, at, None if ttl is None else self.now + ttl, self.entries.numbers)
         if since is not None and next(iter(entry.members.values())) < since:
             entry.remove([each for each, time in entry.members.items() if time < since])
         excess = len(entry.members) - keep

@@ -31,7 +31,7 @@ class Sweeper:
         self._backend = backend
         self._commits = commits
         self._after: str | None = None
-        self._after_member: tuple[str, str] | None = None
+        self._after_member: int | None = None
         self._next = 0
 
     async def step(self) -> None:
@@ -39,7 +39,7 @@ class Sweeper:
         if self._after is None and self._after_member is None:
             if clock < self._next:
                 return
-            self._after, self._after_member, self._next = "", ("", ""), clock + PAUSE
+            self._after, self._after_member, self._next = "", 0, clock + PAUSE
         before = clock - GRACE
         if self._after is None:
             await self._sweep_members(before)
@@ -54,29 +54,26 @@ class Sweeper:
         assert self._after_member is not None
         self._after_member, expired = await self._backend.read(_look_at_members, self._after_member, before)
         if expired:
-            await self._commits.commit(also=partial(_remove_members, expired, before))
-            self._backend.entries.forget({set_key(key) for key, _ in expired})
+            await self._commits.commit(also=partial(_remove_members, [number for number, _ in expired], before))
+            self._backend.entries.forget({set_key(key) for _, key in expired})
 
 
 def _look_at_members(
-    connection: sqlite3.Connection, after: tuple[str, str], before: int
-) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
-    rows = json.loads(
-        connection.execute(
-            "SELECT json_group_array(json_array(key, member, expires)) FROM"
-            " (SELECT key, member, expires FROM member WHERE (key, member) > (?, ?) ORDER BY key, member LIMIT ?)",
-            (*after, ROWS),
-        ).fetchone()[0]
-    )
-    expired = [(key, member) for key, member, expires in rows if expires is not None and expires < before]
-    return ((rows[-1][0], rows[-1][1]) if len(rows) == ROWS else None), expired
+    connection: sqlite3.Connection, after: int, before: int
+) -> tuple[int | None, list[tuple[int, str]]]:
+    """The next rows: the last number, None if there are no more; and number and key of those that have expired."""
+    count, last, expired = connection.execute(
+        "SELECT count(*), max(number), json_group_array(json_array(number, key)) FILTER (WHERE expires < ?)"
+        " FROM (SELECT number, key, expires FROM member WHERE number > ? ORDER BY number LIMIT ?)",
+        (before, after, ROWS),
+    ).fetchone()
+    return (last if count == ROWS else None), json.loads(expired)
 
 
-def _remove_members(pairs: list[tuple[str, str]], before: int, connection: sqlite3.Connection, _: int) -> None:
+def _remove_members(numbers: list[int], before: int, connection: sqlite3.Connection, _: int) -> None:
     connection.execute(
-        "DELETE FROM member WHERE expires < ? AND (key, member) IN"  # noqa: S608 - only marks
-        f" (VALUES {', '.join(['(?, ?)'] * len(pairs))})",
-        [before, *(part for pair in pairs for part in pair)],
+        f"DELETE FROM member WHERE number IN ({', '.join('?' * len(numbers))}) AND expires < ?",  # noqa: S608 - only marks
+        [*numbers, before],
     )
 
 

@@ -1,0 +1,200 @@
+"""What attribution costs: events beside it, one order with a long journey, and a backlog of orders.
+
+`/track` with the plugin and without it, in rounds that take turns, on the same core. In one pair of servers events are
+as a shop sends them: one in ten carries a campaign (a visit's first page does), one in fifty is an order. In another
+pair every event carries a campaign, and one in three is an order that was sent before. Then, in this process, an
+order with 200 touchpoints of 20 visitors, and the time in which 10,000 orders are decided that have waited, each of
+its own visitor with three touchpoints; on SQLite, with synchronous=FULL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import copy
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from ingestd.consumer import Consumer, Step
+from ingestd.consumers import Consumers
+from ingestd.events import Record
+from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.stores.sqlite.backend import SqliteBackend
+from ingestd.times import format_time
+
+from .run import CONFIG, bodies, create_key, ingestd, load, on_core
+
+WITHOUT = (
+    CONFIG + '[plugins]\nenabled = ["keys", "hmac_auth", "identity", "session", "rate_limit", "sqlite", "jsonl"]\n'
+)
+NOW = 1_795_000_000_000
+ORDERS = 10_000
+VISITORS, TOUCHES = 20, 10
+
+
+def usual() -> Iterator[dict[str, Any]]:
+    """As a shop sends them: of the benchmark's events one in ten with its campaign, and most orders still carts."""
+    for number, each in enumerate(bodies()):
+        body = copy.deepcopy(each)
+        if number % 10:
+            del body["context"]["campaign"]
+            body["context"]["page"]["url"] = body["context"]["page"]["url"].replace("utm_source", "sort")
+        if body["key"] == "Order Completed" and number % 50 > 2:
+            body |= {"key": "Cart Viewed", "data": {"products": body["data"]["products"]}}
+        yield body
+
+
+def beside(bodies: Iterable[dict[str, Any]], rounds: int, seconds: int) -> None:
+    """`/track` with attribution and without."""
+    lines = [json.dumps(body) for body in bodies]
+    cores = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in range(2)]
+        with on_core(cores[0]):
+            servers = [
+                stack.enter_context(ingestd(folder, config))
+                for folder, config in zip(folders, (CONFIG, WITHOUT), strict=True)
+            ]
+        for folder in folders:
+            (folder / "bodies").write_text("\n".join(lines))
+        keys = [create_key(folder) for folder in folders]
+        time.sleep(2)  # the time a daemon may take to know a new key
+        sides = [*zip(servers, folders, keys, strict=True)]
+        results: list[list[dict[str, float]]] = [[], []]
+        with on_core(cores[-1]):
+            for side in sides:
+                load(*side, 1)
+            for number in range(rounds):
+                for index in (0, 1) if number % 2 else (1, 0):
+                    results[index].append(load(*sides[index], seconds))
+    pairs = [*zip(*results, strict=True)]
+    for what in ("req/s", "CPU µs", "p99 ms"):
+        on, off = (median(each[what] for each in side) for side in results)
+        ratios = sorted(a[what] / b[what] for a, b in pairs)
+        print(f"  {what:8} {on:8.1f} with, {off:8.1f} without: ratio {median(ratios):.3f}"
+              f" ({ratios[0]:.2f} to {ratios[-1]:.2f})")  # fmt: skip
+
+
+def record(number: int, **members: Any) -> Record:
+    at = format_time(NOW + number)
+    body = {"id": f"{number:036d}", "type": "event", "tenant": "bench", "endpoint": "track", "key": "Page View",
+            "receivedAt": at, "timestamp": at, "data": {},
+            "userId": None, "sessionId": "s", "dispatchId": None, "context": {}, **members}  # fmt: skip
+    return Record(str(body["type"]), NOW + number, msgspec.json.encode(body))
+
+
+def touch(number: int, visitor: str) -> Record:
+    campaign = {
+        "source": f"source-{number % 9}",
+        "medium": "email",
+        "name": f"autumn sale {number}",
+        "content": "header",
+    }
+    return record(number, anonymousId=visitor, context={"campaign": campaign})
+
+
+def order(number: int, visitor: str, user: str | None = None) -> Record:
+    data = {"order_id": f"o-{number}", "total": 247.5, "revenue": 210.0, "currency": "EUR"}
+    return record(number, key="Order Completed", anonymousId=visitor, userId=user, data=data)
+
+
+def consumer() -> Consumer:
+    found: list[Consumer] = []
+    AttributionPlugin(AttributionPlugin.Options()).register_consumers(found.append)
+    return found[0]
+
+
+@contextlib.asynccontextmanager
+async def filled(records: Iterable[Record]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as folder:
+        backend = SqliteBackend(Path(folder) / "ingestd.db", cache=200_000, busy_timeout=1.0)
+        await backend.open(serving=True)
+        try:
+            records = [*records]
+            for start in range(0, len(records), 1000):
+                await backend.journal.append(records[start : start + 1000], backend.store.begin(NOW))
+            yield backend
+        finally:
+            await backend.close()
+
+
+def died(name: str, error: BaseException | None) -> None:
+    sys.exit(f"{name} died: {error!r}")
+
+
+async def drain(backend: SqliteBackend) -> float:
+    """Seconds until the consumer has done with the journal."""
+    consumers = Consumers(backend.journal, backend.store, [consumer()], died=died, now=lambda: NOW)
+    begun = time.perf_counter()
+    await consumers.start()
+    left = await consumers.stop(600)
+    assert not left
+    return time.perf_counter() - begun
+
+
+def journey() -> Iterator[Record]:
+    for visitor in range(VISITORS):
+        yield record(visitor, type="identify", anonymousId=f"v-{visitor}", userId="u")
+    for number in range(VISITORS * TOUCHES):
+        yield touch(100 + number, f"v-{number % VISITORS}")
+
+
+async def long_journey(orders: int = 300) -> None:
+    async with filled(journey()) as backend:
+        await drain(backend)
+        follower = consumer()
+        position = await backend.journal.last()
+        cpu = time.process_time()
+        for number in range(orders):
+            step = Step(backend.store.begin(NOW))
+            at = order(1000 + number, "v-0", "u")._replace(position=position + number + 1)
+            await follower.process([at], step)
+            assert len(json.loads(step.records[0].body)["touchpoints"]) == VISITORS * TOUCHES
+            await backend.journal.append(step.records, step.state)
+        cpu = (time.process_time() - cpu) / orders
+    print(f"  an order with {VISITORS * TOUCHES} touchpoints of {VISITORS} visitors: {cpu * 1000:.2f} ms of CPU")
+
+
+def waiting() -> Iterator[Record]:
+    for number in range(ORDERS):
+        for n in range(3):
+            yield touch(10 * number + n, f"v-{number}")
+        yield order(10 * number + 5, f"v-{number}")
+
+
+async def backlog() -> None:
+    async with filled(waiting()) as backend:
+        seconds = await drain(backend)
+    print(
+        f"  {ORDERS} orders and {3 * ORDERS} touchpoints that waited: {seconds:.1f} s, {ORDERS / seconds:.0f} orders/s"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
+    arguments = parser.parse_args()
+    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    print(f"attribution: /track with it and without, {rounds} rounds of {seconds} s each, events as a shop sends them")
+    beside(usual(), rounds, seconds)
+    print("attribution: the same, every event with a campaign, one in three an order that was sent before")
+    beside(bodies(), rounds, seconds)
+    print("attribution: behind the answer")
+    asyncio.run(long_journey())
+    asyncio.run(backlog())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

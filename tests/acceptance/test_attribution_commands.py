@@ -1,0 +1,370 @@
+"""`ingestd attribution show|report` as they are run: beside a daemon and without one, and when records have gone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.times import format_time, now
+from tests.support.clients import wait_until
+from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+EXCLUSIONS = """
+exclude_sources = ["paypal"]
+exclude_mediums = ["internal"]
+exclude_domains = ["shop.example"]
+"""
+HOSTILE = '=HYPERLINK("x")\x1b[31m\u202e'
+
+
+class Filler:
+    """Sends events that happened some time before an hour ago, which is when the order was completed."""
+
+    def __init__(self, shop: Shop, daemon: Daemon) -> None:
+        self._shop = shop
+        self._daemon = daemon
+        self._completed = now() - HOUR
+
+    def touch(self, visitor: str, age: int, campaign: Mapping[str, str] | None, **further: Any) -> str:
+        """Returns the id of the touch, as `order` does that of the order's event."""
+        context = {"campaign": campaign} if campaign is not None else {}
+        page = further.pop("page", None)
+        if page is not None:
+            context["page"] = page
+        return self._send("Page View", visitor, {}, age, context=context, **further)
+
+    def order(self, visitor: str, key: str = "Order Completed", **data: Any) -> str:
+        return self._send(key, visitor, data, 0)
+
+    def _send(self, key: str, visitor: str, data: Mapping[str, Any], age: int, **further: Any) -> str:
+        timestamp = format_time(self._completed - age)
+        event = {"key": key, "anonymousId": visitor, "data": data, "timestamp": timestamp, **further}
+        answer = self._daemon.post_signed(event, self._shop.server)
+        assert answer.status == 200
+        return answer.headers["x-request-id"]
+
+    def link(self, visitor: str, user: str) -> None:
+        body = {"anonymousId": visitor, "userId": user}
+        assert self._daemon.post("/identify/public", body, self._shop.public.id).status == 200
+
+
+def derived(shop: Shop, order_id: str | None, tenant: str = "shop") -> list[dict[str, Any]]:
+    """What the archive has of an order: the journal has it, then."""
+    return [
+        record
+        for record in shop.archived()
+        if record["type"].startswith("attribution") and (record["orderId"], record["tenant"]) == (order_id, tenant)
+    ]
+
+
+def fill(shop: Shop, daemon: Daemon, other: Key) -> dict[str, str]:
+    """Ada's journey over two devices, and some other orders; returns the ids of events by name."""
+    filler = Filler(shop, daemon)
+    ids = {}
+    filler.link("laptop", "ada")
+    filler.link("phone", "ada")
+    google = {"source": "google", "medium": "cpc", "name": "shoes"}
+    ids["before_window"] = filler.touch("laptop", 8 * DAY, google)
+    ids["first"] = filler.touch("phone", 2 * DAY, {"source": "newsletter", "medium": "email", "name": "spring"})
+    ids["middle"] = filler.touch("laptop", 3 * HOUR, google)
+    ids["last"] = filler.touch("laptop", 5 * MINUTE, None, dispatchId="mail-7")
+    ids["after_order"] = filler.touch("phone", -10 * MINUTE, google)
+    ids["excluded_source"] = filler.touch("laptop", HOUR, {"source": "PayPal"})
+    ids["excluded_medium"] = filler.touch("phone", HOUR, {"source": "x", "medium": "internal"})
+    ids["excluded_domain"] = filler.touch("laptop", HOUR, google, page={"referrer": "https://www.shop.example/cart"})
+    ids["order"] = filler.order("laptop", order_id="o-1", revenue=40, total=50, currency="EUR")
+    ids["refund"] = filler.order("laptop", "Order Refunded", order_id="o-1", revenue=10)
+    filler.order("nobody", order_id="o-direct", total=20, currency="EUR")
+    filler.touch("stranger", DAY, {"source": HOSTILE})
+    ids["nameless"] = filler.order("stranger", revenue=0.5, currency="USD")
+    for tenant in (shop.public, other):
+        order = {"key": "Order Completed", "anonymousId": "twin", "data": {"order_id": "o-twin", "revenue": 7}}
+        assert daemon.post("/track", order, tenant.id).status == 200
+    wait_until(lambda: len(derived(shop, "o-1")) == 2)
+    wait_until(lambda: len(derived(shop, "o-twin")) == len(derived(shop, "o-twin", "other")) == 1)
+    return ids
+
+
+COMMANDS = [("show", "o-1"), ("show", "o-1", "--json"), ("report", "--since", "1h")]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, dict[str, str]]:
+    """A shop whose daemon has ended, the ids of its events by name, and under `beside …` what was told beside it."""
+    shop = Shop(tmp_path_factory.mktemp("shop"), {"plugins.attribution": EXCLUSIONS})
+    other = shop.create_key("public", "other")
+    with shop.serve() as daemon:
+        ids = fill(shop, daemon, other)
+        for command in COMMANDS:
+            ids[f"beside {command}"] = shop.command("attribution", *command)
+    return shop, ids
+
+
+def refused(shop: Shop, *arguments: str) -> str:
+    """Run a command that must fail; returns what it says, which is one line."""
+    done = run_ingestd("attribution", *arguments, config=shop.config)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def misused(shop: Shop, *arguments: str) -> str:
+    done = run_ingestd("attribution", *arguments, config=shop.config)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_beside_a_daemon_as_without_one(filled: tuple[Shop, dict[str, str]], command: tuple[str, ...]) -> None:
+    shop, ids = filled
+    assert shop.command("attribution", *command) == ids[f"beside {command}"]
+
+
+def test_the_journey_of_an_order(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, ids = filled
+    record, reversal = derived(shop, "o-1")
+    lines = shop.command("attribution", "show", "o-1").splitlines()
+    assert lines[:6] == [
+        "order o-1 of shop: 40 EUR",
+        f"  attribution  {record['id']}",
+        f"  order event  {ids['order']}, received {record['decidedAt']}",
+        "  visitor      laptop",
+        "  user         ada",
+        "  touchpoints in the 7 days before it, oldest first:",
+    ]
+    touches = {line.partition(" before  ")[2]: number for number, line in enumerate(lines) if " before  " in line}
+    assert [*touches] == [
+        "newsletter / email / spring  (device 2)",
+        "google / cpc / shoes  (this device)",
+        "dispatch mail-7  (this device)",
+    ]
+    first, middle, last = touches.values()
+    assert [lines[each].partition(" before ")[0].split() for each in (first, middle, last)] == [
+        ["2.0", "d"], ["3.0", "h"], ["→", "5.0", "min"],
+    ]  # fmt: skip
+    assert [shares(lines[each + 1]) for each in (first, middle, last)] == [
+        {"first_touch": 100, "linear": 33, "position_based": 40, "time_decay": 29},
+        {"linear": 33, "position_based": 20, "time_decay": 35},
+        {"last_touch": 100, "linear": 33, "position_based": 40, "time_decay": 36},
+    ]
+    assert "  → credited by last_touch: it is the last one before the order" in lines
+    ignored = {reason: line for reason, event_id in ids.items() for line in lines if f"event {event_id}: " in line}
+    assert {reason: line.partition(": ")[2] for reason, line in ignored.items()} == {
+        "before_window": "older than the window",
+        "after_order": "later than the order",
+        "excluded_source": "its source is excluded",
+        "excluded_medium": "its medium is excluded",
+        "excluded_domain": "it came from one of the shop's own domains",
+    }
+    assert lines[-1] == f"  refund at {reversal['decidedAt']}: 10 EUR reversed, because of {ids['refund']}"
+
+
+def shares(line: str) -> dict[str, int]:
+    """Per cents by model."""
+    return {model: int(share) for model, share in re.findall(r"(\w+) (\d+)%", line)}
+
+
+def test_the_journey_as_records(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, ids = filled
+    printed = shop.command("attribution", "show", "o-1", "--json")
+    assert [json.loads(line) for line in printed.splitlines()] == derived(shop, "o-1")
+    attribution, reversal = derived(shop, "o-1")
+    assert attribution["touchpoint"]["eventId"] == ids["last"]
+    assert [each["eventId"] for each in attribution["touchpoints"]] == [
+        ids[name] for name in ("first", "middle", "last")
+    ]
+    assert {each["reason"]: each["eventId"] for each in attribution["ignored"]} == {
+        reason: ids[reason]
+        for reason in ("before_window", "after_order", "excluded_source", "excluded_medium", "excluded_domain")
+    }
+    assert (reversal["attributionId"], reversal["cause"]) == (attribution["id"], ids["refund"])
+
+
+def test_an_order_nobody_brought(filled: tuple[Shop, dict[str, str]]) -> None:
+    lines = filled[0].command("attribution", "show", "o-direct").splitlines()
+    assert lines[0] == "order o-direct of shop: 20 EUR"
+    assert lines[-2:] == ["  user         none", "  no touchpoint in the 7 days before it: direct"]
+
+
+def test_an_order_without_id_goes_by_its_event_and_steers_no_terminal(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, ids = filled
+    printed = shop.command("attribution", "show", ids["nameless"])
+    assert printed.startswith("order without id of shop: 0.5 USD\n")
+    assert '=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}  (this device)' in printed
+    assert all(line.isprintable() for line in printed.split("\n"))
+    [record] = [json.loads(shop.command("attribution", "show", ids["nameless"], "--json"))]
+    assert (record["orderId"], record["orderEventId"]) == (None, ids["nameless"])
+    assert record["touchpoint"]["source"] == HOSTILE
+    # An order with an id goes by that alone.
+    assert "is not attributed" in refused(shop, "show", ids["order"])
+
+
+def test_an_order_of_two_shops_asks_for_one(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, _ = filled
+    line = refused(shop, "show", "o-twin")
+    assert re.search(r"\bother, shop\b", line)
+    assert "--tenant" in line
+    for tenant in ("shop", "other"):
+        record = json.loads(shop.command("attribution", "show", "o-twin", "--tenant", tenant, "--json"))
+        assert [record] == derived(shop, "o-twin", tenant)
+
+
+def test_an_order_nobody_knows(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, _ = filled
+    expected = "the order 'o-?' is not attributed: it has not been sent, or its turn has not come yet"
+    assert refused(shop, "show", "o-?").endswith(expected)
+    for tenant in ("other", "none"):
+        assert "is not attributed" in refused(shop, "show", "o-1", "--tenant", tenant)
+
+
+def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, _ = filled
+    lines = shop.command("attribution", "report", "--since", "1h", "--tenant", "shop", "--model", "linear").splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    starts = [line.split("  ")[0] for line in lines]
+    assert starts == [
+        "source", "(direct)", "total", "",
+        "source", "(direct)", "(not set)", "google", "newsletter", "total", "",
+        "source", '=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31…', "total",
+    ]  # fmt: skip
+    assert [line.rpartition("  ")[2] for line in lines if line.startswith("source")] == ["no currency", "EUR", "USD"]
+    total = next(line for line in lines[4:] if line.startswith("total"))
+    assert total.split() == ["total", "2.00", "60.00", "10.00", "50.00"]
+
+
+@pytest.mark.parametrize(
+    ("by", "model", "campaigns"),
+    [
+        ((), (), {"(not set)": (1, 40, 10, 30)}),
+        (("--by", "medium"), ("--model", "first_touch"), {"email": (1, 40, 10, 30)}),
+        (
+            ("--by", "name"),
+            ("--model", "position_based"),
+            {"(not set)": (0.4, 16, 4, 12), "spring": (0.4, 16, 4, 12), "shoes": (0.2, 8, 2, 6)},
+        ),
+    ],
+)
+def test_the_report_by_field_and_model(
+    filled: tuple[Shop, dict[str, str]],
+    by: tuple[str, ...],
+    model: tuple[str, ...],
+    campaigns: dict[str, tuple[float, ...]],
+) -> None:
+    shop, _ = filled
+    printed = shop.command("attribution", "report", "--since", "1h", "--tenant", "shop", "--json", *by, *model)
+    rows = [json.loads(line) for line in printed.splitlines()]
+    names = ("orders", "revenue", "reversed", "net")
+    assert {
+        row["campaign"]: tuple(row[name] for name in names)
+        for row in rows
+        if row["currency"] == "EUR" and row["campaign"] != "(direct)"
+    } == campaigns
+    direct = {row["currency"]: row["net"] for row in rows if row["campaign"] == "(direct)"}
+    assert direct == {"EUR": 20, None: 7}
+
+
+def test_the_report_as_csv(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, _ = filled
+    command = [INGESTD, "attribution", "report", "--since", "1h", "--csv", "--config", str(shop.config)]
+    printed = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
+    assert printed.count(b"\n") == printed.count(b"\r\n") == 5  # as RFC 4180 has it
+    assert list(csv.reader(StringIO(printed.decode(), newline=""), strict=True)) == [
+        ["campaign", "currency", "orders", "revenue", "reversed", "net"],
+        ["(direct)", "", "2", "14", "0", "14"],
+        ["(not set)", "EUR", "1", "40", "10", "30"],
+        ["(direct)", "EUR", "1", "20", "0", "20"],
+        ['\'=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}', "USD", "1", "0.5", "0", "0.5"],
+    ]
+
+
+def test_the_report_of_one_shop_and_of_a_time(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, _ = filled
+    one = json.loads(shop.command("attribution", "report", "--since", "1h", "--json", "--tenant", "other"))
+    assert one == {"campaign": "(direct)", "currency": None, "orders": 1, "revenue": 7, "reversed": 0, "net": 7}
+    assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z") == "no orders\n"
+    assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z", "--json") == ""
+    assert shop.command("attribution", "report", "--since", "1h", "--tenant", "none") == "no orders\n"
+    # Orders count from when they were received.
+    [twin] = derived(shop, "o-twin", "other")
+    own = ("--tenant", "other", "--json")
+    assert json.loads(shop.command("attribution", "report", "--since", twin["decidedAt"], *own))["orders"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("report",), "--since"),
+        (("report", "--since", "yesterday"), "expected an RFC 3339 time or an age such as 2h"),
+        (("report", "--since", "1h", "--model", "magic"), "--model"),
+        (("report", "--since", "1h", "--json", "--csv"), "not allowed with"),
+        (("show",), "ORDER_ID"),
+    ],
+)
+def test_misuse(filled: tuple[Shop, dict[str, str]], arguments: tuple[str, ...], told: str) -> None:
+    assert told in misused(filled[0], *arguments)
+
+
+def test_before_any_order(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    assert shop.command("attribution", "report", "--since", "1h") == "no orders\n"
+    assert shop.command("attribution", "report", "--since", "1h", "--csv").splitlines() == [
+        "campaign,currency,orders,revenue,reversed,net"
+    ]
+    assert "is not attributed" in refused(shop, "show", "o-1")
+
+
+def test_what_is_remembered_of_an_order_the_journal_no_longer_has(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"journal": 'keep_for = "500ms"'})
+    with shop.serve() as daemon:
+        filler = Filler(shop, daemon)
+        filler.touch("visitor", 26 * HOUR, {"source": "google"})
+        filler.order("visitor", order_id="o-1", revenue=40, currency="EUR")
+        filler.order("visitor", order_id="o-empty")
+        wait_until(lambda: bool(derived(shop, "o-empty")))
+        # Three events, two attributions.
+        wait_until(lambda: daemon.metric('ingestd_journal_removed_total{reason="age"}') == 5)
+        [attribution] = derived(shop, "o-1")
+        assert refused(shop, "show", "o-1").endswith(
+            "the attribution of the order 'o-1' has been removed from the journal. What is remembered: "
+            f"received {attribution['decidedAt']}, 40 EUR, 0 of it reversed, 1 touchpoints, the last one "
+            "1 day, 2:00:00 before it"
+        )
+        assert ", no value, " in refused(shop, "show", "o-empty")
+        # A reversal is told with it, whether the journal still has that one or not.
+        filler.order("visitor", "Order Refunded", order_id="o-1", revenue=2.5)
+        wait_until(lambda: len(derived(shop, "o-1")) == 2)
+        assert ", 40 EUR, 2.5 of it reversed, " in refused(shop, "show", "o-1", "--json")
+        assert shop.command("attribution", "report", "--since", "1h") == "no orders\n"
+
+
+def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        filler = Filler(shop, daemon)
+        filler.touch("ada-visitor", DAY, {"source": "google"}, dispatchId="ada-mail")
+        filler.touch("ada-visitor", HOUR, None, dispatchId="ada-mail")
+        filler.order("ada-visitor", order_id="o-1", revenue=40, currency="EUR")
+        wait_until(lambda: bool(derived(shop, "o-1")))
+        before = shop.command("attribution", "report", "--since", "1h", "--model", "linear")
+        shop.command("forget", "--anonymous", "ada-visitor")
+        assert shop.command("attribution", "report", "--since", "1h", "--model", "linear") == before
+        printed = shop.command("attribution", "show", "o-1")
+    assert "ada" not in printed
+    assert "  visitor      forgotten\n" in printed
+    assert "1.0 d before  google  (a device that has been forgotten)\n" in printed
+    assert "1.0 h before  a dispatch that has been forgotten  (a device that has been forgotten)\n" in printed

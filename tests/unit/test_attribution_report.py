@@ -1,0 +1,423 @@
+"""The report: sums that are exact, and a table, CSV and JSON in which nothing a caller chose does any harm."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ingestd.plugins.attribution.journeys import Candidates
+from ingestd.plugins.attribution.marks import Mark, Order
+from ingestd.plugins.attribution.models import MODELS, Model
+from ingestd.plugins.attribution.orders import decide, reverse
+from ingestd.plugins.attribution.report import DIRECT, NOT_SET, Report, Row, divide, number
+from ingestd.plugins.attribution.report_text import csv_lines, json_lines, table
+from ingestd.plugins.attribution.terminal import aligned, cut, display_width, money, printable
+from ingestd.plugins.attribution.touches import Touch
+
+WEEK = 7 * 86_400_000
+AT = 1_790_000_000_000
+
+HOSTILE = [
+    "\x1b]0;title\x07",
+    "\x9b31m",
+    "\x1b[2J",
+    "line\nbreak",
+    "line\r\nbreak",
+    "tab\there",
+    "\u202eright to left",
+    "\u2066isolated\u2069",
+    "\u200bzero\ufeff",
+    "line\u2028separator\u0085",
+    "\x00\x7f\x80",
+    "\U000e0041tag",
+]
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets take the wide ones for the same
+
+
+class Ledger:
+    """Orders and refunds, one after the other, and the records that come of them."""
+
+    def __init__(self, model: Model = "last_touch") -> None:
+        self.records: list[dict[str, Any]] = []
+        self._model = model
+        self._orders: list[Order] = []
+        self._marks: list[Mark] = []
+
+    def order(
+        self, revenue: float | None, *sources: str | None, currency: str | None = "EUR", total: float | None = None
+    ) -> int:
+        """Add an order with a touch of each source, an hour apart; returns its number."""
+        index = len(self._orders)
+        completed = Order("shop", f"o-{index}", 100, AT, AT, f"o-{index}", "v", None, revenue, total, currency)
+        touches = [
+            (
+                Touch(
+                    n, AT - 3_600_000 * (len(sources) - n), f"t-{index}-{n}", None, source, "m", "n", None, None, "d"
+                ),
+                "v",
+            )
+            for n, source in enumerate(sources)
+        ]
+        record, mark = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
+        self.records.append(record.decode())
+        self._orders.append(completed)
+        self._marks.append(mark)
+        return index
+
+    def refund(self, index: int, revenue: float | None = None) -> None:
+        cause = f"refund-{len(self.records)}"
+        asked = replace(self._orders[index], event_id=cause, revenue=revenue, total=None)
+        found = reverse(asked, self._marks[index], "refund")
+        assert found is not None
+        self.records.append(found[0].decode())
+        self._marks[index] = found[1]
+
+    def rows(self, by: str = "source", model: Model | None = None) -> list[Row]:
+        return report(self.records, by, model).rows()
+
+
+def report(records: Iterable[dict[str, Any]], by: str = "source", model: Model | None = None) -> Report:
+    made = Report(by, model)
+    for record in records:
+        made.add(record)
+    return made
+
+
+def row(campaign: str, orders: float, revenue: float, taken: float = 0, currency: str | None = "EUR") -> Row:
+    there, gone = Decimal(str(revenue)), Decimal(str(taken))
+    return Row(campaign, currency, Decimal(str(orders)), there, gone, there - gone)
+
+
+# Sums
+
+
+def test_orders_and_revenue_by_campaign_with_what_was_reversed() -> None:
+    ledger = Ledger()
+    first = ledger.order(100, "google", "facebook")
+    ledger.order(50, "facebook")
+    ledger.order(20)
+    second = ledger.order(30, "google")
+    ledger.refund(first, 10)
+    ledger.refund(first)
+    ledger.refund(second, 10)
+    assert ledger.rows() == [
+        row("facebook", 2, 150, 100),
+        row(DIRECT, 1, 20),
+        row("google", 1, 30, 10),
+    ]  # fmt: skip
+    assert Report.total(ledger.rows()) == row("total", 4, 200, 110)
+
+
+def test_by_medium_and_by_name() -> None:
+    ledger = Ledger()
+    ledger.order(100, "google")
+    for record in ledger.records:
+        record["touchpoints"][0].update(medium="cpc", name="spring")
+    assert ledger.rows("medium") == [row("cpc", 1, 100)]
+    assert ledger.rows("name") == [row("spring", 1, 100)]
+
+
+def test_a_touch_without_that_field_is_not_set_and_no_touch_is_direct() -> None:
+    ledger = Ledger()
+    ledger.order(100, None)
+    ledger.order(10)
+    assert ledger.rows() == [row(NOT_SET, 1, 100), row(DIRECT, 1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("model", "shares"),
+    [
+        (None, {"a": 100}),
+        ("last_touch", {"a": 100}),
+        ("first_touch", {"a": 100}),
+        ("linear", {"a": 50, "b": 25, "c": 25}),
+        ("position_based", {"a": 80, "b": 10, "c": 10}),
+    ],
+)
+def test_by_model(model: Model | None, shares: dict[str, int]) -> None:
+    ledger = Ledger()
+    ledger.refund(ledger.order(100, "a", "b", "c", "a"), 10)
+    assert ledger.rows(model=model) == [
+        row(name, share / 100, share, share / 10) for name, share in shares.items()
+    ]  # fmt: skip
+
+
+def test_unless_told_each_attribution_has_its_own_model() -> None:
+    first, last = Ledger("first_touch"), Ledger("last_touch")
+    first.order(100, "a", "b")
+    last.order(10, "a", "b")
+    last.records[0]["id"] = "another"
+    assert report([*first.records, *last.records]).rows() == [row("a", 1, 100), row("b", 1, 10)]
+
+
+def test_a_record_that_comes_again_counts_once() -> None:
+    ledger = Ledger()
+    ledger.refund(ledger.order(100, "google"), 10)
+    assert report([*ledger.records, *ledger.records, *ledger.records]).rows() == [row("google", 1, 100, 10)]
+
+
+def test_a_reversal_counts_only_beside_its_attribution() -> None:
+    ledger = Ledger()
+    ledger.refund(ledger.order(100, "google"), 10)
+    assert report(ledger.records[1:]).rows() == []
+
+
+def test_currencies_stay_apart() -> None:
+    ledger = Ledger()
+    for currency, revenue in (("USD", 5), ("EUR", 3), (None, 1), ("EUR", 4), ("eur", 2)):
+        ledger.refund(ledger.order(revenue, "google", currency=currency), 1)
+    assert ledger.rows() == [
+        row("google", 1, 1, 1, None), row("google", 2, 7, 2), row("google", 1, 5, 1, "USD"), row("google", 1, 2, 1,
+        "eur"),
+    ]  # fmt: skip
+
+
+def test_revenue_else_total_else_nothing() -> None:
+    ledger = Ledger()
+    ledger.order(0, "a", total=50)
+    ledger.order(None, "b", total=50)
+    ledger.refund(ledger.order(None, "c"))
+    assert ledger.rows() == [row("b", 1, 50), row("a", 1, 0), row("c", 1, 0)]
+
+
+def test_most_net_revenue_first_then_most_orders_then_by_name() -> None:
+    ledger = Ledger()
+    for source in ("d", "b", "c", "c"):
+        ledger.order(0, source)
+    ledger.refund(ledger.order(100, "refunded"))
+    ledger.order(1, "a")
+    assert [each.campaign for each in ledger.rows()] == ["a", "c", "b", "d", "refunded"]
+
+
+MONEY = st.integers(-(10**10), 10**10).map(lambda cents: cents / 100)
+LEDGERS = st.lists(
+    st.tuples(st.none() | MONEY, st.lists(st.sampled_from(["a", "b", "c", None]), max_size=9), st.none() | MONEY),
+    max_size=12,
+)
+
+
+@given(LEDGERS, st.sampled_from([*MODELS, None]), st.sampled_from(["source", "medium"]))
+def test_rows_sum_to_the_orders_exactly(orders: list[Any], model: Model | None, by: str) -> None:
+    ledger = Ledger("linear")
+    revenue, taken = Decimal(0), Decimal(0)
+    for worth, sources, refunded in orders:
+        index = ledger.order(worth, *sources)
+        revenue += Decimal(str(worth or 0))
+        if refunded:
+            ledger.refund(index, refunded)
+            part = ledger.records[-1]["value"]["revenue"] if worth is not None else None
+            taken += Decimal(str(part or 0))
+    rows = ledger.rows(by, model)
+    if rows:
+        total = Report.total(rows)
+        assert total == Row("total", "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
+        assert all(each.net == each.revenue - each.reversed for each in rows)
+        assert len({each.campaign for each in rows}) == len(rows)
+    else:
+        assert not orders
+
+
+@given(st.decimals(-(10**300), 10**300, allow_nan=False), st.lists(st.floats(0, 1), min_size=1, max_size=50))
+def test_parts_sum_to_the_whole_exactly(amount: Decimal, shares: list[float]) -> None:
+    parts = divide(amount, [Decimal(str(share)) for share in shares])
+    assert len(parts) == len(shares)
+    assert sum(map(Fraction, parts), Fraction(0)) == Fraction(amount)
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [("0", "0"), ("40.00", "40"), ("-3", "-3"), ("0.1", "0.1"), ("1E+2", "100"),
+     ("9007199254740993.5", "9007199254740993")],
+)  # fmt: skip
+def test_numbers_as_json_has_them(amount: str, shown: str) -> None:
+    assert json.dumps(number(Decimal(amount))) == shown
+
+
+def test_amounts_nobody_has_do_not_spoil_the_rest() -> None:
+    ledger = Ledger()
+    ledger.order(1.7e308, "a")
+    ledger.order(1.7e308, "a")
+    ledger.order(5e-324, "b")
+    a, b = (json.loads(line) for line in json_lines(ledger.rows()))
+    assert a["net"] == 34 * 10**307
+    assert b["net"] == 5e-324
+    assert max(map(len, table(ledger.rows(), "source", 80))) <= 80
+
+
+# Text
+
+
+def lines_of(rows: Sequence[Row], width: int = 80, by: str = "source") -> list[str]:
+    return [*table(rows, by, width)]
+
+
+def test_the_table() -> None:
+    ledger = Ledger("linear")
+    first = ledger.order(1000, "google", "newsletter")
+    ledger.order(500.5, "google")
+    ledger.order(12, currency="USD")
+    ledger.refund(first, 100)
+    assert lines_of(ledger.rows()) == [
+        "source      orders  revenue  reversed      net  EUR",
+        "google        1.50  1000.50     50.00   950.50  ████████████████████████",
+        "newsletter    0.50   500.00     50.00   450.00  ███████████",
+        "total         2.00  1500.50    100.00  1400.50",
+        "",
+        "source      orders  revenue  reversed      net  USD",
+        "(direct)      1.00    12.00      0.00    12.00  ████████████████████████",
+        "total         1.00    12.00      0.00    12.00",
+    ]
+
+
+def test_bars_show_net_revenue_or_else_orders() -> None:
+    bars = [line.count("█") for line in lines_of([row("a", 1, 100), row("b", 9, 60, 10), row("c", 1, 5, 9)])]
+    assert bars == [0, 24, 12, 0, 0]
+    bars = [line.count("█") for line in lines_of([row("a", 4, 0), row("b", 1, 0)])]
+    assert bars == [0, 24, 6, 0]
+    refunded = [line.count("█") for line in lines_of([row("a", 4, 10, 10)])]
+    assert refunded == [0, 0, 0]
+
+
+def test_orders_are_whole_unless_shares_are_not() -> None:
+    assert re.search(r"^a +1  ", lines_of([row("a", 1, 100)])[1])
+    assert re.search(r"^a +1\.00  ", lines_of([row("a", 1, 100), row("b", 0.5, 1)])[1])
+
+
+NAMES = st.text(max_size=60) | st.sampled_from([*HOSTILE, "東京セール" * 5, "e\u0301" * 20, "👨‍👩‍👧" * 9, "x" * 10_000])
+ROWS = st.lists(
+    st.builds(
+        row, NAMES, st.integers(0, 10**6) | st.sampled_from([0.25]), st.integers(-(10**15), 10**15),
+        st.integers(0, 10**6), st.sampled_from(["EUR", None, *HOSTILE[:3], "円", "x" * 500]),
+    ),
+    min_size=1, max_size=6,
+).map(lambda rows: sorted(rows, key=lambda each: each.currency or ""))  # fmt: skip
+
+
+@given(ROWS, st.integers(40, 200))
+def test_a_table_fits_its_width_and_steers_no_terminal(rows: list[Row], width: int) -> None:
+    lines = lines_of(rows, width)
+    assert all(display_width(line) <= width for line in lines)
+    assert all(line.isprintable() for line in lines)
+    assert len(lines) == len(rows) + 3 * len({each.currency for each in rows}) - 1
+
+
+@pytest.mark.parametrize("width", [1, 20, 39])
+def test_a_very_narrow_terminal_still_gets_a_table(width: int) -> None:
+    lines = lines_of([row("a campaign with a name", 1, 100), row("b", 1, 1)], width)
+    assert [line.split()[0] for line in lines] == ["source", "a", "b", "total"]
+    assert max(map(len, lines)) <= 39
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_would_steer_a_terminal_is_replaced(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert len(shown) == len(text)
+    assert "\N{REPLACEMENT CHARACTER}" in shown
+    assert not any(unicodedata.category(letter) in {"Cc", "Cf", "Zl", "Zp"} for letter in shown)
+
+
+def test_ordinary_text_of_any_language_is_left_alone() -> None:
+    for text in ("spring sale 50 %", "příliš žluťoučký", "東京セール", "مرحبا", "🎄", "e\u0301"):
+        assert printable(text) == text
+
+
+def test_wide_names_are_aligned() -> None:
+    rows = [row("東京", 1, 100), row("abcd", 1, 50), row("e\u0301te\u0301", 1, 25), row("𠮷", 1, 10)]
+    # The place of the decimal point, in columns of the terminal.
+    places = {display_width(line.partition(".")[0]) for line in lines_of(rows)[1:]}
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdef", 5, "abcd…"),
+        ("abcdef", 1, "…"),
+        ("東京都", 6, "東京都"),
+        ("東京都", 5, "東京…"),
+        ("東京都", 4, "東…"),
+        ("e\u0301te\u0301", 3, "e\u0301te\u0301"),
+        ("e\u0301te\u0301", 2, "e\u0301…"),
+        ("", 1, ""),
+    ],
+)
+def test_a_name_is_cut_to_columns(text: str, width: int, expected: str) -> None:
+    assert cut(text, width) == expected
+    assert display_width(cut(text, width)) <= width
+
+
+def test_the_first_column_is_to_the_left_and_numbers_to_the_right() -> None:
+    assert aligned(["東", "1", "22"], [4, 3, 3]) == "東      1   22"
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [("0", "0.00"), ("-0.001", "0.00"), ("1234.5", "1234.50"), ("-0.1", "-0.10"), ("0.125", "0.12"),
+     ("1E+20", "1.00e+20")],
+)  # fmt: skip
+def test_money(amount: str, shown: str) -> None:
+    assert money(Decimal(amount)) == shown
+
+
+# CSV and JSON
+
+
+def read_csv(lines: Iterable[str]) -> list[list[str]]:
+    return [*csv.reader([f"{line}\r\n" for line in lines], strict=True)]
+
+
+def test_csv_is_read_back() -> None:
+    rows = [row('a "quoted", one', 1.5, 100.25, 1), row("b", 1, 0, 0, None)]
+    assert [*csv_lines(rows)] == [
+        "campaign,currency,orders,revenue,reversed,net",
+        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25',
+        "b,,1,0,0,0",
+    ]
+    assert read_csv(csv_lines(rows))[1] == ['a "quoted", one', "EUR", "1.5", "100.25", "1", "99.25"]
+    assert [*csv_lines([])] == ["campaign,currency,orders,revenue,reversed,net"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_is_a_formula(text: str) -> None:
+    [_, cells] = read_csv(csv_lines([row(text, 1, 1, currency=text)]))
+    assert len(cells) == 6
+    for cell in cells[:2]:
+        assert cell[0] in {"'", "\N{REPLACEMENT CHARACTER}"}
+
+
+@given(ROWS)
+def test_csv_has_a_line_and_six_cells_a_row_whatever_the_names(rows: list[Row]) -> None:
+    lines = [*csv_lines(rows)]
+    assert all(line.isprintable() for line in lines)
+    cells = read_csv(lines)
+    assert [len(each) for each in cells] == [6] * (1 + len(rows))
+    assert [each[0].removeprefix("'") for each in cells[1:]] == [
+        printable(each.campaign).removeprefix("'") for each in rows
+    ]
+    assert [Decimal(each[3]) for each in cells[1:]] == [each.revenue for each in rows]
+
+
+@given(ROWS)
+def test_json_has_an_object_a_line_whatever_the_names(rows: list[Row]) -> None:
+    lines = [*json_lines(rows)]
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert [json.loads(line) for line in lines] == [
+        {
+            "campaign": each.campaign, "currency": each.currency, "orders": float(each.orders),
+            "revenue": float(each.revenue), "reversed": float(each.reversed), "net": float(each.net),
+        }
+        for each in rows
+    ]  # fmt: skip
