@@ -177,18 +177,22 @@ class Retention:
             return
         limit = int(self._options.max_size)
         full = extent.bytes > (_emptied(limit) if self._full else limit - 1)
+        if self._options.on_full == "refuse":
+            self.problem = self._full_of(extent) if full else None
         if self._options.on_full == "refuse" and full != self._full:
             if full:
-                self.problem = f"the journal is full ([journal] max_size = {self._options.max_size})"
-                slowest = min(self._consumers.statuses, key=lambda status: status.position, default=None)
-                if slowest is not None and slowest.position < extent.last:
-                    self.problem += f" and waits for {slowest.name}"
                 _log.warning("%s; events are refused", self.problem)
             else:
-                self.problem = None
                 _log.info("the journal has room again; events are accepted")
             self._refuse("The journal is full. Send it again later." if full else None)
         self._full = full
+
+    def _full_of(self, extent: Extent) -> str:
+        problem = f"the journal is full ([journal] max_size = {self._options.max_size})"
+        slowest = min(self._consumers.statuses, key=lambda status: status.position, default=None)
+        if slowest is not None and slowest.position < extent.last:
+            problem += f" and waits for {slowest.name}"
+        return problem
 
     def _tell_losses(self) -> None:
         clock = asyncio.get_running_loop().time()

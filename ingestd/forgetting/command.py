@@ -31,6 +31,8 @@ from .traces import ERASURE, Traces, blanked
 
 __all__ = ["Forgetting", "add_arguments", "forget"]
 
+_RECEIVED = {"event", "identify"}  # types of records; consumers made the others
+
 _Change = tuple[Record, bytes]
 
 _PAGE = 500  # records read at a time
@@ -113,7 +115,9 @@ class Forgetting:
         counts: Counter[str] = Counter()
         for person in self._persons():
             counts.update(await self._forget(person))
-        counts["records"] = await self._blank(position)
+        counts["records"] = await self._blank(0, position)
+        # What consumers have derived meanwhile from records that were not blank yet.
+        counts["records"] += await self._blank(position, await self._journal.last(), derived=True)
         return counts
 
     async def _ask(self) -> None:
@@ -181,24 +185,28 @@ class Forgetting:
             count += len(unit)
         return count
 
-    async def _blank(self, upto: int) -> int:
-        after = count = 0
+    async def _blank(self, after: int, upto: int, *, derived: bool = False) -> int:
+        count = 0
         while after < upto:
-            unit, end = await self._unit(after, upto, _UNIT)
+            unit, end = await self._unit(after, upto, _UNIT, derived=derived)
             done = await self._journal.replace(unit) if unit else 0
             count += done
             if done == len(unit):  # else a record was changed since it was read: these again
                 after = end
         return count
 
-    async def _unit(self, after: int, upto: int, limit: int) -> tuple[list[_Change], int]:
-        """The next records that tell of the person, each with its body without them; and how far they go."""
+    async def _unit(self, after: int, upto: int, limit: int, *, derived: bool = False) -> tuple[list[_Change], int]:
+        """The next records that tell of the person, each with its body without them; and how far they go.
+
+        `derived`: only those that consumers made.
+        """
         unit: list[_Change] = []
         size = 0
         while after < upto:
             records = await self._journal.read(after, _PAGE)
             for record in records:
-                body = blanked(record, self._traces) if record.position <= upto else None
+                wanted = record.position <= upto and not (derived and record.type in _RECEIVED)
+                body = blanked(record, self._traces) if wanted else None
                 if body is not None:
                     unit.append((record, body))
                     size += len(record.body) + len(body)
@@ -235,10 +243,12 @@ def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Itera
         yield f"nothing is left of {who} of {traces.tenant}"
         return
     yield f"{'would forget' if dry_run else 'forgotten'}: {who} of {traces.tenant}"
-    for name, count in sorted(counts.items()):
-        yield f"  {name:<10} {count}"
+    found = sorted(counts.items())
     if traces.user_id is not None:
-        yield f"  visitors   {len(traces.anonymous_ids)}"
+        found.append(("visitors", len(traces.anonymous_ids)))
+    width = max(len(name) for name, _ in found)
+    for name, count in found:
+        yield f"  {name:<{width}}  {count}"
 
 
 def _print(lines: Iterator[str] | Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ingestd.person import Person
-from ingestd.store import State
+from ingestd.store import State, key_digest, state_key
 
 from .journeys import LINK, TOUCHES, VISITORS, WITHOUT
 
@@ -19,10 +19,18 @@ async def forget(person: Person, state: State) -> Mapping[str, int]:
         for key in person.visitor_keys(kind):
             touches += len(await state.window(key))
             await state.delete(key)
+    digests = {*person.visitors}
     for key in person.visitor_keys(LINK):
-        links += await state.get(key) is not None
+        user = await state.get(key)
+        if user is None:
+            continue
+        links += 1
         await state.delete(key)
-    visitors = person.user_key(VISITORS)
-    if visitors is not None:
-        await state.delete(visitors)
+        # A visitor alone leaves a user who stays. The user's visitors are there by name.
+        visitors = state_key(VISITORS, person.tenant, user)
+        names = [name for name, _ in await state.window(visitors) if key_digest(person.tenant, name) in digests]
+        await state.pull(visitors, names)
+    own = person.user_key(VISITORS)
+    if own is not None:
+        await state.delete(own)
     return {"touches": touches, "journey links": links}

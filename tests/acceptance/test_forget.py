@@ -45,6 +45,7 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     assert daemon.post_signed(track("another-device", userId="ada"), shop.server).status == 200
     send("/identify/public", identify("ada-phone", "bob", "bob@example.com"))
     send("/track", track("ada-phone"))
+    wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="attribution"}') == 0)
 
 
 def on_disk(shop: Shop) -> bytes:
@@ -64,7 +65,9 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
         looked = json.loads(shop.command("forget", "--user", "ada", "--dry-run", "--json"))
         assert shop.exported() == before
         told = json.loads(shop.command("forget", "--user", "ada", "--json"))
-        assert told["counts"] == {"records": 43, "links": 1, "sessions": 1, "profiles": 1}
+        assert told["counts"] == {
+            "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1
+        }  # fmt: skip
         assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])
         assert looked == {**told, "dryRun": True, "erasure": None}
         *after, erasure = shop.exported()
@@ -89,7 +92,7 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
     assert {text: left.count(text.encode()) for text in PRIVATE} == {
         **dict.fromkeys(PRIVATE, 0),
         "ada-visitor": 1 + back_again,  # the erasure, and who came back
-        "ada-phone": 1 + 2 + back_again,  # and Bob's
+        "ada-phone": 1 + 2 + back_again + 1,  # and Bob's, with that it is his
     }
     assert left.count(b'"userId":"ada"') == 1
     again = shop.command("forget", "--user", "ada")
@@ -105,10 +108,12 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     printed = shop.command("forget", "--anonymous", "va")
     assert printed.splitlines() == [
         "forgotten: visitor va of shop",
-        "  links      1",
-        "  profiles   0",
-        "  records    2",
-        "  sessions   1",
+        "  journey links  1",
+        "  links          1",
+        "  profiles       0",
+        "  records        2",
+        "  sessions       1",
+        "  touches        0",
     ]
     blanked, identified, erasure = shop.exported()
     kept = ("id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "key", "sessionIsNew")
@@ -125,11 +130,13 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
         assert daemon.post("/track", track("vb", messageId="m"), shop.public.id).status == 200
     assert len(shop.exported()) == 3
     assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
-        "  links      0",
-        "  profiles   1",
-        "  records    0",
-        "  sessions   0",
-        "  visitors   0",
+        "  journey links  0",
+        "  links          0",
+        "  profiles       1",
+        "  records        0",
+        "  sessions       0",
+        "  touches        0",
+        "  visitors       0",
     ]
 
 
