@@ -89,7 +89,9 @@ class Marks:
 
     async def set(self, order: Order, mark: Mark) -> None:
         key = mark_key(order.tenant, order.order_id, order.event_id)
-        await self._state.put(key, msgspec.json.encode(mark).decode(), self._memory + _MARGIN)
+        # From the order on, also where the clock stands before it: a refund must not make the order forgotten.
+        life = max(0, mark.at - self._state.now) + self._memory + _MARGIN
+        await self._state.put(key, msgspec.json.encode(mark).decode(), life)
         tenant = state_key(TENANTS, order.tenant, "")
         if await self._state.get(tenant) is None:
             await self._state.put(tenant, order.tenant)

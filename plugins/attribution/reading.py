@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from ingestd.events import Record
 
 from .marks import Order
 from .orders import Reason
-from .touches import Exclusions, Touch, campaign_of
+from .touches import Exclusions, Touch, campaign_of, text_of
 
 __all__ = ["Erasure", "Seen", "read"]
 
@@ -96,7 +97,7 @@ def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool])
         return None
     context = envelope.context
     campaign = campaign_of(context.campaign, context.page)
-    dispatch_id = (envelope.dispatchId or "").strip() or None
+    dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None
     if dispatch_id is not None or any(campaign):
         touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
@@ -136,4 +137,6 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> int | float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= sys.float_info.max else None  # an integer that no amount can be reckoned with

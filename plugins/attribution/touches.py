@@ -8,12 +8,12 @@ from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
-__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of"]
+__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "text_of"]
 
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
 
-_MAX_TEXT = 256  # characters of a campaign's field; names are labels for people
+_MAX_TEXT = 256  # characters of a touchpoint's field; names are labels for people
 _MAX_PARAMETERS = 500  # of an address that are looked at
 _MAX_NAME = 60  # characters of a parameter's name, each letter of it written as %xx
 
@@ -67,17 +67,17 @@ def _utm(url: str) -> Campaign:
         if value and len(name) <= _MAX_NAME:
             index = _UTM.get(unquote_plus(name).lower())
             if index is not None and found[index] is None:
-                found[index] = _text(unquote_plus(value[: 12 * _MAX_TEXT]))
+                found[index] = text_of(unquote_plus(value[: 12 * _MAX_TEXT]))
     return _campaign(found)
 
 
 def _campaign(values: Iterable[Any]) -> Campaign:
-    source, medium, name, term, content = map(_text, values)
+    source, medium, name, term, content = map(text_of, values)
     return source, medium, name, term, content
 
 
-def _text(value: Any) -> str | None:
-    """What a campaign's field says, without blanks around it and cut to a bound; None if that is nothing."""
+def text_of(value: Any) -> str | None:
+    """What a field of a touchpoint says, without blanks around it and cut to a bound; None if that is nothing."""
     return (value.strip()[:_MAX_TEXT].strip() or None) if isinstance(value, str) else None
 
 

@@ -1,0 +1,374 @@
+"""Attribution of any journey is what the reference model says, however the work comes to the consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import partial
+from itertools import cycle, repeat
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.consumer import Consumer, Step
+from ingestd.consumers import ConsumerStatus
+from ingestd.errors import Unavailable
+from ingestd.events import Record
+from ingestd.store import State
+from ingestd.times import parse_time
+from tests.support.attribution import START, Shop, agrees, attributing
+from tests.support.attribution_reference import HOUR, Reference, Rules, amount_of
+from tests.support.journals import append, running, until
+
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+LONG_AFTER = START + 200 * YEAR
+ALL = repeat(10_000)
+CONFLICTS = pytest.mark.logs("sent again with another value", "is in another currency")
+
+# Limits are small, and times from a grid that has their edges on it, and a millisecond beside them.
+RULES = st.builds(
+    Rules,
+    model=st.sampled_from(["last_touch", "first_touch", "linear", "position_based", "time_decay"]),
+    window=st.sampled_from([HOUR, 3 * HOUR, 168 * HOUR]),
+    half_life=st.sampled_from([HOUR // 2, 5 * HOUR]),
+    late=st.sampled_from([0, 2 * HOUR, 168 * HOUR]),
+    order_memory=st.sampled_from([2 * HOUR, 9600 * HOUR]),
+    max_touches=st.sampled_from([2, 3, 200]),
+    max_visitors=st.sampled_from([2, 2, 3, 100]),
+    exclude_sources=st.sampled_from([(), (), ("paypal",)]),
+    exclude_mediums=st.sampled_from([(), (), ("referral",)]),
+    exclude_domains=st.sampled_from([(), (), ("shop.example",)]),
+)
+OFTEN = [*[0] * 16, *[1] * 3, *[HOUR] * 10, *[2 * HOUR] * 5, *[5 * HOUR] * 2]
+STEADY = st.sampled_from(OFTEN)
+ANY_CLOCK = st.sampled_from([*OFTEN, -1, -HOUR, 3 * YEAR, -3 * YEAR])
+SKEWS = st.lists(st.sampled_from([0, 0, 0, 10 * DAY, -10 * DAY]), min_size=1, max_size=7)
+CONTEXTS = st.sampled_from(
+    [
+        {},
+        {},
+        {"campaign": {"source": "mail", "medium": "email", "name": "autumn"}},
+        {"campaign": {"source": "Paypal", "medium": "wallet"}},
+        {"campaign": {"name": "autumn", "medium": "Referral", "term": "boots"}},
+        {
+            "campaign": {"source": " ", "name": ""},
+            "page": {"url": "https://shop.example/?utm_source=search&UTM_Medium=cpc"},
+        },
+        {"page": {"url": "/?gclid=7&utm_campaign=spring+sale%21#utm_source=no", "referrer": "https://search.example/"}},
+        {"page": {"url": "/?utm_source=banner", "referrer": "https://pay.shop.example/done"}},
+        {"campaign": {"source": "shop.example"}},
+        {"page": {"url": "https://shop.example/"}},
+    ]
+)
+DATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "order_id": st.sampled_from(["o-1", "o-1", "o-2", ""]),
+        "revenue": st.sampled_from([40, 40.0, 12.5, 0.1, 0, -30]),
+        "total": st.sampled_from([50, 33.33]),
+        "currency": st.sampled_from(["EUR", "EUR", "CZK", ""]),
+    },
+)
+VISITS = ["Page View"] * 4
+ORDERS = [*["Order Completed"] * 3, "Order Refunded", "Order Refunded", "Order Cancelled"]
+LINKS = ["identify"] * 4
+
+
+def happenings(advance: st.SearchStrategy[int]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    happening = st.fixed_dictionaries(
+        {
+            "advance": advance,
+            "what": st.sampled_from([*VISITS, *ORDERS, *LINKS]),
+            "visitor": st.sampled_from("aabbccd"),
+            "tenant": st.sampled_from([*["shop"] * 7, "other"]),
+            "user": st.sampled_from([None, None, None, "u", "u", "u", "v", "guest"]),
+            "age": st.sampled_from([0, 0, 0, 0, 1, HOUR, HOUR + 1, 3 * HOUR, 3 * HOUR + 1, 5 * HOUR, 20 * HOUR]),
+            "context": CONTEXTS,
+            "dispatch": st.sampled_from([None, None, None, "mailing-7"]),
+            "data": DATA,
+        }
+    )
+    # Long journeys find more, and lists are short unless they must not be; the first kind lets a fault shrink.
+    return st.lists(happening, min_size=1, max_size=60) | st.lists(happening, min_size=25, max_size=60)
+
+
+def play(happenings: Iterable[dict[str, Any]]) -> list[Record]:
+    """What the journal has of it."""
+    shop, clock = Shop(), START
+    records = []
+    for each in happenings:
+        clock += each["advance"]
+        shop.now = clock + each.get("skew", 0)
+        given_: dict[str, Any] = {name: each[name] for name in ("user", "age", "context", "tenant")}
+        if each["what"] == "identify":
+            records.append(shop.identify(each["visitor"], **given_))
+        else:
+            data = each["data"] if each["what"] in ORDERS else {}
+            records.append(shop.event(each["what"], each["visitor"], data, dispatch=each["dispatch"], **given_))
+    return records
+
+
+class Outcome(NamedTuple):
+    derived: list[bytes]
+    orders: dict[str, int]
+    reversals: dict[str, int]
+
+
+async def attributed(rules: Rules, records: Sequence[Record], sizes: Iterable[int] = ALL) -> Outcome:
+    """What comes of a journal that is there as a whole, worked off long after it came to be."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with attributing(Path(folder), rules) as attribution:
+            await append(attribution.backend, records)
+            await attribution.work_off(sizes, LONG_AFTER)
+            return Outcome(await attribution.derived(), attribution.counted("orders"), attribution.counted("reversals"))
+
+
+# What comes of a journey
+
+
+@CONFLICTS
+@given(rules=RULES, happenings=happenings(ANY_CLOCK))
+@settings(max_examples=250, deadline=None)
+def test_it_says_what_the_reference_says(rules: Rules, happenings: list[dict[str, Any]]) -> None:
+    records = play(happenings)
+    reference = Reference(rules, [record.decode() for record in records])
+    outcome = asyncio.run(attributed(rules, records))
+    agrees(outcome.derived, reference)
+    assert (outcome.orders, outcome.reversals) == (reference.orders, reference.reversals)
+
+
+@CONFLICTS
+@given(rules=RULES, happenings=happenings(ANY_CLOCK))
+@settings(max_examples=50, deadline=None)
+def test_what_holds_for_any_journey(rules: Rules, happenings: list[dict[str, Any]]) -> None:
+    outcome = asyncio.run(attributed(rules, play(happenings)))
+    bodies = [msgspec.json.decode(body) for body in outcome.derived]
+    decided: dict[str, int] = {}
+    left: dict[str, Fraction] = {}
+    for body in bodies:
+        at, worth = parse_time(body["decidedAt"]), amount_of(body["value"]) or Fraction(0)
+        assert at is not None
+        if body["type"] == "attribution":
+            # The same order is decided again only when the first decision has been forgotten.
+            assert body["id"] not in decided or at - decided[body["id"]] > rules.order_memory
+            decided[body["id"]], left[body["id"]] = at, worth
+            assert len(body["touchpoints"]) <= rules.max_touches
+            assert (body["touchpoint"] is None) == (not body["touchpoints"])
+        else:
+            assert 0 <= worth / left[body["attributionId"]] <= 1 if worth else True
+            left[body["attributionId"]] -= worth
+        for shares in body["credits"].values():
+            assert not shares or sum(share["weight"] for share in shares) == pytest.approx(1, abs=1e-9)
+    ids = [body["id"] for body in bodies if body["type"] == "attribution_reversal"]
+    assert len(ids) == len({*ids})
+
+
+# The edges, by hand
+
+
+def sources(rules: Rules, records: Sequence[Record]) -> list[str]:
+    """Of the touchpoints of the last order in these records, which the reference tells too."""
+    derived = asyncio.run(attributed(rules, records)).derived
+    agrees(derived, Reference(rules, [record.decode() for record in records]))
+    return [touchpoint["source"] for touchpoint in msgspec.json.decode(derived[-1])["touchpoints"]]
+
+
+@pytest.mark.parametrize(("before", "counts"), [(0, True), (168 * HOUR, True), (168 * HOUR + 1, False)])
+@pytest.mark.parametrize("late", [0, 1, 168 * HOUR])
+def test_a_touch_counts_up_to_the_edge_of_the_window(before: int, late: int, counts: bool) -> None:
+    """By its own time and that of the order, however late either is received."""
+    shop = Shop()
+    records = [shop.touch("a", "search", age=late)]
+    shop.now += before
+    records.append(shop.order("a", age=late))
+    assert sources(Rules(), records) == ["search"] * counts
+    assert sources(Rules(late=late), records) == ["search"] * counts
+
+
+def test_an_order_that_comes_later_than_late_has_lost_its_oldest_touches() -> None:
+    shop = Shop()
+    records = [shop.touch("a", "search")]
+    shop.now += 1
+    records.append(shop.touch("a", "mail"))
+    shop.now += 3 * HOUR
+    assert sources(Rules(window=2 * HOUR, late=HOUR), [*records, shop.order("a", age=HOUR + 1)]) == ["mail"]
+    assert sources(Rules(window=2 * HOUR, late=HOUR + 1), [*records, shop.order("a", age=HOUR + 1)]) == [
+        "search",
+        "mail",
+    ]
+
+
+def test_of_one_moment_what_the_journal_has_before_the_order_counts_in_its_order() -> None:
+    shop = Shop()
+    before = [shop.touch("a", source) for source in ("search", "mail", "search")]
+    order = shop.order("a")
+    assert sources(Rules(), [*before, order, shop.touch("a", "social")]) == ["search", "mail", "search"]
+    assert sources(Rules(), [shop.touch("a", "future", age=-1), *before, order]) == ["search", "mail", "search"]
+
+
+def test_a_visitor_is_whose_it_was_linked_last_and_a_link_counts_from_then_on() -> None:
+    shop = Shop()
+    phone, laptop = shop.touch("phone", "mail"), shop.touch("laptop", "search")
+    links = [shop.identify("phone", "u"), shop.identify("laptop", "u")]
+    assert sources(Rules(), [phone, laptop, links[0], shop.order("laptop"), links[1]]) == ["search"]
+    assert sources(Rules(), [phone, laptop, *links, shop.order("laptop")]) == ["mail", "search"]
+    moved = [phone, laptop, *links, shop.identify("phone", "v")]
+    assert sources(Rules(), [*moved, shop.order("laptop")]) == ["search"]
+    assert sources(Rules(), [*moved, shop.order("laptop", user="v")]) == ["mail", "search"]
+    assert sources(Rules(), [*moved, shop.identify("laptop", "guest"), shop.order("backend", user="u")]) == ["search"]
+
+
+def test_of_too_many_touches_the_first_and_the_newest_stay_and_of_too_many_visitors_the_newest() -> None:
+    shop = Shop()
+    touches = [shop.touch(visitor, f"{visitor}-{number}") for visitor in ("x", "y", "z") for number in range(4)]
+    links = [shop.identify(visitor, "u") for visitor in ("x", "y", "z")]
+    rules = Rules(max_touches=3, max_visitors=2)
+    assert sources(rules, [*touches, shop.order("x")]) == ["x-0", "x-2", "x-3"]
+    assert sources(rules, [*touches, *links, shop.order("backend", user="u")]) == ["y-0", "z-2", "z-3"]
+    again = shop.identify("x", "u")
+    assert sources(rules, [*touches, *links, again, shop.order("backend", user="u")]) == ["x-0", "z-2", "z-3"]
+
+
+@pytest.mark.parametrize(("after", "decided"), [(2 * HOUR, 1), (2 * HOUR + 1, 2), (-3 * YEAR, 1)])
+def test_an_order_is_decided_once_while_it_is_remembered(after: int, decided: int) -> None:
+    shop = Shop()
+    records = [shop.order("a")]
+    shop.now += after
+    outcome = asyncio.run(attributed(Rules(order_memory=2 * HOUR), [*records, shop.order("b")]))
+    assert len(outcome.derived) == decided
+
+
+@pytest.mark.parametrize(
+    ("worth", "asked", "reversed_"),
+    [
+        (40, [10, None], [10, 30]),
+        (40, [10, 40], [10, 30]),
+        (40, [-10, 0, 5], [10, 5]),
+        (-30, [10, -40], [-10, -20]),
+        (0.3, [0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1]),
+        (0, [None, 10], [0]),
+    ],
+)
+def test_refunds_reverse_what_they_say_and_never_more_than_is_left(
+    worth: float, asked: list[float | None], reversed_: list[float]
+) -> None:
+    shop = Shop()
+    records = [shop.order("a", revenue=worth), *(shop.refund("o-1", each) for each in asked)]
+    outcome = asyncio.run(attributed(Rules(), records))
+    agrees(outcome.derived, Reference(Rules(), [record.decode() for record in records]))
+    assert [msgspec.json.decode(body)["value"]["revenue"] for body in outcome.derived[1:]] == reversed_
+
+
+# However the work comes to the consumer
+
+
+@CONFLICTS
+@given(rules=RULES, happenings=happenings(ANY_CLOCK), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9))
+@settings(max_examples=25, deadline=None)
+def test_how_it_is_cut_into_steps_changes_nothing(
+    rules: Rules, happenings: list[dict[str, Any]], sizes: list[int]
+) -> None:
+    records = play(happenings)
+    at_once, cut, one_by_one = (
+        asyncio.run(attributed(rules, records, each)) for each in (ALL, cycle(sizes), repeat(1))
+    )
+    assert at_once == cut == one_by_one
+
+
+@CONFLICTS
+@given(rules=RULES, happenings=happenings(STEADY), skews=SKEWS)
+@settings(max_examples=15, deadline=None)
+def test_late_work_comes_to_the_same_as_work_at_the_time(
+    rules: Rules, happenings: list[dict[str, Any]], skews: list[int]
+) -> None:
+    """Each record done with as soon as it is there, by a clock that is ten days off now and then."""
+    records = play({**each, "skew": skew} for each, skew in zip(happenings, cycle(skews), strict=False))
+
+    async def at_the_time(folder: str) -> list[bytes]:
+        clock = [START]
+        async with attributing(Path(folder), rules) as attribution:
+            async with running(attribution.backend, attribution.consumer, now=lambda: clock[0]) as (status,):
+                for record in records:
+                    clock[0] = record.at
+                    position = await attribution.append([record])
+                    await until(partial(done, status, position))
+            return await attribution.derived()
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert asyncio.run(at_the_time(folder)) == asyncio.run(attributed(rules, records)).derived
+
+
+def done(status: ConsumerStatus, position: int) -> bool:
+    return status.position >= position
+
+
+class Faltering:
+    """A unit of work whose store fails after so many operations."""
+
+    def __init__(self, state: State, operations: int) -> None:
+        self._state = state
+        self._left = operations
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "now":
+            if not self._left:
+                raise Unavailable("the store is away")
+            self._left -= 1
+        return getattr(self._state, name)
+
+
+class HalfWay(Consumer):
+    """Another consumer, some of whose steps end half way, or when all is done but the commit."""
+
+    def __init__(self, consumer: Consumer, max_records: int, chance: random.Random) -> None:
+        self.name = consumer.name
+        self.start = consumer.start
+        self.max_records = max_records
+        self._consumer = consumer
+        self._chance = chance
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        fails = self._chance.random() < 0.3
+        state = Faltering(step.state, self._chance.randrange(4 * len(records))) if fails else step.state
+        inner = Step(cast("State", state))
+        await self._consumer.process(records, inner)
+        if fails:
+            raise Unavailable("the store is away")
+        for record in inner.records:
+            step.append(record)
+
+
+@pytest.mark.logs("sent again with another value", "is in another currency", "attribution: the store is away")
+@given(rules=RULES, happenings=happenings(ANY_CLOCK), max_records=st.integers(1, 12), seed=st.integers(0, 1 << 32))
+@settings(max_examples=25, deadline=None)
+def test_steps_that_end_half_way_leave_nothing_behind(
+    rules: Rules, happenings: list[dict[str, Any]], max_records: int, seed: int
+) -> None:
+    """Whether the store fails, or the daemon is stopped at any moment and started anew."""
+    records, chance = play(happenings), random.Random(seed)
+
+    async def disturbed(folder: str) -> list[bytes]:
+        async with attributing(Path(folder), rules) as attribution:
+            await append(attribution.backend, records)
+        for _ in range(3):
+            async with attributing(Path(folder), rules) as attribution:
+                consumer = HalfWay(attribution.consumer, max_records, chance)
+                async with running(attribution.backend, consumer, now=lambda: LONG_AFTER, patience=0):
+                    for _ in range(chance.randrange(60)):
+                        await asyncio.sleep(0)
+        async with attributing(Path(folder), rules) as attribution:
+            consumer = HalfWay(attribution.consumer, max_records, chance)
+            async with running(attribution.backend, consumer, now=lambda: LONG_AFTER):
+                pass
+            return await attribution.derived()
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert asyncio.run(disturbed(folder)) == asyncio.run(attributed(rules, records)).derived

@@ -1,0 +1,232 @@
+"""Whatever callers send, attribution decides their orders, its records stay small, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.events import Record
+from tests.support.attribution import START, Shop, attributing
+from tests.support.attribution_reference import HOUR, Rules
+from tests.support.journals import append
+
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+DEFAULTS = Rules()
+LONGEST = 256
+"""Characters of what a touchpoint says of its campaign."""
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(TEXT, inside, max_size=3),
+    max_leaves=8,
+)
+CAMPAIGNS = JSON | st.dictionaries(st.sampled_from(["source", "medium", "name", "term", "content", "id"]), JSON)
+PAGES = JSON | st.dictionaries(
+    st.sampled_from(["url", "referrer"]), JSON | TEXT.map("https://[::1/?utm_source={}".format)
+)
+CONTEXTS = st.fixed_dictionaries({}, optional={"campaign": CAMPAIGNS, "page": PAGES})
+DATA = st.dictionaries(st.sampled_from(["order_id", "revenue", "total", "currency", "products"]), JSON)
+
+
+async def decided(records: Sequence[Record], rules: Rules = DEFAULTS) -> list[dict[str, Any]]:
+    """The records that come of these, and of an order of somebody else after them, which is decided in any case."""
+    shop = Shop()
+    shop.now = max(record.at for record in records)
+    afterwards = shop.event("Order Completed", "somebody else", {"order_id": "afterwards"}, tenant="another shop")
+    with tempfile.TemporaryDirectory() as folder:
+        async with attributing(Path(folder), rules) as attribution:
+            await append(attribution.backend, [*records, afterwards])
+            await attribution.work_off(repeat(500), START + 200 * YEAR)
+            found = await attribution.derived()
+    bodies: list[dict[str, Any]] = [msgspec.json.decode(body) for body in found]
+    assert bodies.pop()["orderId"] == "afterwards"
+    return bodies
+
+
+def size(body: dict[str, Any]) -> int:
+    return len(msgspec.json.encode(body))
+
+
+@pytest.mark.logs("sent again with another value", "is in another currency")
+@given(contexts=st.lists(CONTEXTS, min_size=1, max_size=8), data=st.lists(DATA, min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_orders_are_decided_whatever_callers_send(contexts: list[dict[str, Any]], data: list[dict[str, Any]]) -> None:
+    shop = Shop()
+    records = [shop.event("Page View", "a", context=context) for context in contexts]
+    records += [shop.event("Order Completed", "a", each, context=contexts[0]) for each in data]
+    records += [shop.event("Order Refunded", "a", each, context=contexts[0]) for each in data]
+    bodies = asyncio.run(decided(records))
+    attributions = [body for body in bodies if body["type"] == "attribution"]
+    orders = [each.get("order_id") for each in data]
+    without_id = sum(not (isinstance(each, str | int) and each not in {"", True, False}) for each in orders)
+    assert without_id <= len(attributions) <= len(data)
+    assert attributions[0]["orderEventId"] == records[len(contexts)].decode()["id"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "?",
+        "utm_source",
+        "?utm_source",
+        "?utm_source=%",
+        "https://[::1/?utm_source=%E0%A4%A",
+        "http://:99999999/?&&&=&utm_source==&;",
+        "?" + "utm_source=" * 50_000,
+        "?utm_source=" + "%00" * 100_000,
+        "?utm_source=" + "+" * 500_000,
+        "?" + "a=b&" * 200_000,
+        "\x00?\ufffe#?utm_source=\U0010ffff",
+        "data:" + "?" * 500_000,
+    ],
+    ids=lambda url: repr(url[:40]),
+)
+async def test_garbage_in_place_of_an_address(url: str) -> None:
+    shop = Shop()
+    visit = shop.event("Page View", "a", context={"page": {"url": url, "referrer": url}})
+    rules = Rules(exclude_domains=("shop.example",))
+    (attribution,) = await decided([visit, shop.order("a")], rules)
+    assert size(attribution) < 10_000
+
+
+async def test_what_a_campaign_is_called_is_cut() -> None:
+    """Ten kilobytes of each name, and letters that take much of JSON, 200 times."""
+    shop = Shop()
+    long = "\N{PILE OF POO}\x01" * 5000
+    names = dict.fromkeys(("source", "medium", "name", "term", "content"), long)
+    records = []
+    for _ in range(150):
+        records.append(shop.event("Page View", "a", context={"campaign": names}, dispatch=long))
+        records.append(shop.event("Page View", "a", context={"page": {"url": f"?utm_source={long}&utm_term={long}"}}))
+    (attribution,) = await decided([*records, shop.order("a")])
+    assert len(attribution["touchpoints"]) == 200
+    for touchpoint in attribution["touchpoints"]:
+        for name in (*names, "dispatchId"):
+            assert touchpoint[name] is None or 0 < len(touchpoint[name]) <= LONGEST
+    assert size(attribution) < 2_000_000
+
+
+async def test_blanks_are_no_campaign() -> None:
+    shop = Shop()
+    blanks = ("", " ", "\t\n", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}\r")
+    records = [
+        *(shop.event("Page View", "a", context={"campaign": {"source": blank, "name": blank}}) for blank in blanks),
+        *(
+            shop.event("Page View", "a", context={"page": {"url": f"?utm_source={blank}"}})
+            for blank in (*blanks, "+%20")
+        ),
+        *(shop.event("Page View", "a", dispatch=blank) for blank in blanks),
+    ]
+    (attribution,) = await decided([*records, shop.order("a")])
+    assert attribution["touchpoints"] == []
+    assert attribution["touchpoint"] is None
+    assert set(map(len, attribution["credits"].values())) == {0}
+
+
+async def test_a_user_with_a_thousand_visitors() -> None:
+    """Those linked last count, and the order's own; of their touches the first and the newest."""
+    shop, records = Shop(), []
+    for number in range(1000):
+        shop.now += 1000
+        records += [shop.touch(f"visitor-{number}", f"source-{number}") for _ in range(3)]
+        records.append(shop.identify(f"visitor-{number}", "u"))
+    (attribution,) = await decided([*records, shop.order("visitor-0")])
+    assert (attribution["userId"], attribution["leftOut"]) == ("u", 101 * 3 - 200)
+    visitors = [touchpoint["anonymousId"] for touchpoint in attribution["touchpoints"]]
+    assert visitors[0] == "visitor-0"
+    assert visitors[1:] == [f"visitor-{1000 - 1 - number // 3}" for number in range(199)][::-1]
+    assert size(attribution) < 200_000
+
+
+async def test_a_visitor_of_a_thousand_users() -> None:
+    shop = Shop()
+    records = [shop.touch("a", "search"), shop.touch("b", "mail"), shop.identify("b", "user-0")]
+    records += [shop.identify("a", f"user-{number}") for number in range(1000)]
+    of_the_last = shop.order("a")
+    of_the_first = shop.order("c", "o-2", user="user-0")
+    last, first = await decided([*records, of_the_last, of_the_first])
+    assert (last["userId"], [each["source"] for each in last["touchpoints"]]) == ("user-999", ["search"])
+    assert (first["userId"], [each["source"] for each in first["touchpoints"]]) == ("user-0", ["mail"])
+
+
+async def test_a_visitor_with_ten_thousand_touches() -> None:
+    shop, records = Shop(), []
+    for number in range(10_000):
+        shop.now += 1
+        records.append(shop.touch("robot", str(number)))
+    (attribution,) = await decided([*records, shop.order("robot")])
+    sources = [int(touchpoint["source"]) for touchpoint in attribution["touchpoints"]]
+    assert sources == [0, *range(10_000 - 199, 10_000)]
+
+
+async def test_orders_with_nothing_in_them() -> None:
+    """Each is one of its own, and nothing can refer to it."""
+    shop = Shop()
+    empty: list[dict[str, Any]] = [{}, {}, {"order_id": ""}, {"order_id": None, "revenue": None, "currency": None}]
+    records = [shop.event("Order Completed", "a", data) for data in empty]
+    records += [shop.event(key, "a", data) for key in ("Order Refunded", "Order Cancelled") for data in empty]
+    bodies = await decided(records)
+    assert [body["orderEventId"] for body in bodies] == [record.decode()["id"] for record in records[: len(empty)]]
+    assert len({body["id"] for body in bodies}) == len(empty)
+    for body in bodies:
+        assert body["orderId"] is None
+        assert body["value"] == {"revenue": None, "total": None, "currency": None}
+
+
+async def test_an_order_without_a_value_is_reversed_once() -> None:
+    shop = Shop()
+    refunds = [shop.refund("o-1", 10), shop.refund("o-1"), shop.event("Order Cancelled", "a", {"order_id": "o-1"})]
+    attribution, reversal = await decided([shop.order("a", revenue=None), *refunds])
+    assert reversal["attributionId"] == attribution["id"]
+    assert reversal["value"] == attribution["value"] == {"revenue": None, "total": None, "currency": None}
+
+
+@pytest.mark.parametrize(
+    "worth",
+    [1e308, -1e308, 5e-324, -5, 0, 0.0, -0.0, 2**53, 2**64, 10**30, 10**400, -(10**4000)],
+    ids=lambda worth: str(worth)[:9],
+)
+@pytest.mark.parametrize("asked", [1e308, -5, 0, 5e-324, 10**400, None])
+async def test_amounts_of_any_size(worth: float, asked: float | None) -> None:
+    shop = Shop()
+    refunds = [shop.refund("o-1", asked) for _ in range(3)]
+    cancel = shop.event("Order Cancelled", "a", {"order_id": "o-1"})
+    attribution, *reversals = await decided([shop.order("a", revenue=worth), *refunds, cancel, shop.refund("o-1", 1)])
+    assert 1 <= len(reversals) <= 4
+    for reversal in reversals:
+        text = json.dumps(reversal["value"])
+        amount = reversal["value"]["revenue"]
+        assert len(text) < 100
+        if attribution["value"]["revenue"] is not None:
+            assert math.isfinite(amount)
+            assert abs(amount) <= abs(float(attribution["value"]["revenue"]))
+
+
+async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_refund(tmp_path: Path) -> None:
+    shop, records = Shop(), []
+    records += [shop.touch("a", "mail"), shop.order("a")]
+    shop.now = START - 3 * YEAR
+    records.append(shop.refund("o-1", 10))
+    shop.now = START + DAY
+    records += [shop.order("a"), shop.refund("o-1")]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        for record in records:
+            await attribution.append([record])
+            await attribution.work_off(repeat(10), record.at)
+        bodies = [msgspec.json.decode(body) for body in await attribution.derived()]
+    assert [body["type"] for body in bodies] == ["attribution", "attribution_reversal", "attribution_reversal"]
+    assert sum(body["value"]["revenue"] for body in bodies[1:]) == 40

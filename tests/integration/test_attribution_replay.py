@@ -1,0 +1,141 @@
+"""A busy shop's attribution is a function of its journal: replayed, late, or killed on the way, the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+
+from ingestd.consumers import ConsumerStatus
+from ingestd.events import Record
+from tests.support.attribution import START, Attribution, Shop, agrees, attributing
+from tests.support.attribution_reference import HOUR, Reference, Rules
+from tests.support.journals import append, read_all, running, until
+
+pytestmark = pytest.mark.logs("sent again with another value")
+
+DAY = 24 * HOUR
+LONG_AFTER = START + 300 * DAY
+RULES = Rules(window=2 * DAY, late=DAY, model="position_based", max_touches=10, max_visitors=4)
+SOURCES = ("search", "mail", "social", "partner")
+
+
+def busy(events: int, seed: int = 7) -> list[Record]:
+    """A few weeks of a shop with 40 visitors and 8 users; server-sent orders come late, and some twice."""
+    chance, shop, records = random.Random(seed), Shop(), []
+    for number in range(events):
+        shop.now += chance.randrange(20 * 60_000)
+        visitor = f"visitor-{chance.randrange(40)}"
+        kind = chance.random()
+        if kind < 0.6:
+            records.append(shop.touch(visitor, chance.choice(SOURCES), age=chance.choice([0, 0, 0, HOUR])))
+        elif kind < 0.75:
+            records.append(shop.event("Page View", visitor))
+        elif kind < 0.9:
+            records.append(shop.identify(visitor, f"user-{chance.randrange(8)}"))
+        elif kind < 0.98:
+            order_id = f"o-{number - chance.choice([0, 0, 0, 1, 2])}"
+            records.append(shop.order(visitor, order_id, chance.choice([40, 12.5]), age=chance.choice([0, HOUR])))
+        else:
+            records.append(shop.refund(f"o-{number - chance.randrange(40)}", chance.choice([None, 5])))
+    return records
+
+
+def reaches(status: ConsumerStatus, position: int) -> bool:
+    return status.position >= position
+
+
+async def at_the_time(attribution: Attribution, records: list[Record]) -> None:
+    """The records come in, and the consumer is never far behind."""
+    now = records[0].at
+    async with running(attribution.backend, attribution.consumer, now=lambda: now) as (status,):
+        for start in range(0, len(records), 50):
+            some = records[start : start + 50]
+            now = some[-1].at
+            await until(partial(reaches, status, await attribution.append(some)))
+
+
+async def test_a_replay_gives_the_same_bytes(tmp_path: Path) -> None:
+    records = busy(1500)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "again").mkdir()
+    async with attributing(tmp_path / "first", RULES) as first:
+        await at_the_time(first, records)
+        whole = await read_all(first.backend.journal)
+        derived = await first.derived()
+    agrees(derived, Reference(RULES, [record.decode() for record in records]))
+    assert len(derived) > 100
+    async with attributing(tmp_path / "again", RULES) as again:
+        await append(again.backend, whole)  # with what was derived then, which is not for the consumer
+        await again.work_off(repeat(333), LONG_AFTER)
+        assert await again.derived() == derived * 2
+
+
+async def test_lag_changes_nothing(tmp_path: Path) -> None:
+    """The consumer stands still while thousands of events come in, and goes on three weeks later."""
+    records = busy(4000)
+    (tmp_path / "never late").mkdir()
+    (tmp_path / "late").mkdir()
+    async with attributing(tmp_path / "never late", RULES) as attribution:
+        await at_the_time(attribution, records)
+        expected = await attribution.derived()
+    async with attributing(tmp_path / "late", RULES) as attribution:
+        await at_the_time(attribution, records[:1000])
+        await append(attribution.backend, records[1000:])
+        now = records[1000].at + 21 * DAY
+        async with running(attribution.backend, attribution.consumer, now=lambda: now, patience=60):
+            pass
+        assert await attribution.derived() == expected
+    assert len(expected) > 250
+
+
+def killed(folder: Path, processed: int, turns: int) -> None:
+    """Run the consumer until so many records are done with, and some turns of the loop; then the process is gone."""
+
+    async def work() -> None:
+        async with attributing(folder, RULES) as attribution:
+            attribution.consumer.max_records = 5
+            async with running(attribution.backend, attribution.consumer, now=lambda: LONG_AFTER) as (status,):
+                while status.processed < processed:  # noqa: ASYNC110 - it must not get far beyond
+                    await asyncio.sleep(0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(work())
+
+
+def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
+    records, chance = busy(400), random.Random(1)
+
+    async def received(folder: Path) -> None:
+        async with attributing(folder, RULES) as attribution:
+            await append(attribution.backend, records)
+
+    async def worked_off(folder: Path) -> tuple[int, list[bytes]]:
+        """How many were derived before, and what all of them are."""
+        async with attributing(folder, RULES) as attribution:
+            before = len(await attribution.derived())
+            await attribution.work_off(repeat(1000), LONG_AFTER)
+            return before, await attribution.derived()
+
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+        asyncio.run(received(tmp_path / name))
+    for _ in range(12):
+        arguments = (tmp_path / "killed", chance.randrange(1, 20), chance.randrange(100))
+        process = multiprocessing.get_context("fork").Process(target=killed, args=arguments)
+        process.start()
+        process.join(30)
+        assert process.exitcode == -signal.SIGKILL
+    _, undisturbed = asyncio.run(worked_off(tmp_path / "undisturbed"))
+    before, after_kills = asyncio.run(worked_off(tmp_path / "killed"))
+    assert 0 < before < len(undisturbed)
+    assert after_kills == undisturbed

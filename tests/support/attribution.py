@@ -1,0 +1,220 @@
+"""The plugin `attribution` over a real journal, what callers send it, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingestd.backend import Backend
+from ingestd.consumer import Consumer, Step
+from ingestd.events import Endpoint, Event, Record
+from ingestd.options import Duration
+from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.identity import IdentityPlugin
+
+from .attribution_reference import Reference, Rules
+from .backends import PluginDaemon, sqlite_backend
+from .journals import read_all
+
+__all__ = ["START", "Attribution", "Shop", "agrees", "attributing"]
+
+START = 1_790_000_000_000
+"""Some time to begin at, in milliseconds."""
+
+
+class Shop:
+    """Makes what the journal has of events and identify requests. `now` is the time of receipt, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self._numbers = count(1)
+
+    def event(
+        self,
+        key: str,
+        visitor: str,
+        data: dict[str, Any] | None = None,
+        *,
+        user: str | None = None,
+        age: int = 0,
+        context: dict[str, Any] | None = None,
+        dispatch: str | None = None,
+        tenant: str = "shop",
+    ) -> Record:
+        """An event that happened `age` milliseconds before it is received."""
+        return self._record("event", key, visitor, data or {}, user, age, context or {}, dispatch, tenant)
+
+    def touch(self, visitor: str, source: str, *, age: int = 0, tenant: str = "shop") -> Record:
+        """A visit that a campaign of this source brought."""
+        return self.event("Page View", visitor, age=age, context={"campaign": {"source": source}}, tenant=tenant)
+
+    def order(
+        self,
+        visitor: str,
+        order_id: str | None = "o-1",
+        revenue: float | None = 40,
+        *,
+        age: int = 0,
+        user: str | None = None,
+    ) -> Record:
+        return self.event("Order Completed", visitor, _order(order_id, revenue), user=user, age=age)
+
+    def refund(self, order_id: str = "o-1", revenue: float | None = None) -> Record:
+        return self.event("Order Refunded", "backend", _order(order_id, revenue))
+
+    def identify(
+        self,
+        visitor: str,
+        user: str | None,
+        *,
+        age: int = 0,
+        context: dict[str, Any] | None = None,
+        tenant: str = "shop",
+    ) -> Record:
+        return self._record("identify", None, visitor, {}, user, age, context or {}, None, tenant)
+
+    def _record(
+        self,
+        type_: Literal["event", "identify"],
+        key: str | None,
+        visitor: str,
+        data: dict[str, Any],
+        user: str | None,
+        age: int,
+        context: dict[str, Any],
+        dispatch: str | None,
+        tenant: str,
+    ) -> Record:
+        number = next(self._numbers)
+        event = Event(
+            id=f"01a1fda8-0000-7000-8000-{number:012d}",
+            type=type_,
+            tenant=tenant,
+            endpoint=Endpoint.TRACK if type_ == "event" else Endpoint.IDENTIFY,
+            received_at=self.now,
+            timestamp=self.now - age,
+            key=key,
+            data=data,
+            traits={},
+            anonymous_id=visitor,
+            user_id=user,
+            session_id=f"00000000-0000-4000-8000-{number:012d}",
+            session_is_new=False,
+            dispatch_id=dispatch,
+            message_id=None,
+            context=context,
+            extra={},
+        )
+        return event.to_record()
+
+
+def _order(order_id: str | None, revenue: float | None) -> dict[str, Any]:
+    data = {"order_id": order_id, "revenue": revenue}
+    return {name: value for name, value in data.items() if value is not None}
+
+
+class Attribution(NamedTuple):
+    """The plugin, started on a file of its own; nobody runs its consumer yet."""
+
+    backend: Backend
+    consumer: Consumer
+    registry: CollectorRegistry
+
+    async def append(self, records: Sequence[Record]) -> int:
+        """Append records when they are received, by their own clock; returns the position of the last."""
+        return await self.backend.journal.append(records, self.backend.store.begin(records[-1].at))
+
+    async def work_off(self, sizes: Iterable[int], now: int) -> None:
+        """Have the consumer do what waits for it, in steps of these sizes, at that time in milliseconds."""
+        journal, store = self.backend.journal, self.backend.store
+        place = await journal.hold(self.consumer.name, self.consumer.start)
+        for size in sizes:
+            records = await journal.read(place.position, size)
+            if not records:
+                return
+            step = Step(store.begin(now))
+            await self.consumer.process(records, step)
+            place = place._replace(position=records[-1].position)
+            await journal.append(step.records, step.state, place)
+        raise AssertionError("there are not enough sizes")
+
+    async def derived(self) -> list[bytes]:
+        """The attributions and reversals in the journal."""
+        records = await read_all(self.backend.journal)
+        return [record.body for record in records if record.type.startswith("attribution")]
+
+    def counted(self, name: str) -> dict[str, int]:
+        """What became of `orders` or `reversals`, as the metrics have it; those there are any of."""
+        samples = [sample for family in self.registry.collect() for sample in family.samples]
+        values = [sample for sample in samples if sample.name == f"ingestd_attribution_{name}_total"]
+        return {sample.labels["result"]: int(sample.value) for sample in values if sample.value}
+
+
+@asynccontextmanager
+async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
+    """The plugin on the file of that folder, beside the plugin `identity`, with these options."""
+    async with sqlite_backend(folder) as backend:
+        daemon = PluginDaemon(backend)
+        daemon.plugins["identity"] = IdentityPlugin(IdentityPlugin.Options(no_user=rules.no_user))
+        plugin = AttributionPlugin(
+            AttributionPlugin.Options(
+                window=Duration(rules.window / 1000),
+                model=rules.model,
+                half_life=Duration(rules.half_life / 1000),
+                late=Duration(rules.late / 1000),
+                max_touches=rules.max_touches,
+                max_visitors=rules.max_visitors,
+                order_memory=Duration(rules.order_memory / 1000),
+                exclude_sources=rules.exclude_sources,
+                exclude_mediums=rules.exclude_mediums,
+                exclude_domains=rules.exclude_domains,
+            )
+        )
+        plugin.startup(daemon)
+        consumers: list[Consumer] = []
+        plugin.register_consumers(consumers.append)
+        (consumer,) = consumers
+        consumer.linger = 0.0
+        yield Attribution(backend, consumer, daemon.registry)
+
+
+def agrees(found: Sequence[bytes], reference: Reference) -> None:
+    """Assert that these records are those the reference has."""
+    orders: dict[str, str] = {}
+    for body, expected in zip(map(msgspec.json.decode, found), reference.derived, strict=True):
+        if body["type"] == "attribution":
+            orders[body["id"]] = body["orderEventId"]
+            ignored = [each["eventId"] for each in body.pop("ignored")]
+            assert len(ignored) <= 20
+            assert not {*ignored} & {each["eventId"] for each in body["touchpoints"]}
+        else:
+            body["attributionOf"] = orders[body.pop("attributionId")]
+        del body["id"]
+        weights = {
+            model: {share["eventId"]: share["weight"] for share in shares} for model, shares in body["credits"].items()
+        }
+        for model, shares in expected["credits"].items():
+            whole = dict.fromkeys(shares, 0.0) | weights.pop(model)  # a record leaves out those without a share
+            assert whole == pytest.approx(shares, abs=1e-9)
+        assert not weights
+        assert {**body, "credits": ..., "value": _exact(body)} == {
+            **expected,
+            "credits": ...,
+            "value": _exact(expected),
+        }
+
+
+def _exact(body: dict[str, Any]) -> dict[str, Any]:
+    value = {**body["value"]}
+    for name in ("revenue", "total"):
+        if value[name] is not None:
+            value[name] = Fraction(str(value[name]))
+    return value

@@ -1,0 +1,276 @@
+"""What attribution has to say of a journal: docs/attribution.md as a plain model, slow and obvious.
+
+It shares nothing with the plugin, and keeps no state that it could look up in the journal instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+__all__ = ["HOUR", "Reference", "Rules", "amount_of"]
+
+HOUR = 3_600_000
+FIELDS = ("source", "medium", "name", "term", "content")
+MODELS = ("last_touch", "first_touch", "linear", "position_based", "time_decay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The options of the plugin; times in milliseconds. `no_user` are those of the plugin `identity`."""
+
+    model: Literal["last_touch", "first_touch", "linear", "position_based", "time_decay"] = "last_touch"
+    window: int = 168 * HOUR
+    half_life: int = 168 * HOUR
+    late: int = 168 * HOUR
+    order_memory: int = 9600 * HOUR
+    max_touches: int = 200
+    max_visitors: int = 100
+    exclude_sources: tuple[str, ...] = ()
+    exclude_mediums: tuple[str, ...] = ()
+    exclude_domains: tuple[str, ...] = ()
+    no_user: tuple[str, ...] = ("guest",)
+
+
+class _Touch(NamedTuple):
+    at: int
+    position: int
+    received: int
+    tenant: str
+    visitor: str
+    shown: dict[str, Any]
+
+
+class _Link(NamedTuple):
+    tenant: str
+    visitor: str
+    user: str
+
+
+@dataclass
+class _Decided:
+    order: Mapping[str, Any]
+    weights: dict[str, dict[str, float]]
+    reversed: list[Fraction | None] = field(default_factory=list)
+
+
+class Reference:
+    """Give it the events and identify requests of a journal, in its order, as `Record.decode` makes them.
+
+    `derived` are the records that come of it, in order. They have neither `id` nor `ignored`, their credits map
+    events to weights, and in place of `attributionId` a reversal has `attributionOf`: the id of the order's event.
+    `orders` and `reversals` count what became of each.
+    """
+
+    def __init__(self, rules: Rules, records: Sequence[Mapping[str, Any]]) -> None:
+        self.derived: list[dict[str, Any]] = []
+        self.orders: Counter[str] = Counter()
+        self.reversals: Counter[str] = Counter()
+        self._rules = rules
+        self._touches: list[_Touch] = []
+        self._links: list[_Link] = []
+        self._decided: dict[tuple[str, str], _Decided] = {}
+        for position, record in enumerate(records):
+            if record.get("key") == "Order Completed":
+                self._decide(record)
+            elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
+                self._reverse(record)
+            shown = _touchpoint(record)
+            if shown is not None and not self._excluded(shown, record["context"]):
+                at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
+                self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
+            if record["type"] == "identify" and record["userId"] not in {None, *rules.no_user}:
+                self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
+
+    def _decide(self, order: Mapping[str, Any]) -> None:
+        decided = self._earlier(order)
+        if decided is not None:
+            self.orders["repeated" if _value(decided.order) == _value(order) else "conflict"] += 1
+            return
+        tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
+        links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
+        user = order["userId"] or (links[-1].user if links else None)
+        oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
+        journey = sorted(
+            touch
+            for each in {visitor, *self._visitors(tenant, user)}
+            for touch in self._remembered(tenant, each)
+            if oldest <= touch.at <= at
+        )
+        left_out = max(0, len(journey) - self._rules.max_touches)
+        journey = journey[:1] + journey[1 + left_out :]
+        ages = [at - touch.at for touch in journey]
+        shares = {model: _shares(model, ages, self._rules.half_life) for model in MODELS}
+        best = max(range(len(journey)), key=lambda index: (shares[self._rules.model][index], index), default=None)
+        weights = {
+            model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
+            for model in MODELS
+        }
+        self._decided[_name(order)] = _Decided(order, weights)
+        self.orders["attributed" if journey else "direct"] += 1
+        self.derived.append(
+            {
+                "type": "attribution",
+                "tenant": tenant,
+                "decidedAt": order["receivedAt"],
+                "orderId": order["data"].get("order_id") or None,
+                "orderEventId": order["id"],
+                "orderAt": order["timestamp"],
+                "anonymousId": visitor,
+                "userId": user,
+                "model": self._rules.model,
+                "windowSeconds": self._rules.window // 1000,
+                "value": _value(order),
+                "touchpoint": None if best is None else journey[best].shown,
+                "credits": weights,
+                "touchpoints": [touch.shown for touch in journey],
+                "leftOut": left_out,
+            }
+        )
+
+    def _reverse(self, refund: Mapping[str, Any]) -> None:
+        decided = self._earlier(refund)
+        if decided is None:
+            self.reversals["unknown_order"] += 1
+            return
+        value, asked = _value(decided.order), _value(refund)
+        if value["currency"] and asked["currency"] and value["currency"] != asked["currency"]:
+            self.reversals["other_currency"] += 1
+            return
+        whole = amount_of(value)
+        amount = None
+        if whole is None or not whole:  # there is nothing to divide: one reversal says so
+            nothing_left = bool(decided.reversed)
+            amount = whole
+        else:
+            left = abs(whole) - sum(abs(each) for each in decided.reversed if each)
+            wanted = amount_of(asked) if refund["key"] == "Order Refunded" else None
+            amount = left if wanted is None else min(left, abs(wanted))
+            nothing_left = not amount
+            amount = amount if whole > 0 else -amount
+        if nothing_left:
+            self.reversals["nothing_left"] += 1
+            return
+        decided.reversed.append(amount)
+        self.reversals["reversed"] += 1
+        by = "revenue" if value["revenue"] is not None else "total"
+        self.derived.append(
+            {
+                "type": "attribution_reversal",
+                "tenant": refund["tenant"],
+                "decidedAt": refund["receivedAt"],
+                "attributionOf": decided.order["id"],
+                "orderId": refund["data"]["order_id"],
+                "reason": "refund" if refund["key"] == "Order Refunded" else "cancel",
+                "value": {"revenue": None, "total": None, "currency": value["currency"], by: amount},
+                "cause": refund["id"],
+                "model": self._rules.model,
+                "credits": decided.weights,
+            }
+        )
+
+    def _earlier(self, record: Mapping[str, Any]) -> _Decided | None:
+        """The decision on the order this is or refers to, while it is remembered."""
+        decided = self._decided.get(_name(record))
+        if decided is None:
+            return None
+        age = _moment(record["receivedAt"]) - _moment(decided.order["receivedAt"])
+        return decided if age <= self._rules.order_memory else None
+
+    def _visitors(self, tenant: str, user: str | None) -> list[str]:
+        """The visitors that are the user's by now; of too many those linked last."""
+        found: list[str] = []
+        for link in self._links:
+            if link.tenant == tenant:
+                if link.visitor in found:
+                    found.remove(link.visitor)
+                if link.user == user:
+                    found = [*found, link.visitor][-self._rules.max_visitors :]
+        return found
+
+    def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
+        """What is left of a visitor's touches: of those too old nothing, of too many the first and the newest."""
+        found: list[_Touch] = []
+        for touch in self._touches:
+            if (touch.tenant, touch.visitor) == (tenant, visitor):
+                oldest = touch.received - self._rules.window - self._rules.late
+                found = sorted(each for each in [*found, touch] if each.at >= oldest)
+                if len(found) > self._rules.max_touches:
+                    del found[1]
+        return found
+
+    def _excluded(self, touch: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
+        source, medium = ((touch[name] or "").lower() for name in ("source", "medium"))
+        hosts = [source, urlsplit(context.get("page", {}).get("referrer", "")).hostname or ""]
+        return (
+            source in self._rules.exclude_sources
+            or medium in self._rules.exclude_mediums
+            or any(f".{host}".endswith(f".{domain}") for host in hosts for domain in self._rules.exclude_domains)
+        )
+
+
+def amount_of(value: Mapping[str, Any]) -> Fraction | None:
+    """What the `value` of a record comes to: its revenue, else its total."""
+    amount = value["revenue"] if value["revenue"] is not None else value["total"]
+    return None if amount is None else Fraction(str(amount))
+
+
+def _value(record: Mapping[str, Any]) -> dict[str, Any]:
+    data = record["data"]
+    return {"revenue": data.get("revenue"), "total": data.get("total"), "currency": data.get("currency") or None}
+
+
+def _name(record: Mapping[str, Any]) -> tuple[str, str]:
+    """What there is one attribution of."""
+    order_id = record["data"].get("order_id")
+    return record["tenant"], f"order {order_id}" if order_id else f"event {record['id']}"
+
+
+def _moment(text: str) -> int:
+    return (datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+
+
+def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    context = record["context"]
+    campaign = {name: context.get("campaign", {}).get(name, "").strip() for name in FIELDS}
+    if not any(campaign.values()):
+        query = urlsplit(context.get("page", {}).get("url", "")).query
+        parameters = {name.lower(): value.strip() for name, value in reversed(parse_qsl(query))}
+        names = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
+        campaign = {name: parameters.get(utm, "") for name, utm in zip(FIELDS, names, strict=True)}
+    if not any(campaign.values()) and record["dispatchId"] is None:
+        return None
+    return {
+        "eventId": record["id"],
+        "at": record["timestamp"],
+        "anonymousId": record["anonymousId"],
+        "sessionId": record["sessionId"],
+        **{name: value or None for name, value in campaign.items()},
+        "dispatchId": record["dispatchId"],
+    }
+
+
+def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:
+    """The exact part of each touch, oldest first."""
+    count = len(ages)
+    if count <= 1:
+        return [Fraction(1)] * count
+    middle = [Fraction(0)] * (count - 2)
+    if model == "last_touch":
+        return [Fraction(0), *middle, Fraction(1)]
+    if model == "first_touch":
+        return [Fraction(1), *middle, Fraction(0)]
+    if model == "position_based" and middle:
+        return [Fraction(2, 5), *(Fraction(1, 5) / len(middle) for _ in middle), Fraction(2, 5)]
+    if model == "time_decay":
+        with localcontext() as context:
+            context.prec = 50  # a float's smallest share is far from the end of what a Decimal can say
+            parts = [Fraction(Decimal(2) ** (Decimal(-age) / half_life)) for age in ages]
+        return [part / sum(parts) for part in parts]
+    return [Fraction(1, count)] * count
