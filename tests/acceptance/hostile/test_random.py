@@ -121,7 +121,8 @@ def test_tens_of_thousands_of_spoilt_bodies_are_stored_whole_or_refused(shop: Sh
     assert (counted["invalid"], counted["unknown_key"]) == (statuses[400], statuses[404])
     assert counted.total() == BODIES
     assert min(statuses.values()) > BODIES / 200
-    stored = Counter(content(record, identify=record["type"] == "identify") for record in shop.exported()[earlier:])
+    received = [record for record in shop.exported()[earlier:] if record["type"] in {"event", "identify"}]
+    stored = Counter(content(record, identify=record["type"] == "identify") for record in received)
     assert stored.total() == counted["accepted"]
     assert stored <= kept
     assert kept.total() - stored.total() == counted["duplicate"]
