@@ -59,11 +59,15 @@ class AttributionConsumer(Consumer):
         self._tally = tally
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
+        exclusions, is_user = self._rules.exclusions, self.is_user
         found: list[Seen | Erasure] = []
         for start in range(0, len(records), _TURN):
             await asyncio.sleep(0)
-            turn = (read(record, self._rules.exclusions, self.is_user) for record in records[start : start + _TURN])
-            found.extend(each for each in turn if each is not None)
+            found += [
+                each
+                for record in records[start : start + _TURN]
+                if (each := read(record, exclusions, is_user)) is not None
+            ]
         await _load(step.state, [each for each in found if isinstance(each, Seen)])
         for number, each in enumerate(found):
             if number % _TURN == 0:

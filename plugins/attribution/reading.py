@@ -13,7 +13,7 @@ from ingestd.events import Record
 
 from .marks import Order
 from .orders import Reason
-from .touches import Exclusions, Touch, campaign_of, text_of
+from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
 __all__ = ["Erasure", "Seen", "read"]
 
@@ -88,14 +88,20 @@ _decode_data = msgspec.json.Decoder(_Data).decode
 
 
 def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool]) -> Seen | Erasure | None:
-    if record.type == "erasure":
-        return _decode_erasure(record.body)
     if record.type not in {"event", "identify"}:
-        return None
+        return _decode_erasure(record.body) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
+    context = envelope.context
+    if (
+        record.type == "event"
+        and envelope.dispatchId is None
+        and context.campaign is None
+        and envelope.key not in _ORDER_KEYS
+        and not may_have_campaign(context.page)
+    ):
+        return None  # as with most
     if envelope.anonymousId is None:  # its person has been forgotten
         return None
-    context = envelope.context
     campaign = campaign_of(context.campaign, context.page)
     dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None

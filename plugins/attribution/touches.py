@@ -8,7 +8,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
-__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "text_of"]
+__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign", "text_of"]
 
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
@@ -46,6 +46,12 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
         return self.at, self.position
 
 
+def may_have_campaign(page: Any) -> bool:
+    """Whether the address of `context.page` can have `utm_…` parameters: a quick look, since most have none."""
+    url = page.get("url") if isinstance(page, dict) else None
+    return isinstance(url, str) and "?" in url and ("%" in url or "utm_" in url.lower())
+
+
 def campaign_of(given: Any, page: Any) -> Campaign:
     """The campaign that `context.campaign` is, or else that of the `utm_…` parameters of `context.page.url`."""
     if isinstance(given, dict):
@@ -59,8 +65,6 @@ def campaign_of(given: Any, page: Any) -> Campaign:
 def _utm(url: str) -> Campaign:
     """Names in any case; names and values percent- and plus-decoded; of several, the first that says anything."""
     query = url.partition("?")[2].partition("#")[0]
-    if "%" not in query and "utm_" not in query.lower():  # as with most
-        return _NONE
     found: list[str | None] = [None] * len(_UTM)
     for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
         name, _, value = parameter.partition("=")
