@@ -6,21 +6,15 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from tests.support.daemon import run_ingestd
+from tests.support.ports import free_port
 
 DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Demo:
