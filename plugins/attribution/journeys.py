@@ -9,6 +9,7 @@ import msgspec
 
 from ingestd.store import State, state_key
 
+from .packing import add_touch, read_touches
 from .touches import Touch
 
 __all__ = [
@@ -35,7 +36,6 @@ _MARGIN = 30 * _DAY
 
 _MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, to be told why they do not count
 _encode = msgspec.json.Encoder().encode
-_decode_touch = msgspec.json.Decoder(Touch).decode
 _decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
 _POSITION = 16  # hexadecimal digits
 
@@ -113,17 +113,15 @@ class Journeys:
 
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
         """Remember a touchpoint; or one that is `excluded`, only to be told why it does not count."""
-        limits = self._limits
-        await self._state.push(
-            touches_key(tenant, anonymous_id) if excluded is None else without_key(tenant, anonymous_id),
-            # The position comes first and has always as many digits, so it orders touchpoints of one time.
-            f"{touch.position:016x}{_encode(touch if excluded is None else (excluded, touch)).decode()}",
-            touch.at,
-            keep=limits.max_touches if excluded is None else _MAX_WITHOUT,
-            first=True,
-            since=self.clock - limits.horizon,
-            ttl=limits.horizon + _MARGIN,
-        )
+        since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
+        if excluded is None:
+            key = touches_key(tenant, anonymous_id)
+            await add_touch(self._state, key, touch, keep=self._limits.max_touches, since=since, ttl=ttl)
+            return
+        # The position comes first and has always as many digits, so it orders touchpoints of one time.
+        member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
+        key = without_key(tenant, anonymous_id)
+        await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
         """Forget a user and those of the visitors that are no other user's by now; or, without a user, the visitors."""
@@ -147,8 +145,7 @@ class Journeys:
         ignored: list[Ignored] = []
         since = self.clock - self._limits.horizon
         for visitor, key in zip(visitors, keys, strict=True):
-            for member, _ in await self._state.window(key, since):
-                touch = _decode_touch(member[_POSITION:])
+            for touch in await read_touches(self._state, key, since):
                 if touch.at > at:
                     ignored.append(Ignored(touch, visitor, "after_order"))
                 elif touch.at < at - self._limits.window:

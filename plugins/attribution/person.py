@@ -8,6 +8,7 @@ from ingestd.person import Person
 from ingestd.store import State, key_digest, state_key
 
 from .journeys import LINK, TOUCHES, VISITORS, WITHOUT
+from .packing import read_touches
 
 __all__ = ["forget"]
 
@@ -15,10 +16,12 @@ __all__ = ["forget"]
 async def forget(person: Person, state: State) -> Mapping[str, int]:
     """Delete the touchpoints and links of a user's own visitors, or of a visitor alone; returns how many."""
     touches = links = 0
-    for kind in (TOUCHES, WITHOUT):
-        for key in person.visitor_keys(kind):
-            touches += len(await state.window(key))
-            await state.delete(key)
+    for key in person.visitor_keys(TOUCHES):
+        touches += len(await read_touches(state, key))
+        await state.delete(key)
+    for key in person.visitor_keys(WITHOUT):
+        touches += len(await state.window(key))
+        await state.delete(key)
     digests = {*person.visitors}
     for key in person.visitor_keys(LINK):
         user = await state.get(key)

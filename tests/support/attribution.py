@@ -140,7 +140,7 @@ class Attribution(NamedTuple):
             records = await journal.read(place.position, size)
             if not records:
                 return
-            step = Step(store.begin(now))
+            step = Step(store.begin(now, step=True))
             await self.consumer.process(records, step)
             place = place._replace(position=records[-1].position)
             await journal.append(step.records, step.state, place)

@@ -1,0 +1,125 @@
+"""Touchpoints of a visitor in little room: what several have in common, a session or a campaign, is kept once.
+
+They are one set. A touchpoint is a member of some forty characters: its position, its event's id, and the numbers of
+its parts, which are members too, with times that no event has. So they go when the set goes.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ingestd.store import State
+
+from .touches import Touch
+
+__all__ = ["add_touch", "read_touches"]
+
+_PARTS = 1 << 52
+"""The times of parts begin here: milliseconds, in the year 144,000."""
+
+_MANY = 32
+
+_DIGITS = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # in the order in which text is sorted
+_POSITION = 6  # digits; the position comes first, so it orders touchpoints of one time
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHORT = 22  # characters of a UUID in base 64
+_AS_IT_IS = "!"  # before an id that is no UUID
+
+_encode = msgspec.json.Encoder().encode
+_decode_campaign = msgspec.json.Decoder(list[str | None]).decode
+_FIELDS = 6  # of a campaign, with its dispatch id
+
+
+async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
+    """Add a touchpoint to the set; of more than `keep`, the first and the newest stay."""
+    wanted = [_session(touch), _campaign(touch)]
+    parts = {text: number for number, text in (await _parts(state, key)).items()}
+    if not all(part in parts for part in wanted):
+        if len(parts) >= _MANY and touch.position % _MANY == 0:  # now and then: it looks at all touchpoints
+            parts = await _tidied(state, key, parts)
+        for part in wanted:
+            if part not in parts:
+                number = parts[part] = 1 + max(parts.values(), default=-1)
+                await state.push(key, f"{_text(number)}:{part}", _PARTS + number, keep=_PARTS, ttl=ttl)
+    numbers = ".".join(_text(parts[part]) for part in wanted)
+    member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{numbers}.{_short(touch.event_id)}"
+    await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
+
+
+async def read_touches(state: State, key: str, since: int | None = None, until: int | None = None) -> list[Touch]:
+    """The touchpoints of the set from `since` to `until` (milliseconds, inclusive), in order."""
+    last = _PARTS - 1 if until is None else min(until, _PARTS - 1)
+    members = await state.window(key, since, last)
+    parts = await _parts(state, key) if members else {}
+    return [_touch(member, at, parts) for member, at in members]
+
+
+async def _parts(state: State, key: str) -> dict[int, str]:
+    return {at - _PARTS: member.partition(":")[2] for member, at in await state.window(key, _PARTS)}
+
+
+async def _tidied(state: State, key: str, parts: Mapping[str, int]) -> dict[str, int]:
+    """The parts that touchpoints still have; the others go."""
+    used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[0]}
+    gone = [f"{_text(number)}:{part}" for part, number in parts.items() if number not in used]
+    if gone:
+        await state.pull(key, gone)
+    return {part: number for part, number in parts.items() if number in used}
+
+
+def _numbers(member: str) -> tuple[Sequence[int], str]:
+    session, campaign, event = member[_POSITION:].split(".", 2)
+    return (_number(session), _number(campaign)), event
+
+
+def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch:
+    (session, campaign), event = _numbers(member)
+    fields: list[Any] = _decode_campaign(parts[campaign])
+    fields += [None] * (_FIELDS - len(fields))
+    session_id = parts[session]
+    return Touch(_number(member[:_POSITION]), at, _long(event), _long(session_id) if session_id else None, *fields)
+
+
+def _session(touch: Touch) -> str:
+    return "" if touch.session_id is None else _short(touch.session_id)
+
+
+def _campaign(touch: Touch) -> str:
+    fields = [touch.source, touch.medium, touch.name, touch.term, touch.content, touch.dispatch_id]
+    while fields[-1] is None:
+        fields.pop()
+    return _encode(fields).decode()
+
+
+def _text(number: int) -> str:
+    digits = ""
+    while True:
+        number, rest = divmod(number, 64)
+        digits = _DIGITS[rest] + digits
+        if not number:
+            return digits
+
+
+def _number(text: str) -> int:
+    number = 0
+    for digit in text:
+        number = number * 64 + _DIGITS.index(digit)
+    return number
+
+
+def _short(identity: str) -> str:
+    if _UUID.fullmatch(identity) is None:
+        return _AS_IT_IS + identity
+    return b2a_base64(bytes.fromhex(identity.replace("-", "")), newline=False)[:_SHORT].decode()
+
+
+def _long(text: str) -> str:
+    if text.startswith(_AS_IT_IS):
+        return text[1:]
+    digits = a2b_base64(text + "==").hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
