@@ -47,11 +47,15 @@ class Consumer(ABC):
     """Seconds a step may wait for more records than the first."""
 
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
-        """Called once before the first step, and again until it does not raise."""
+        """Called before the first step, and again until it does not raise.
+
+        Where several daemons share a journal, it is called once this one goes on with the consumer's place, and
+        again after a `close`, when the place had been another daemon's meanwhile.
+        """
 
     @abstractmethod
     async def process(self, records: Sequence[Record], step: Step) -> None:
         """Do one step. Raising undoes it; the same records come again after a pause."""
 
     async def close(self) -> None:  # noqa: B027 - or to close
-        """Called once after the last step."""
+        """Called after the last step."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from . import times
 from .consumer import Consumer, Step
-from .errors import ConfigError, IngestdError, SinkRetry, Unavailable
+from .errors import ConfigError, IngestdError, NotHolder, SinkRetry, Unavailable
 from .events import Record
 from .journal import Cursor, Journal
 from .store import Store
@@ -47,6 +47,10 @@ class Backoff(NamedTuple):
 
 _BACKOFF = Backoff()
 
+_FREE = 1.0  # seconds in which a place that is free is had
+_STORE_PAUSE = 1.0  # seconds at the most after which a store that failed is asked again
+_LOOK = 2.0  # seconds after which it is looked how far others are, though no records come
+
 
 @dataclass
 class ConsumerStatus:
@@ -54,6 +58,8 @@ class ConsumerStatus:
 
     name: str
     now: Callable[[], int]
+    held: bool = False
+    """Whether it is this daemon that goes on with it."""
     position: int = 0
     """Of the last record it has durably done with."""
     last: int = 0
@@ -89,7 +95,7 @@ class ConsumerStatus:
 
     def trimmed(self, up_to: int) -> None:
         """The journal's records up to that position have been removed."""
-        if self.in_hand:
+        if self.in_hand and self.held:
             self.lost += max(0, up_to - max(self.reached, self.removed))
         self.removed = max(self.removed, up_to)
 
@@ -124,8 +130,9 @@ class Consumers:
         self._backoff = backoff
         self._grace = grace
         self._moved = asyncio.Event()
+        self._last = 0
         self._runners = [
-            _Runner(each, journal=journal, store=store, now=now, backoff=backoff, moved=self._moved)
+            _Runner(each, journal=journal, store=store, now=now, backoff=backoff, grace=grace, moved=self._moved)
             for each in consumers
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,12 +152,12 @@ class Consumers:
             status.trimmed(up_to)
 
     async def start(self) -> None:
-        """Returns when every consumer durably holds its place: from then on nothing passes it by.
+        """Returns when every consumer has a durable place: from then on nothing passes it by.
 
-        Opening and feeding them goes on in the background. Raises `Unavailable`.
+        Becoming its holder, opening and feeding it goes on in the background. Raises `Unavailable`.
         """
         for runner in self._runners:
-            await runner.hold()
+            await runner.place()
         for runner in self._runners:
             self._run(runner.name, runner.run())
         self._run("journal", self._follow())
@@ -169,9 +176,11 @@ class Consumers:
             task.cancel()
         await self._ends(self._tasks)
         await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
+        for runner in self._runners:
+            await runner.release()
         with suppress(Unavailable):
             await self._look()
-        left = {status.name: status.pending for status in self.statuses if status.pending}
+        left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
         for name, count in left.items():
             _log.info("%s: %d records left for the next start", name, count)
         return left
@@ -180,14 +189,21 @@ class Consumers:
         while self._tasks:
             await self._look()
             self._moved.clear()
-            if not any(status.pending for status in self.statuses):
+            if not any(each.status.pending for each in self._runners if each.status.held or not each.tried):
                 return
             await self._moved.wait()  # then look again: a consumer may have appended records for others
 
     async def _look(self) -> int:
         last = await self._journal.last()
+        shorter = last < self._last  # where several daemons share it, a failover may have lost its end
+        self._last = last
         for status in self.statuses:
-            status.last = max(status.last, last)
+            status.last = last if shorter else max(status.last, last)
+        others = {status.name: status for status in self.statuses if not status.held}
+        if others:  # are held by other daemons, if by any
+            for cursor in await self._journal.cursors():
+                if cursor.name in others and not others[cursor.name].held:
+                    others[cursor.name].position = cursor.position
         return last
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -212,7 +228,9 @@ class Consumers:
         while True:
             last = await attempts.until_done(self._look)
             await asyncio.sleep(0.25)
-            await attempts.until_done(self._journal.wait, last)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await attempts.until_done(self._journal.wait, last)
 
 
 class _Runner:
@@ -226,24 +244,59 @@ class _Runner:
         store: Store,
         now: Callable[[], int],
         backoff: Backoff,
+        grace: float,
         moved: asyncio.Event,
     ) -> None:
+        self._grace = grace
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
+        self.tried = False
+        """Whether it is known if the place is free: else it is soon this daemon's."""
         self._consumer = consumer
         self._journal = journal
         self._store = store
         self._now = now
         self._moved = moved
         self._cursor = Cursor(consumer.name, 0)
+        self._refused = (-1, 0)
+        """Where a step that was refused would have moved the place to, and how many records it did."""
         self._attempts = _Attempts(consumer.name, backoff, self.status)
         self._opening = _Attempts(consumer.name, backoff, self.status)
 
-    async def hold(self) -> None:
-        self._cursor = await self._journal.hold(self._consumer.name, self._consumer.start)
-        self.status.position = self.status.last = self._cursor.position
+    async def place(self) -> None:
+        position = await self._journal.place(self._consumer.name, self._consumer.start)
+        self.status.position = self.status.last = position
 
     async def run(self) -> None:
+        while True:
+            self._cursor = await self._become_holder()
+            if self._cursor.position == self._refused[0]:  # it was done all the same
+                self.status.processed += self._refused[1]
+            self._refused = (-1, 0)
+            self.status.position, self.status.held = self._cursor.position, True
+            self.status.last = max(self.status.last, self._cursor.position)
+            try:
+                await self._work()
+            except NotHolder as error:
+                _log.info("%s: %s", self.name, error)
+                self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
+                await self.close(self._grace)  # opened again once this daemon holds it again
+
+    async def _become_holder(self) -> Cursor:
+        holding = asyncio.create_task(self._attempts.until_done(self._hold))
+        try:
+            await asyncio.wait([holding], timeout=_FREE)
+            self.tried = True
+            self._moved.set()
+            return await holding
+        finally:
+            holding.cancel()
+
+    async def _hold(self) -> Cursor:
+        return await self._journal.hold(self._consumer.name, self._consumer.start)
+
+    async def _work(self) -> None:
+        """Go on with the journal until another daemon does."""
         # Beside the first read, so that the age of what waits is known also where it cannot be opened.
         opening = asyncio.create_task(self._opening.until_done(self._consumer.open))
         try:
@@ -254,6 +307,12 @@ class _Runner:
         finally:
             opening.cancel()
             await asyncio.wait([opening])
+
+    async def release(self) -> None:
+        """Let another daemon go on at once, rather than when the hold runs out."""
+        if self.status.held:
+            with suppress(Unavailable):
+                await self._journal.release(self._cursor)
 
     async def close(self, patience: float) -> None:
         try:
@@ -277,11 +336,11 @@ class _Runner:
 
     async def _read(self) -> Sequence[Record]:
         consumer, after = self._consumer, self._cursor.position
-        await self._journal.wait(after)
+        await self._journal.wait(after, self._cursor)
         if consumer.linger:
             with suppress(TimeoutError):
                 async with asyncio.timeout(consumer.linger):
-                    await self._journal.wait(after + consumer.max_records - 1)
+                    await self._journal.wait(after + consumer.max_records - 1, self._cursor)
         return await self._journal.read(after, consumer.max_records)
 
     def _go_to(self, position: int) -> None:
@@ -289,7 +348,7 @@ class _Runner:
         self.status.position = position
 
     async def _step(self, records: Sequence[Record]) -> None:
-        step = Step(self._store.begin(self._now()))
+        step = Step(self._store.begin(self._now(), step=True))
         try:
             await self._consumer.process(records, step)
         except BaseException:
@@ -299,10 +358,12 @@ class _Runner:
 
     async def _commit(self, step: Step, records: Sequence[Record]) -> None:
         # Never back behind what has been removed while the step was under way.
-        cursor = self._cursor._replace(position=max(records[-1].position, self.status.removed))
+        cursor = self._cursor._replace(position=max(records[-1].position, self.status.removed), record=records[-1])
         try:
             await self._journal.append(step.records, step.state, cursor)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, NotHolder):
+                self._refused = cursor.position, len(records)
             self._store.discard(step.state)
             raise
         self.status.processed += len(records)
@@ -325,7 +386,10 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 @dataclass
 class _Attempts:
-    """Does something again until it succeeds, with growing pauses, and logs without making a din."""
+    """Does something again until it succeeds, with growing pauses, and logs without making a din.
+
+    Only that a place is another's is told at once.
+    """
 
     name: str
     backoff: Backoff
@@ -339,6 +403,8 @@ class _Attempts:
         while True:
             try:
                 result = await attempt(*args, **kwargs)
+            except NotHolder:
+                raise
             except (Exception, asyncio.CancelledError) as error:
                 if task.cancelling():
                     raise asyncio.CancelledError from error
@@ -353,6 +419,8 @@ class _Attempts:
 
     def _pause(self, error: BaseException) -> float:
         pause = self.backoff.pause(self._failures)
+        if isinstance(error, Unavailable):  # it is the store: to ask it costs little, and once it is back all wait
+            return min(pause, _STORE_PAUSE)
         after = error.after if isinstance(error, SinkRetry) else None
         return pause if after is None else max(pause, after)
 

@@ -6,6 +6,8 @@
     ├── ConfigError          the start stops, exit 78
     ├── CommandError         a command cannot do what it was asked, exit 1
     ├── Conflict             a state changed under the command that read it
+    ├── Claimed              what was to be claimed is somebody's already
+    ├── NotHolder            another daemon goes on with a consumer's place
     ├── SinkRetry            raised by a sink: the whole batch again, later
     ├── SinkReject           raised by a sink: these records of the batch, never
     └── Refused              the caller's answer is this problem
@@ -33,6 +35,7 @@ from .outcomes import Outcome
 
 __all__ = [
     "BadRequest",
+    "Claimed",
     "CommandError",
     "ConfigError",
     "Conflict",
@@ -43,6 +46,7 @@ __all__ = [
     "Limited",
     "MethodNotAllowed",
     "NotFound",
+    "NotHolder",
     "Refused",
     "SchemaViolation",
     "SinkReject",
@@ -70,6 +74,18 @@ class CommandError(IngestdError):
 
 class Conflict(IngestdError):
     """What a command read has changed before its writes were applied; nothing was written."""
+
+
+class Claimed(IngestdError):
+    """Somebody else has the claim that an append was to make, with this value; nothing was appended."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__("this has been claimed already")
+        self.value = value
+
+
+class NotHolder(IngestdError):
+    """A consumer's place has passed to another daemon, or the journal has changed behind it; nothing was written."""
 
 
 class SinkRetry(IngestdError):

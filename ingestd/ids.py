@@ -1,12 +1,13 @@
-"""New identifiers: UUIDs, made from the system's randomness a block at a time, since each call of it is slow."""
+"""Identifiers: UUIDs, new ones from the system's randomness a block at a time, since each call of it is slow."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 
-__all__ = ["random_uuid", "time_uuid"]
+__all__ = ["named_uuid", "random_uuid", "time_uuid"]
 
 _BLOCK = 4096
 
@@ -38,3 +39,12 @@ def random_uuid() -> str:
     """A UUIDv4 (RFC 9562): 122 random bits."""
     head, tail = f"{_next_word():016x}", f"{_next_word() & _BELOW_VARIANT | _VARIANT:016x}"
     return f"{head[:8]}-{head[8:12]}-4{head[13:]}-{tail[:4]}-{tail[4:]}"
+
+
+def named_uuid(*parts: str) -> str:
+    """A UUIDv8 (RFC 9562) that is the same for the same parts: 122 bits of a digest of them."""
+    name = "".join(f"{len(part)}:{part}" for part in parts)
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    head, low = digest[:8].hex(), int.from_bytes(digest[8:], "big")
+    tail = f"{low & _BELOW_VARIANT | _VARIANT:016x}"
+    return f"{head[:8]}-{head[8:12]}-8{head[13:]}-{tail[:4]}-{tail[4:]}"

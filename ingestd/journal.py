@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from .events import Record
 from .store import State
 
-__all__ = ["Cursor", "Extent", "Journal", "Outline", "Start", "size_of"]
+__all__ = ["Claim", "Cursor", "Extent", "Journal", "Outline", "Start", "size_of"]
 
 Start = Literal["now", "beginning"]
 
@@ -23,6 +23,19 @@ class Cursor(NamedTuple):
     name: str
     position: int
     fence: int = 0
+    record: Record | None = None
+    """The last record of the step that moves it. Where a journal holds another one in its place by now, the step
+    was made of records that are lost, and is refused.
+    """
+
+
+class Claim(NamedTuple):
+    """An entry that only the first to ask for it gets, for `ttl` milliseconds."""
+
+    key: str
+    """Like a key of the state, and in no way that of one."""
+    value: str
+    ttl: int
 
 
 class Extent(NamedTuple):
@@ -56,13 +69,19 @@ class Journal(ABC):
     """Positions are consecutive: a record's is one more than that of the record before it."""
 
     @abstractmethod
-    async def append(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+    async def append(
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+    ) -> int:
         """Append records and return the position of the last one, or of the cursor, once durable.
 
         What `state` wrote becomes durable with them, in the same commit where journal and state live
-        together; with `cursor`, the consumer's place moves in it too. All of it happens or nothing.
-        Raises `Unavailable`.
+        together; with `cursor`, the consumer's place moves in it too, and with `claim`, that is made.
+        All of it happens or nothing. Raises `Unavailable`, `Claimed` and, with a cursor, `NotHolder`.
         """
+
+    @abstractmethod
+    async def claimed(self, key: str, state: State) -> str | None:
+        """What has been claimed under that key, None if nothing is; `state` is that of who asks."""
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> Sequence[Record]:
@@ -72,20 +91,31 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def wait(self, after: int) -> None:
-        """Returns when there are records behind that position."""
+    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+        """Returns when there are records behind that position.
+
+        Raises `NotHolder` once the place of `cursor` is another daemon's, soon after it has become that.
+        """
 
     @abstractmethod
     async def last(self) -> int:
         """The position of the newest durable record, 0 in an empty journal."""
 
     @abstractmethod
-    async def hold(self, name: str, start: Start) -> Cursor:
-        """Become the one holder of a consumer's place, waiting for another holder to let go.
+    async def place(self, name: str, start: Start) -> int:
+        """See to it that a consumer has a durable place, whoever holds it; returns its position.
 
-        A name never seen before starts as told, durably: behind the present last record, or before
-        the first. No place lies before what has been removed.
+        A name never seen before starts as told: behind the present last record, or before the first. No
+        place lies before what has been removed.
         """
+
+    @abstractmethod
+    async def hold(self, name: str, start: Start) -> Cursor:
+        """Become the one holder of a consumer's place, waiting for another daemon to let go of it."""
+
+    @abstractmethod
+    async def release(self, cursor: Cursor) -> None:
+        """Let go of a place, so that another daemon may go on with it at once."""
 
     @abstractmethod
     async def cursors(self) -> Sequence[Cursor]:

@@ -6,6 +6,7 @@ The order is the contract's: who sends (401), may they (403), is it JSON in shap
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -14,10 +15,10 @@ from typing import Any
 
 from . import times
 from .answers import Answer, problem, success
-from .errors import Failed, Forbidden, Refused, Unauthorized, Unavailable
+from .errors import Claimed, Failed, Forbidden, Refused, Unauthorized, Unavailable
 from .events import Endpoint, Event, Principal, Request, Session
 from .hooks import Hooks
-from .journal import Journal
+from .journal import Claim, Journal
 from .metrics import Metrics
 from .outcomes import Outcome
 from .store import State, Store, state_key
@@ -151,12 +152,10 @@ class Pipeline:
         seen = None
         if event.message_id is not None:
             seen = state_key("message", event.tenant, event.message_id)
-            earlier = await state.get(seen)
+            earlier = await self._journal.claimed(seen, state)
             if earlier is not None:
                 return await self._duplicate(earlier, state)
-        if event.user_id is None and event.type == "event":
-            event.user_id = await hooks.resolve_user(event, state)
-        session = await hooks.resolve_session(event, state)
+        session = await self._resolve(event, state)
         if session is None:
             raise LookupError("no plugin resolved the session")
         event.session_id, event.session_is_new = session
@@ -166,13 +165,28 @@ class Pipeline:
         if await hooks.filter_event(event) is not None:
             await self._store.commit(state)
             return Outcome.DROPPED, session
-        record = event.to_record()
-        if seen is not None:
-            answer = f"{session.session_id} {session.is_new:d}"
-            if not await state.swap(seen, None, answer, _MESSAGE_LIFE):
-                return await self._duplicate(await state.get(seen) or answer, state)
-        await self._journal.append([record], state)
+        claim = None if seen is None else Claim(seen, f"{session.session_id} {session.is_new:d}", _MESSAGE_LIFE)
+        try:
+            await self._journal.append([event.to_record()], state, claim=claim)
+        except Claimed as claimed:
+            return await self._duplicate(claimed.value, state)
         return Outcome.ACCEPTED, session
+
+    async def _resolve(self, event: Event, state: State) -> Session | None:
+        """The user, which it sets, and the session."""
+        hooks = self._hooks
+        if event.user_id is not None or event.type != "event":
+            return await hooks.resolve_session(event, state)
+        if not self._store.distant:
+            event.user_id = await hooks.resolve_user(event, state)
+            return await hooks.resolve_session(event, state)
+        # Begun first, so that what it asks for leaves in the same turn as what the other asks for.
+        session = asyncio.ensure_future(hooks.resolve_session(event, state))
+        try:
+            event.user_id = await hooks.resolve_user(event, state)
+            return await session
+        finally:
+            session.cancel()
 
     async def _duplicate(self, earlier: str, state: State) -> tuple[Outcome, Session]:
         """Answer as the first was answered, once the first is durable."""

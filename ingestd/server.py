@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 
 from . import __version__, file_limits
-from .apart import ApartJournal
+from .apart import ApartJournal, Ownership
 from .backend import Backend
 from .binding import bind
 from .config import Config
@@ -56,21 +56,40 @@ class Backends:
         self._all = [backend]
         self.store: Store = backend.store
         self.journal: Journal = backend.journal
+        self.ownership: Ownership | None = None
+        """Of a state that several daemons can reach, each with a journal elsewhere."""
         if config.journal.url is not None and config.journal.url != config.store.url:
             apart = _make_backend("journal.url", config.journal.url, config, plugins)
+            if apart.store.distant:
+                raise ConfigError(
+                    f"{config.place('journal.url')}: several daemons can reach a journal there, so what they remember"
+                    " must be with it; leave [journal] url out, and give [store] url its value"
+                )
             self._all.append(apart)
             self.journal = ApartJournal(apart.journal, apart.store, self.store)
+            if self.store.distant:
+                self.ownership = Ownership(self.store, apart.store)
 
     async def open(self, *, serving: bool) -> None:
         async with contextlib.AsyncExitStack() as stack:
             for backend in self._all:
                 await backend.open(serving=serving)
                 stack.push_async_callback(backend.close)
+            if serving and self.ownership is not None:
+                await self.ownership.take()
             stack.pop_all()  # all are open, and stay so
 
     async def close(self) -> None:
+        if self.ownership is not None:
+            with contextlib.suppress(Unavailable):  # then the next one waits until we have been silent for long enough
+                await self.ownership.release()
         for backend in self._all:
             await backend.close()
+
+    async def settle(self) -> None:
+        """For a command that must see all there is: have the journal take what a killed daemon has left noted."""
+        if isinstance(self.journal, ApartJournal):
+            await self.journal.settle()
 
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
@@ -168,6 +187,8 @@ class Server:
             await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
+            if self._backends.ownership is not None:
+                self.watch(self._backends.ownership.keep(), name="ownership of the state")
             self.watch(watch_loop_delay(self._metrics.loop_delay.observe), name="delay of the loop")
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()

@@ -41,4 +41,7 @@ class Sink:
         """Raise what a write would raise now, as far as can be told without writing."""
 
     async def close(self) -> None:
-        """Let go of everything; nothing is written after it."""
+        """Let go of everything; nothing is written after it, unless it is opened again.
+
+        That happens where several daemons share a journal, when this one goes on with the sink anew.
+        """

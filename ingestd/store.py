@@ -120,9 +120,15 @@ class State(ABC):
 
 
 class Store(ABC):
+    distant: bool = False
+    """Whether operations take a trip to another process, so that independent ones should be asked for at once."""
+
     @abstractmethod
-    def begin(self, now: int) -> State:
-        """A new unit of work at that time (milliseconds)."""
+    def begin(self, now: int, *, step: bool = False) -> State:
+        """A new unit of work at that time (milliseconds).
+
+        `step`: that of a consumer, who alone writes what it writes. Others may see it only with its commit.
+        """
 
     @abstractmethod
     async def commit(self, state: State) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ingestd import hookimpl
 from ingestd.events import Endpoint, Event, Session
-from ingestd.ids import random_uuid
+from ingestd.ids import named_uuid, random_uuid
 from ingestd.options import Duration, PositiveDuration
 from ingestd.options import Options as BaseOptions
 from ingestd.person import Person
@@ -28,13 +28,27 @@ class SessionPlugin:
     async def resolve_session(self, event: Event, state: State) -> Session:
         key = state_key("session", event.tenant, event.anonymous_id)
         if event.session_id is None:
-            return Session(*await state.renew(key, random_uuid(), self._idle))
+            proposed = self._propose(event)
+            current, _ = await state.renew(key, proposed, self._idle)
+            return Session(current, is_new=current == proposed)
         supplied = event.session_id.lower()
         if event.endpoint is Endpoint.CUSTOMER_EVENTS:
             # A late payment callback must not replace the live session: it only keeps alive the current one.
             await state.swap(key, supplied, supplied, self._idle)
             return Session(supplied, is_new=False)
         return Session(supplied, is_new=await state.put(key, supplied, self._idle) != supplied)
+
+    def _propose(self, event: Event) -> str:
+        """The id of the session this event begins, if it begins one.
+
+        Of copies of one message, the one that is stored need not be the one that came first, nor does the first that
+        came need to have been stored at all. They propose the same, so whichever is stored tells that the session is
+        new. An ended session is not proposed again: to end takes longer than a span.
+        """
+        if event.message_id is None:
+            return random_uuid()
+        span = event.received_at // self._idle
+        return named_uuid("session", event.tenant, event.anonymous_id, event.message_id, str(span))
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:

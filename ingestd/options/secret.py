@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 __all__ = ["Secret", "Url"]
 
@@ -89,6 +90,12 @@ class Url(Secret):
         super().check(text)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+", text):
             raise ValueError('expected a URL, such as "sqlite:ingestd.db"')
+        try:
+            urlsplit(text)
+        except ValueError:  # which shows what stands in front of the host
+            raise ValueError(
+                "its host is none; in a password / ? # @ : % and foreign letters are written as %2F …"
+            ) from None
 
     @property
     def masked(self) -> str:

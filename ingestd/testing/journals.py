@@ -9,14 +9,18 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ..backend import Backend
+from ..errors import Claimed
 from ..events import Record
-from ..journal import Cursor, Extent, Journal, Outline, size_of
-from ..store import state_key
+from ..journal import Claim, Cursor, Extent, Journal, Outline, size_of
+from ..store import Field, state_key
 
 __all__ = ["JournalContract"]
 
 NOW = 1_795_233_906_000
 KEY = state_key("contract", "shop", "visitor")
+OTHER = state_key("contract", "shop", "another")
+FIELDS = state_key("contract-fields", "shop", "visitor")
+MEMBERS = state_key("contract-members", "shop", "visitor")
 
 
 def _record(text: str = "x") -> Record:
@@ -138,6 +142,74 @@ class JournalContract(ABC):
             await _append(backend, [], one._replace(position=5))
             assert (await backend.journal.hold("two", "beginning")).position == 0
 
+    async def test_a_place_is_there_before_anybody_holds_it(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            last = await _append(backend, [_record(), _record()])
+            assert await backend.journal.place("old", "beginning") == 0
+            assert await backend.journal.place("new", "now") == last
+            await _append(backend, [_record()])
+            assert await backend.journal.place("new", "now") == last
+            held = await backend.journal.hold("new", "now")
+            assert held.position == last
+            await backend.journal.release(held)
+            assert (await backend.journal.hold("new", "now")).position == last
+            assert {cursor.name: cursor.position for cursor in await backend.journal.cursors()} == {"new": 2, "old": 0}
+
+    async def test_a_step_writes_state_records_and_place_as_one(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            state = backend.store.begin(NOW, step=True)
+            await state.put(KEY, "old", 1000)
+            await state.put(KEY, "value", 2000)
+            await state.merge(FIELDS, {"plan": Field(2, "gold"), "none": Field(1, "")})
+            for number in range(5):
+                await state.push(MEMBERS, f"m{number}", number, keep=4, ttl=9000)
+            await state.pull(MEMBERS, ["m2"])
+            assert await state.get(KEY) == "value"
+            await backend.journal.append([_record("derived")], state, place._replace(position=1))
+        async with self.backend(tmp_path) as backend:
+            for step in (True, False):
+                state = backend.store.begin(NOW + 2000, step=step)
+                await state.load([KEY], [MEMBERS])
+                assert await state.get(KEY) == "value"
+                assert await state.fields(FIELDS) == {"plan": Field(2, "gold"), "none": Field(1, "")}
+                assert await state.window(MEMBERS) == [("m1", 1), ("m3", 3), ("m4", 4)]
+                late = backend.store.begin(NOW + 9001, step=step)
+                assert (await late.get(KEY), await late.window(MEMBERS)) == (None, [])
+            place = await backend.journal.hold("consumer", "beginning")
+            assert place.position == 1
+            state = backend.store.begin(NOW, step=True)
+            await state.delete(KEY)
+            await state.delete(MEMBERS)
+            assert await state.swap(OTHER, None, "kept")
+            assert await state.renew(OTHER, "candidate", 1000) == ("kept", False)
+            await backend.journal.append([], state, place._replace(position=1))
+            state = backend.store.begin(NOW)
+            assert (await state.get(KEY), await state.window(MEMBERS), await state.get(OTHER)) == (None, [], "kept")
+            assert len(await backend.journal.read(0, 10)) == 1
+
+    async def test_a_claim_is_made_with_the_records_and_by_one(self, tmp_path: Path) -> None:
+        async def claim(backend: Backend, value: str, now: int = NOW) -> str:
+            state = backend.store.begin(now)
+            try:
+                await backend.journal.append([_record(value)], state, claim=Claim(KEY, value, 1000))
+            except Claimed as claimed:
+                await backend.store.commit(state)
+                return claimed.value
+            return value
+
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW)) is None
+            answers = await asyncio.gather(*(claim(backend, f"{number}") for number in range(50)))
+            assert len({*answers}) == 1
+            assert [record.decode()["id"] for record in await backend.journal.read(0, 100)] == answers[:1]
+        async with self.backend(tmp_path) as backend:
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1000)) == answers[0]
+            assert await claim(backend, "late", NOW + 1000) == answers[0]
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1001)) is None
+            assert await claim(backend, "over", NOW + 1001) == "over"
+            assert len(await backend.journal.read(0, 100)) == 2
+
     async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await _append(backend, [_record(f"{n}" * 50) for n in range(300)])
@@ -248,7 +320,7 @@ class JournalContract(ABC):
     async def test_places_go_along_with_what_is_removed(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await _append(backend, [_record()] * 10)
-            behind = await backend.journal.hold("behind", "beginning")
+            await backend.journal.place("behind", "beginning")
             before = await backend.journal.hold("before", "beginning")
             await _append(backend, [], before._replace(position=8))
             await _trim(backend.journal, 5)
@@ -258,7 +330,8 @@ class JournalContract(ABC):
             }
             assert (await backend.journal.hold("new", "beginning")).position == 5
         async with self.backend(tmp_path) as backend:
-            assert (await backend.journal.hold("behind", "beginning")).position == 5
+            behind = await backend.journal.hold("behind", "beginning")
+            assert behind.position == 5
             assert (await backend.journal.hold("before", "beginning")).position == 8
             await _append(backend, [], behind._replace(position=2))  # by one who does not know yet
             assert (await backend.journal.hold("behind", "beginning")).position == 5

@@ -90,6 +90,22 @@ class SinkContract(ABC):
 
         asyncio.run(scenario())
 
+    def test_it_can_be_opened_again(self, tmp_path: Path) -> None:
+        """The same object: its daemon may lose a sink to another one, and go on with it again."""
+
+        async def scenario() -> None:
+            written = []
+            sink = self.make_sink(tmp_path)
+            for _ in range(3):
+                batch = make_records(3)
+                await sink.open()
+                await sink.write(batch)
+                await sink.close()
+                written += batch
+            await self._assert_holds(tmp_path, written)
+
+        asyncio.run(scenario())
+
     def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             await self.make_sink(tmp_path).close()

@@ -54,8 +54,7 @@ class JsonlSink(Sink):
     def __init__(self, name: str, options: JsonlOptions) -> None:
         super().__init__(name, options)
         self._file = _File(options.path, max_size=int(options.max_size), keep=options.keep)
-        # A thread of its own: a disk that hangs must not take those that others share.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{name}")
+        self._thread: ThreadPoolExecutor | None = None
         self._job: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
@@ -71,12 +70,17 @@ class JsonlSink(Sink):
 
     async def close(self) -> None:
         await self._do(self._file.close)
-        self._thread.shutdown(wait=False)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None  # it may be opened again
 
     async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
         # A thread cannot be cancelled: what a cancelled call left running ends first, and nothing piles up.
         if self._job is not None:
             await asyncio.wait([self._job])
+        if self._thread is None:
+            # Of its own: a disk that hangs must not take the threads that others share.
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{self.name}")
         self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         await asyncio.shield(self._job)
 

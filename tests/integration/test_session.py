@@ -37,6 +37,7 @@ async def resolve(
     endpoint: Endpoint = Endpoint.TRACK,
     supplied: str | None = None,
     timestamp: int | None = None,
+    message: str | None = None,
 ) -> Session:
     """One event or identify request: its session, made durable."""
     event = Event(
@@ -54,7 +55,7 @@ async def resolve(
         session_id=supplied,
         session_is_new=False,
         dispatch_id=None,
-        message_id=None,
+        message_id=message,
         context={},
         extra={},
     )
@@ -227,6 +228,33 @@ async def test_a_callback_of_the_live_session_is_activity_in_it(tmp_path: Path) 
         live = await resolve(backend.store, START)
         await resolve(backend.store, START + IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=live.session_id)
         assert await resolve(backend.store, START + 2 * IDLE) == (live.session_id, False)
+
+
+async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_new(tmp_path: Path) -> None:
+    """Any of them may be the one that is stored; the pipeline sees to it that no other is."""
+    async with sqlite_backend(tmp_path) as backend:
+        first = await resolve(backend.store, START, message="m-1")
+        assert first.is_new
+        for endpoint in Endpoint:
+            assert await resolve(backend.store, START + 1, message="m-1", endpoint=endpoint) == first
+        for message in ("m-2", None):
+            assert await resolve(backend.store, START + 2, message=message) == (first.session_id, False)
+        assert (await resolve(backend.store, START, message="m-1", visitor="w")).session_id != first.session_id
+        assert (await resolve(backend.store, START, message="m-1", tenant="other")).session_id != first.session_id
+
+
+@given(pause=st.integers(IDLE + 1, 3 * IDLE), start=st.integers(START, START + 2 * IDLE))
+@settings(max_examples=20, deadline=None)
+def test_a_message_that_comes_again_does_not_revive_the_session_it_once_began(pause: int, start: int) -> None:
+    async def run(folder: Path) -> None:
+        async with sqlite_backend(folder) as backend:
+            before = await resolve(backend.store, start, message="m")
+            after = await resolve(backend.store, start + pause, message="m")
+            assert after.is_new
+            assert after.session_id != before.session_id
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
 
 
 async def test_tenants_and_visitors_never_share_a_session(tmp_path: Path) -> None:

@@ -258,6 +258,7 @@ ZERO_MEANS_SOMETHING = {
     "http.shutdown_timeout",
     "logs.access_sample",
     "plugins.attribution.late",
+    "plugins.redis.wait_replicas",
     "plugins.sqlite.busy_timeout",
 }
 

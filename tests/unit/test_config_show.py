@@ -60,6 +60,9 @@ SPECIAL = {
     # A burst has no meaning without its rate, and each option here comes by itself.
     "plugins.rate_limit.per_key_burst": st.nothing(),
     "plugins.rate_limit.per_address_burst": st.nothing(),
+    "plugins.redis.prefix": st.text("ab:*é", min_size=1, max_size=64),
+    "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
+    "plugins.redis.sentinel_password": st.nothing(),  # printed as ***
     "schemas.directory": st.just("/"),  # it must exist
     "plugins.keys.declared": st.lists(KEYS, max_size=3, unique_by=lambda key: key["id"]),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ingestd.ids import random_uuid, time_uuid
+from ingestd.ids import named_uuid, random_uuid, time_uuid
 
 
 @pytest.mark.parametrize(("make", "version"), [(time_uuid, 7), (random_uuid, 4)])
@@ -26,3 +26,20 @@ def test_a_time_uuid_carries_its_millisecond_and_sorts_by_it() -> None:
     while time.time_ns() // 1_000_000 <= after:
         pass
     assert first < time_uuid()
+
+
+def test_a_named_uuid_is_that_of_its_parts_and_no_others() -> None:
+    parts = [
+        *((str(number), "part") for number in range(2000)),
+        ("a", "b:c"),
+        ("a:b", "c"),
+        ("ab", ""),
+        ("ab",),
+        ("\ud800",),
+    ]
+    made = [named_uuid(*each) for each in parts]
+    assert made == [named_uuid(*each) for each in parts]
+    assert len(set(made)) == len(parts)
+    for text in made:
+        parsed = uuid.UUID(text)
+        assert (str(parsed), parsed.variant, parsed.version) == (text, uuid.RFC_4122, 8)

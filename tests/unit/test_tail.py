@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.events import Record
-from ingestd.plugins.stores.sqlite.tail import Tail
+from ingestd.plugins.stores.tail import Tail
 
 MIB = 1 << 20
 

@@ -17,18 +17,18 @@ from ingestd.findings import Finding
 from ingestd.journal import Cursor
 from ingestd.store import State, Store
 
+from ..entries import Entries, Row
+from ..entries_state import EntriesState
 from . import health
 from .batch import last_member, last_position, read_rows, read_values
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
-from .entries import Entries, Row
 from .files import Lock, acquire, create, take_identity
 from .guest import GuestState, submit
 from .journal import SqliteJournal
 from .metrics import CommitStatistics
 from .removal import Cleaner, Replacement, replace_bodies
-from .state import SqliteState
 from .sweep import Sweeper
 
 __all__ = ["SqliteBackend"]
@@ -144,7 +144,7 @@ class SqliteBackend(Backend):
         """Run what writes beside the commits: one statement. Raises `Unavailable`."""
         return await _on(self._writer, work, *args, **kw)
 
-    async def commit(self, state: SqliteState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
+    async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to."""
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
@@ -169,9 +169,9 @@ class SqliteBackend(Backend):
         self.cleaner.due = True
         return counts[-1]
 
-    def begin(self, now: int) -> SqliteState:
+    def begin(self, now: int) -> EntriesState:
         if self.commits is not None:
-            return SqliteState(self.entries, now)
+            return EntriesState(self.entries, now)
         # A command's unit sees what is on disk when it begins, not what an earlier one cached.
         return GuestState(Entries(self._cache, self._load), now)
 
@@ -200,16 +200,16 @@ class SqliteStore(Store):
         self.clock = 0
         """The latest time of any unit."""
 
-    def begin(self, now: int) -> SqliteState:
+    def begin(self, now: int, *, step: bool = False) -> EntriesState:
         self.clock = max(self.clock, now)
         return self._backend.begin(now)
 
     async def commit(self, state: State) -> None:
-        assert isinstance(state, SqliteState)
+        assert isinstance(state, EntriesState)
         await self._backend.commit(state)
 
     def discard(self, state: State) -> None:
-        assert isinstance(state, SqliteState)
+        assert isinstance(state, EntriesState)
         state.undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:

@@ -22,8 +22,8 @@ from ingestd.events import Record
 from ingestd.journal import Cursor
 from ingestd.store import Field
 
+from ..entries import Change, Entry, Row, is_set, key_of, set_key
 from .connection import is_row_fault, transaction
-from .entries import Change, Entry, Row, is_set, key_of, set_key
 
 __all__ = ["DEPENDS", "Unit", "last_member", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
 

@@ -13,12 +13,12 @@ from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
 
+from ..entries import Entries, Entry
+from ..entries_state import EntriesState
+from ..tail import Tail
 from .batch import DEPENDS, Unit, write_batch
 from .connection import Connection
-from .entries import Entries, Entry
 from .metrics import CommitStatistics
-from .state import SqliteState
-from .tail import Tail
 
 __all__ = ["Commits"]
 
@@ -49,7 +49,7 @@ class Commits:
 
     async def commit(
         self,
-        state: SqliteState | None = None,
+        state: EntriesState | None = None,
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
         also: Callable[[sqlite3.Connection, int], object] | None = None,

@@ -15,11 +15,11 @@ from ingestd.errors import Failed, IngestdError
 from ingestd.events import Record
 from ingestd.store import Field
 
+from ..entries import set_key
+from ..entries_state import EntriesState
 from .commits import Commits
-from .entries import set_key
 from .guest import CONFLICT, DONE, Operation, Request
 from .removal import Replacement, replace_bodies
-from .state import SqliteState
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend
@@ -64,9 +64,9 @@ async def _apply(backend: SqliteBackend, commits: Commits, number: int, text: by
         await commits.commit(also=partial(_do, number, str(error), []))
 
 
-async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, SqliteState]:
+async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, EntriesState]:
     """Do the operations; where one has another result than the command saw, undo all and return False."""
-    state = SqliteState(backend.entries, request.now)
+    state = EntriesState(backend.entries, request.now)
     keys = frozenset(key for name, arguments, _ in request.operations for key in _entries_of(name, arguments[0]))
     backend.entries.pinned = keys
     try:
@@ -96,7 +96,7 @@ def _entries_of(name: Operation, key: str) -> tuple[str, ...]:
     return (key, set_key(key)) if name == "delete" else (key,)
 
 
-async def _same_results(state: SqliteState, request: Request) -> bool:
+async def _same_results(state: EntriesState, request: Request) -> bool:
     for name, arguments, expected in request.operations:
         result: Any = None
         if name == "merge":

@@ -18,9 +18,9 @@ from ingestd.errors import CommandError, Conflict, Unavailable
 from ingestd.events import Record
 from ingestd.store import Field
 
-from .entries import Entries
+from ..entries import Entries
+from ..entries_state import EntriesState
 from .removal import Replacement
-from .state import SqliteState
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend
@@ -47,7 +47,7 @@ class Request(msgspec.Struct):
     replacements: list[Replacement] = []
 
 
-class GuestState(SqliteState):
+class GuestState(EntriesState):
     """Works on entries of its own, and remembers what was done and what came of it."""
 
     def __init__(self, entries: Entries, now: int) -> None:

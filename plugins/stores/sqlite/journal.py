@@ -6,14 +6,14 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ingestd.errors import CommandError
+from ingestd.errors import Claimed, CommandError
 from ingestd.events import Record
-from ingestd.journal import Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
+from ..entries_state import EntriesState
 from .batch import last_position, read_records
 from .removal import make_replacement
-from .state import SqliteState
 from .trim import next_bound, read_extent, read_outlines, remove
 
 if TYPE_CHECKING:
@@ -27,22 +27,36 @@ class SqliteJournal(Journal):
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
 
-    async def append(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
-        assert isinstance(state, SqliteState)
+    async def append(
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+    ) -> int:
+        assert isinstance(state, EntriesState)
+        if claim is not None:
+            earlier = await state.get(claim.key)
+            if earlier is None and not await state.swap(claim.key, None, claim.value, claim.ttl):
+                earlier = await state.get(claim.key)
+            if earlier is not None:
+                raise Claimed(earlier)
         return await self._backend.commit(state, records, cursor)
+
+    async def claimed(self, key: str, state: State) -> str | None:
+        return await state.get(key)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         commits = self._backend.commits
         recent = commits.tail.read(after, limit) if commits is not None else None
         return recent if recent is not None else await self._backend.read(read_records, after, limit)
 
-    async def wait(self, after: int) -> None:
+    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         await self._owned().wait(after)
 
     async def last(self) -> int:
         if self._backend.commits is not None:
             return self._backend.commits.last
         return await self._backend.read(last_position)
+
+    async def place(self, name: str, start: Start) -> int:
+        return (await self.hold(name, start)).position
 
     async def hold(self, name: str, start: Start) -> Cursor:
         commits = self._owned()  # the file has one owner, so no other holder can be waited for
@@ -57,6 +71,9 @@ class SqliteJournal(Journal):
         cursor = Cursor(name, commits.last if start == "now" else removed)
         await commits.commit(cursor=cursor)
         return cursor
+
+    async def release(self, cursor: Cursor) -> None:
+        """Nobody else could hold it."""
 
     async def cursors(self) -> Sequence[Cursor]:
         def select(connection: sqlite3.Connection) -> list[Cursor]:

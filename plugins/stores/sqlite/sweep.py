@@ -7,8 +7,8 @@ import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..entries import set_key
 from .commits import Commits
-from .entries import set_key
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 
 from ingestd.store import Field, State
 
 from .entries import Entries, Entry, SetEntry, set_key
 
-__all__ = ["SqliteState"]
+__all__ = ["EntriesState"]
 
 
-class SqliteState(State):
+class EntriesState(State):
     """`touched` are the entries the unit has read or written, `written` the keys of the latter."""
 
     def __init__(self, entries: Entries, now: int) -> None:
@@ -145,11 +145,15 @@ class SqliteState(State):
         entry = await self._set_of(key)
         if self._is_over(entry):
             return []
-        return [
-            (member, at)
-            for member, at in entry.members.items()
-            if (since is None or at >= since) and (until is None or at <= until)
-        ]
+        if since is None:
+            found = [*entry.members.items()]
+        else:  # from the end: seldom all are asked for
+            found = [*takewhile(lambda each: each[1] >= since, reversed(entry.members.items()))]
+            found.reverse()
+        if until is not None:
+            while found and found[-1][1] > until:
+                found.pop()
+        return found
 
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         wanted = {*keys, *map(set_key, sets)}
