@@ -15,7 +15,7 @@ run: install
 install: .venv/installed
 
 test: .venv/installed-for-tests $(BIN)/promtool
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: lint types test
 
@@ -30,6 +30,8 @@ bench: .venv/installed
 	@scripts/need wrk wrk
 	@$(BIN)/python -m benchmarks.run $(BENCH)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
+	@scripts/need redis-server redis-server
+	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)
@@ -49,6 +51,7 @@ clean:
 .venv/installed-for-tests: .venv/installed $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[test,lint]'
 	@scripts/need curl curl
+	@scripts/need redis-server redis-server
 	@touch $@
 
 $(BIN)/promtool: | .venv/bin/python

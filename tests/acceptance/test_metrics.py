@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import BASE, Daemon, Shop
+from tests.support.redis_shop import redis_shop
 from tests.support.scrape import documented, documented_labels, lint, parse, tables
 
 EVENT = {"key": "Product Viewed", "anonymousId": "visitor", "data": {}}
@@ -42,15 +43,28 @@ def outcomes(daemon: Daemon) -> dict[tuple[str, str, str], float]:
     return {(m[1], m[2], m[3]): float(m[4]) for m in re.finditer(sample, shown, re.MULTILINE)}
 
 
-def test_every_metric_is_documented_with_type_and_labels_and_every_documented_one_is_shown(
-    busy: tuple[Shop, Daemon],
-) -> None:
-    shown = {
+def shown(daemon: Daemon) -> dict[str, tuple[str, frozenset[str]]]:
+    """Type and labels of the daemon's own metrics, by name."""
+    return {
         name: (family.type, frozenset(label for sample in family.samples for label in sample.labels) - {"le"})
-        for name, family in parse(busy[1].ops("/metrics").body).items()
+        for name, family in parse(daemon.ops("/metrics").body).items()
         if name.startswith("ingestd_")
     }
-    assert shown == {name: (metric.type, metric.labels) for name, metric in documented().items()}
+
+
+def test_every_metric_is_documented_with_type_and_labels_and_every_documented_one_is_shown(
+    busy: tuple[Shop, Daemon], tmp_path: Path
+) -> None:
+    on_sqlite = shown(busy[1])
+    with redis_shop(tmp_path) as shop, shop.serve() as daemon:
+        on_redis = shown(daemon)
+        assert lint(daemon.ops("/metrics").body) == ""
+    assert not any(name.startswith("ingestd_redis_") for name in on_sqlite)
+    assert not any(name.startswith("ingestd_sqlite_") for name in on_redis)
+    assert on_sqlite.keys() ^ on_redis.keys() == {
+        name for name in documented() if name.startswith(("ingestd_redis_", "ingestd_sqlite_"))
+    }
+    assert {**on_redis, **on_sqlite} == {name: (metric.type, metric.labels) for name, metric in documented().items()}
 
 
 def test_labels_have_documented_values_only(busy: tuple[Shop, Daemon]) -> None:

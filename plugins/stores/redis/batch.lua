@@ -1,0 +1,574 @@
+-- The operations that daemons ask for in one turn of their loops, in order and as one: see link.py.
+--
+-- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
+-- its name and arguments. Gives a list (MessagePack) of one answer each: {true, result} or {false, message}.
+--
+-- A batch that comes again, because its answer got lost, does nothing again: what its writes gave is remembered.
+
+local prefix = KEYS[1]
+local REMEMBERED = 600000 -- milliseconds
+-- Lives are counted by the daemons' clocks; Redis removes what is over, later by this many milliseconds.
+local MARGIN = 600000
+
+local ops, reads = {}, {}
+
+-- State: a value is kept as "<expires>|<value>", expires being empty where it is kept for ever.
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function parsed(raw)
+  if not raw then return nil end
+  local bar = string.find(raw, '|', 1, true)
+  return string.sub(raw, bar + 1), tonumber(string.sub(raw, 1, bar - 1))
+end
+
+-- What is at keys, as far as it has been read: false where no value is.
+local known = {}
+
+local function read(key)
+  if known[key] == nil then
+    local raw = redis.pcall('GET', key)
+    known[key] = type(raw) == 'string' and raw
+  end
+  return known[key]
+end
+
+local function live(key, now)
+  local value, expires = parsed(read(key))
+  if value and expires and expires < now then return nil end
+  return value, expires
+end
+
+local function set(key, value, expires, now)
+  local raw = (expires and text(expires) or '') .. '|' .. value
+  if expires then
+    redis.call('SET', key, raw, 'PX', math.max(expires - now, 0) + MARGIN)
+  else
+    redis.call('SET', key, raw)
+  end
+  known[key] = raw
+end
+
+local function delete(key)
+  redis.call('DEL', key)
+  known[key] = nil
+end
+
+-- A life is never shortened by the same value again.
+local function write(key, value, ttl, now, old, expires)
+  if old == value and (not expires or (ttl and now + ttl <= expires)) then return end
+  set(key, value, ttl and now + ttl, now)
+end
+
+reads.get = function(now, key)
+  return live(prefix .. key, now) or false
+end
+
+ops.put = function(now, key, value, ttl)
+  local old, expires = live(prefix .. key, now)
+  write(prefix .. key, value, ttl, now, old, expires)
+  return old or false
+end
+
+ops.swap = function(now, key, expected, value, ttl)
+  local old, expires = live(prefix .. key, now)
+  if old ~= expected then return false end
+  write(prefix .. key, value, ttl, now, old, expires)
+  return true
+end
+
+ops.renew = function(now, key, candidate, ttl)
+  local old, expires = live(prefix .. key, now)
+  write(prefix .. key, old or candidate, ttl, now, old, expires)
+  return {old or candidate, not old}
+end
+
+ops.delete = function(_, key)
+  delete(prefix .. key)
+  return false
+end
+
+local function only(key, kind)
+  if redis.call('TYPE', key).ok ~= kind then delete(key) end
+end
+
+-- Fields are kept as "<at>|<value>".
+ops.merge = function(_, key, fields)
+  only(prefix .. key, 'hash')
+  for _, field in ipairs(fields) do
+    local _, at = parsed(redis.call('HGET', prefix .. key, field[1]))
+    if not at or at <= field[2] then
+      redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3])
+    end
+  end
+  return false
+end
+
+reads.fields = function(_, key)
+  local found = redis.pcall('HGETALL', prefix .. key)
+  return found.err and {} or found
+end
+
+-- Sets: the empty member is no member; its score is the end of the set's life, negative so that it comes first.
+
+local function life(key)
+  local score = redis.pcall('ZSCORE', key, '')
+  return type(score) == 'string' and -tonumber(score) or nil
+end
+
+local function live_for(key, expires, now)
+  redis.call('ZADD', key, -expires, '')
+  redis.call('PEXPIRE', key, math.max(expires - now, 0) + MARGIN)
+end
+
+local function tidy(key)
+  local count = redis.call('ZCARD', key)
+  if count == 1 and life(key) then redis.call('DEL', key) end
+end
+
+ops.push = function(now, key, member, at, keep, first, since, ttl)
+  key = prefix .. key
+  only(key, 'zset')
+  local expires = life(key)
+  if expires and expires < now then
+    redis.call('DEL', key)
+    expires = nil
+  end
+  local new = redis.call('EXISTS', key) == 0
+  redis.call('ZADD', key, at, member)
+  if new and ttl then
+    live_for(key, now + ttl, now)
+  elseif expires and not ttl then
+    redis.call('ZREM', key, '')
+    redis.call('PERSIST', key)
+  elseif expires and now + ttl > expires then
+    live_for(key, now + ttl, now)
+  end
+  local above = life(key)
+  if since then
+    redis.call('ZREMRANGEBYSCORE', key, above and '(' .. text(-above) or '-inf', '(' .. text(since))
+  end
+  local before = above and 1 or 0
+  local excess = redis.call('ZCARD', key) - before - keep
+  if excess > 0 then
+    local from = before + (first and 1 or 0)
+    redis.call('ZREMRANGEBYRANK', key, from, from + excess - 1)
+  end
+  tidy(key)
+  return false
+end
+
+ops.pull = function(_, key, members)
+  for _, member in ipairs(members) do redis.pcall('ZREM', prefix .. key, member) end
+  tidy(prefix .. key)
+  return false
+end
+
+reads.window = function(now, key, since, till)
+  key = prefix .. key
+  local expires = life(key)
+  if expires and expires < now then return {} end
+  local from = expires and '(' .. text(-expires) or '-inf'
+  local found = redis.pcall(
+    'ZRANGEBYSCORE', key, since or from, till or '+inf', 'WITHSCORES'
+  )
+  return found.err and {} or found
+end
+
+-- Entries as they are, for a unit that works on them in memory.
+reads.entry = function(_, key)
+  local raw = read(prefix .. key)
+  if raw then return {raw} end
+  local found = redis.pcall('HGETALL', prefix .. key)
+  return found.err and {} or {false, found}
+end
+
+reads.set = function(_, key)
+  local found = redis.pcall('ZRANGE', prefix .. key, 0, -1, 'WITHSCORES')
+  return found.err and {} or found
+end
+
+-- What such a unit has written.
+
+local rows = {}
+
+rows.value = function(now, key, value, expires)
+  set(prefix .. key, value, expires, now)
+end
+
+rows.fields = function(_, key, fields)
+  delete(prefix .. key)
+  for _, field in ipairs(fields) do redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3]) end
+end
+
+rows.gone = function(_, key)
+  delete(prefix .. key)
+end
+
+rows.members = function(now, key, members, gone, expires)
+  key = prefix .. key
+  only(key, 'zset')
+  for _, member in ipairs(gone) do redis.call('ZREM', key, member) end
+  for _, member in ipairs(members) do redis.call('ZADD', key, member[2], member[1]) end
+  if redis.call('EXISTS', key) == 0 then return end
+  if expires then
+    live_for(key, expires, now)
+  else
+    redis.call('ZREM', key, '')
+    redis.call('PERSIST', key)
+  end
+  tidy(key)
+end
+
+-- The journal: a stream whose ids are "<position>-0". "meta" holds what is summed up of it; "replaced" and
+-- "replaced-at" hold records that have got another body, for an entry of a stream cannot be changed.
+
+local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'meta', prefix .. 'replaced', prefix .. 'replaced-at'
+local cursors = prefix .. 'cursors'
+local BESIDE = 32 -- bytes a record counts for beside its body
+
+-- What is summed up: read once for a batch, and written once at its end.
+local sums
+
+local function summed()
+  if not sums then
+    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version')
+    for index = 1, 4 do found[index] = tonumber(found[index] or '0') end
+    -- The version grows whenever records have got another body.
+    sums = {last = found[1], records = found[2], bytes = found[3], version = found[4]}
+  end
+  return sums
+end
+
+local function keep_sums()
+  if sums and sums.changed then
+    redis.call(
+      'HSET', meta, 'last', sums.last, 'records', sums.records, 'bytes', sums.bytes, 'version', sums.version
+    )
+  end
+end
+
+local function last_position()
+  return summed().last
+end
+
+local function add(records, bytes)
+  local all = summed()
+  all.records, all.bytes, all.changed = all.records + records, all.bytes + bytes, true
+end
+
+local function clock()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function field_of(entry, name)
+  for index = 1, #entry, 2 do
+    if entry[index] == name then return entry[index + 1] end
+  end
+end
+
+local function place_of(name)
+  local raw = redis.call('HGET', cursors, name)
+  return raw and cmsgpack.unpack(raw)
+end
+
+local function set_place(name, place)
+  redis.call('HSET', cursors, name, cmsgpack.pack(place))
+end
+
+local function oldest()
+  local first = redis.call('XRANGE', journal, '-', '+', 'COUNT', 1)[1]
+  local position = first and tonumber(string.match(first[1], '^%d+'))
+  local at = first and tonumber(field_of(first[2], 'a'))
+  local other = redis.call('ZRANGE', replaced_at, 0, 0)[1]
+  if other and (not position or tonumber(other) < position) then
+    position, at = tonumber(other), cmsgpack.unpack(redis.call('HGET', replaced, other))[2]
+  end
+  return position, at
+end
+
+local function removed_to()
+  return (oldest() or last_position() + 1) - 1
+end
+
+-- Whether a record is the one that was read there: after a failover another may have its position.
+local function begins_with(position, head)
+  local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
+  local body = entry and field_of(entry[2], 'b')
+  if not body then
+    local kept = redis.call('HGET', replaced, position)
+    if not kept then return position <= removed_to() end
+    body = cmsgpack.unpack(kept)[3]
+  end
+  return string.sub(body, 1, #head) == head
+end
+
+ops.append = function(now, records, known, claim, cursor, written)
+  local last = last_position()
+  if claim then
+    local taken = live(prefix .. claim[1], now)
+    if taken then return {'claimed', taken} end
+  end
+  if cursor then
+    local place = place_of(cursor.name)
+    if not place or place.fence ~= cursor.fence or last < known then return {'not holder'} end
+    -- Where its holder has left it, by what they know: else a step was done whose answer they never got.
+    if place.left ~= cursor.before then return {'not holder'} end
+    if cursor.head and not begins_with(cursor.read, cursor.head) then return {'not holder'} end
+    local removed = place.position ~= place.left and place.position or 0 -- trimming has moved it there
+    place.left, place.position = cursor.position, math.max(cursor.position, removed)
+    place.till = clock() + cursor.lease
+    set_place(cursor.name, place)
+  end
+  if claim then set(prefix .. claim[1], claim[2], now + claim[3], now) end
+  for _, record in ipairs(records) do
+    last = last + 1
+    redis.call('XADD', journal, last .. '-0', 't', record[1], 'a', record[2], 'b', record[3])
+    add(1, #record[3] + BESIDE)
+    sums.last = last
+  end
+  for _, row in ipairs(written) do rows[row[1]](now, unpack(row, 2, 5)) end
+  return {'done', (cursor and #records == 0) and cursor.position or last, last, sums.version}
+end
+
+reads.replaced = function(_, positions)
+  local found = {}
+  for _, position in ipairs(positions) do
+    local kept = redis.call('HGET', replaced, position)
+    if kept then
+      local record = cmsgpack.unpack(kept)
+      found[#found + 1] = {position, record[1], record[2], record[3]}
+    end
+  end
+  return found
+end
+
+reads.extent = function()
+  local all, position, at = summed(), oldest()
+  return {position or all.last + 1, all.last, all.records, all.bytes, position and at or false}
+end
+
+local function outlines(after, limit)
+  local found = {}
+  for _, entry in ipairs(redis.call('XRANGE', journal, (after + 1) .. '-0', '+', 'COUNT', limit)) do
+    local position = tonumber(string.match(entry[1], '^%d+'))
+    found[#found + 1] = {position, tonumber(field_of(entry[2], 'a')), #field_of(entry[2], 'b') + BESIDE}
+  end
+  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, after + 1, '+inf', 'LIMIT', 0, limit)) do
+    local record = cmsgpack.unpack(redis.call('HGET', replaced, position))
+    found[#found + 1] = {tonumber(position), record[2], #record[3] + BESIDE}
+  end
+  table.sort(found, function(a, b) return a[1] < b[1] end)
+  while #found > limit do found[#found] = nil end
+  return found
+end
+
+reads.outlines = function(_, after, limit)
+  return outlines(after, limit)
+end
+
+ops.trim = function(_, up_to, limit, most_bytes)
+  local bound, count, bytes = nil, 0, 0
+  for _, outline in ipairs(outlines(0, limit)) do
+    if outline[1] > up_to or (bound and bytes + outline[3] > most_bytes) then break end
+    bound, count, bytes = outline[1], count + 1, bytes + outline[3]
+  end
+  if not bound then return 0 end
+  redis.call('XTRIM', journal, 'MINID', (bound + 1) .. '-0')
+  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, '-inf', bound)) do
+    redis.call('HDEL', replaced, position)
+  end
+  redis.call('ZREMRANGEBYSCORE', replaced_at, '-inf', bound)
+  add(-count, -bytes)
+  local names = redis.call('HKEYS', cursors)
+  for _, name in ipairs(names) do
+    local place = place_of(name)
+    if place.position < bound then
+      place.position = bound
+      set_place(name, place)
+    end
+  end
+  return count
+end
+
+local function set_aside(position, type, at, body)
+  redis.call('XDEL', journal, position .. '-0')
+  redis.call('HSET', replaced, position, cmsgpack.pack({type, at, body}))
+  redis.call('ZADD', replaced_at, position, position)
+end
+
+-- A stream keeps the bytes of a deleted entry until all entries of its node are deleted. So those beside it are set
+-- aside as they are, for as far as a node reaches in a server's own configuration.
+local NODE_BYTES, NODE_ENTRIES = 4096, 100
+
+local function set_neighbours_aside(position, bytes, command, bound)
+  for _ = 1, NODE_ENTRIES do
+    if bytes >= NODE_BYTES then return end
+    local entry = redis.call(command, journal, '(' .. position .. '-0', bound, 'COUNT', 1)[1]
+    if not entry then return end
+    local body = field_of(entry[2], 'b')
+    position, bytes = string.match(entry[1], '^%d+'), bytes + #body
+    set_aside(position, field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), body)
+  end
+end
+
+ops.replace = function(_, changes)
+  local done = 0
+  for _, change in ipairs(changes) do
+    local position, old = text(change[1]), nil
+    local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
+    if entry then
+      old = {field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), field_of(entry[2], 'b')}
+    else
+      local kept = redis.call('HGET', replaced, position)
+      old = kept and cmsgpack.unpack(kept)
+    end
+    if old and old[1] == change[2] and old[2] == change[3] and old[3] == change[4] then
+      set_aside(position, old[1], old[2], change[5])
+      if entry then
+        set_neighbours_aside(position, #old[3], 'XREVRANGE', '-')
+        set_neighbours_aside(position, #old[3], 'XRANGE', '+')
+      end
+      add(0, #change[5] - #old[3])
+      done = done + 1
+    end
+  end
+  if done > 0 then sums.version = sums.version + 1 end
+  return done
+end
+
+-- Places of consumers: {position, left, fence, holder, till}. The holder's lease ends at `till`, by the clock of Redis.
+-- Trimming moves `position`; `left` is where the holder was told it is, or has put it since.
+
+local function ensured(name, from_beginning)
+  local place = place_of(name)
+  local removed = removed_to()
+  if not place then
+    place = {position = from_beginning and removed or last_position(), left = 0, fence = 0, holder = '', till = 0}
+    set_place(name, place)
+  elseif place.position < removed then
+    place.position = removed
+    set_place(name, place)
+  end
+  return place
+end
+
+ops.place = function(_, name, from_beginning)
+  return ensured(name, from_beginning).position
+end
+
+ops.hold = function(_, name, from_beginning, holder, lease)
+  local place, time = ensured(name, from_beginning), clock()
+  if place.holder ~= '' and place.holder ~= holder and place.till >= time then return false end
+  place.fence, place.holder, place.till, place.left = place.fence + 1, holder, time + lease, place.position
+  set_place(name, place)
+  return {place.position, place.fence}
+end
+
+-- Gives those that are not this holder's any more.
+ops.keep = function(_, names, holder, lease)
+  local lost = {}
+  for _, name in ipairs(names) do
+    local place = place_of(name)
+    if place and place.holder == holder then
+      place.till = clock() + lease
+      set_place(name, place)
+    else
+      lost[#lost + 1] = name
+    end
+  end
+  return lost
+end
+
+ops.release = function(_, names, holder)
+  for _, name in ipairs(names) do
+    local place = place_of(name)
+    if place and place.holder == holder then
+      place.holder, place.till = '', 0
+      set_place(name, place)
+    end
+  end
+  return false
+end
+
+reads.places = function()
+  local found = redis.call('HGETALL', cursors)
+  for index = 2, #found, 2 do
+    local place = cmsgpack.unpack(found[index])
+    found[index] = {place.position, place.fence}
+  end
+  return found
+end
+
+reads.last = function()
+  return {last_position(), sums.version}
+end
+
+-- The daemons that run, each until when it counts as running if it says nothing more, by the clock of Redis.
+
+local daemons = prefix .. 'daemons'
+
+ops.alive = function(_, daemon, life)
+  redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. clock())
+  redis.call('ZADD', daemons, clock() + life, daemon)
+  redis.call('PEXPIRE', daemons, life)
+  return false
+end
+
+ops.gone = function(_, daemon)
+  redis.call('ZREM', daemons, daemon)
+  return false
+end
+
+reads.daemons = function()
+  return redis.call('ZRANGEBYSCORE', daemons, clock(), '+inf')
+end
+
+ops.probe = function()
+  redis.call('SET', prefix .. 'probe', '', 'PX', 1000)
+  return false
+end
+
+-- The batch
+
+-- Where an operation names the key of a value.
+local function value_key(operation)
+  local name = operation[1]
+  if name == 'append' then return operation[5] and operation[5][1] end
+  if name == 'get' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then return operation[3] end
+end
+
+local asked = cmsgpack.unpack(ARGV[2])
+local batch = prefix .. 'batch:' .. ARGV[1]
+-- All values that will be read, with one command: each costs more than what is done with it.
+local keys, there = {batch}, {}
+for _, operation in ipairs(asked) do
+  local key = value_key(operation)
+  if key and not there[key] then
+    there[key] = true
+    keys[#keys + 1] = prefix .. key
+  end
+end
+for index, raw in ipairs(redis.call('MGET', unpack(keys))) do known[keys[index]] = raw end
+local earlier = known[batch] and cmsgpack.unpack(known[batch])
+local answers, written, writes = {}, {}, false
+for index, operation in ipairs(asked) do
+  local name = operation[1]
+  if ops[name] and earlier then
+    answers[index] = earlier[index]
+  else
+    local works, result = pcall(ops[name] or reads[name], unpack(operation, 2, 9))
+    if not works then result = type(result) == 'table' and result.err or tostring(result) end
+    answers[index] = {works, result}
+    written[index] = ops[name] and answers[index] or false
+    writes = writes or ops[name]
+  end
+end
+keep_sums()
+if writes then
+  redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
+end
+return cmsgpack.pack(answers)

@@ -1,0 +1,80 @@
+"""What the server promises of what it has been told: asked at the start, and by `ingestd check`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redis import asyncio as aioredis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from ingestd.errors import ConfigError
+
+__all__ = ["Durability", "ask", "require"]
+
+
+class Durability(NamedTuple):
+    """None where the server does not tell."""
+
+    version: str
+    role: str
+    appendonly: bool | None
+    appendfsync: str | None
+    policy: str | None
+
+    @property
+    def known(self) -> bool:
+        return self.appendonly is not None and self.policy is not None
+
+    @property
+    def text(self) -> str:
+        kept = {None: "it does not tell whether it keeps what it is told", False: "appendonly no"}.get(
+            self.appendonly, f"appendonly yes, appendfsync {self.appendfsync or 'unknown'}"
+        )
+        return f"{kept}, maxmemory-policy {self.policy or 'unknown'}"
+
+
+async def ask(client: aioredis.Redis) -> Durability:
+    server = await _info(client, "server")
+    replication = await _info(client, "replication")
+    persistence = await _info(client, "persistence")
+    memory = await _info(client, "memory")
+    aof = persistence.get("aof_enabled")
+    return Durability(
+        str(server.get("redis_version", "unknown")),
+        str(replication.get("role", "unknown")),
+        None if aof is None else bool(int(aof)),
+        await _appendfsync(client),
+        memory.get("maxmemory_policy"),
+    )
+
+
+async def _info(client: aioredis.Redis, section: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = await client.info(section)
+    except (NoPermissionError, ResponseError):  # not for this user, or not on this service
+        return {}
+    return found
+
+
+async def _appendfsync(client: aioredis.Redis) -> str | None:
+    try:
+        found = await client.config_get("appendfsync")
+    except (NoPermissionError, ResponseError):
+        return None
+    return found.get("appendfsync")
+
+
+def require(found: Durability, *, accept_loss: bool) -> None:
+    """Raises `ConfigError` where the server may lose what it has been told, unless that is accepted."""
+    if accept_loss:
+        return
+    cure = "or set [plugins.redis] accept_loss = true"
+    if found.appendonly is False:
+        raise ConfigError(
+            f"Redis has appendonly no: a restart would lose events that were answered 200. Set appendonly yes, {cure}"
+        )
+    if found.policy is not None and found.policy != "noeviction":
+        raise ConfigError(
+            f"Redis has maxmemory-policy {found.policy}: with its memory full it would drop what was answered 200."
+            f" Set maxmemory-policy noeviction, {cure}"
+        )

@@ -1,0 +1,244 @@
+"""The journal as one Redis stream. Several daemons append to it; each consumer's place has one holder at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from ingestd.errors import Claimed, NotHolder, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.store import State
+
+from ..tail import Tail
+from .link import raw
+from .state import RedisState, pairs
+from .step import StepState
+
+if TYPE_CHECKING:
+    from .backend import RedisBackend
+
+__all__ = ["RedisJournal"]
+
+_log = logging.getLogger("ingestd.redis")
+
+LEASE = 5.0  # seconds after which another daemon goes on with a place whose holder is silent
+_KEEP = 1.5  # seconds between two renewals
+_RETRY = 0.5  # seconds between two attempts to become the holder
+_FOLLOW = 0.05  # seconds between two looks for what other daemons have appended
+_BLOCK = 1000  # milliseconds one look waits
+_HEAD = 45  # bytes of a record: its id, which also a blanked one keeps
+_TRIM_BYTES = 1 << 20  # a step of trimming: Redis does nothing else meanwhile
+
+
+class _Waiting(NamedTuple):
+    after: int
+    future: asyncio.Future[None]
+    name: str | None
+    """Of the place that whoever waits must hold."""
+
+
+class RedisJournal(Journal):
+    def __init__(self, backend: RedisBackend) -> None:
+        self._backend = backend
+        self._known = 0
+        """The newest position this daemon knows of."""
+        self._waiting: list[_Waiting] = []
+        self._tail = Tail()
+        self._tail_since = 0.0
+        """The connection it is of, by the time that was made: behind another one there may be another server."""
+        self._version = 0
+        """How often records had got another body when the tail was true."""
+        self._held: dict[str, int] = {}
+        """The places this daemon holds, by name: their positions, as it knows them."""
+
+    async def append(
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+    ) -> int:
+        rows = state.rows() if isinstance(state, StepState) else []
+        if not (records or rows or cursor or claim):
+            return await self.last()
+        place = None
+        if cursor is not None:
+            before = self._held.get(cursor.name, cursor.position)
+            place = {
+                "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
+                "lease": round(LEASE * 1000),
+            }  # fmt: skip
+            if cursor.record is not None:
+                place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
+        given = [(record.type, record.at, raw(record.body)) for record in records]
+        asked = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
+        answer = await self._backend.link.ask("append", state.now, given, self._known, asked, place, rows)
+        if answer[0] == "claimed":
+            raise Claimed(answer[1])
+        if answer[0] == "not holder":
+            assert cursor is not None
+            self._held.pop(cursor.name, None)
+            self._known = 0
+            self._tail.forget()  # a failover may have lost what is in it
+            raise _passed()
+        if cursor is not None:
+            self._held[cursor.name] = cursor.position
+        _, position, last, version = answer
+        if records:
+            if self._tail_since != self._backend.link.connected_at:
+                self._tail_since = self._backend.link.connected_at
+                self._tail.forget()
+            self._tail.add(records, last)
+        self._learn(last, version)
+        return int(position)
+
+    async def claimed(self, key: str, state: State) -> str | None:
+        return await RedisState(self._backend.link, state.now).get(f"claim:{key}")
+
+    async def read(self, after: int, limit: int) -> Sequence[Record]:
+        recent = self._tail.read(after, limit)
+        if recent is not None:
+            return recent
+        records = await self._look_up(after, limit)
+        if not records and after > await self.last():
+            raise NotHolder("the journal ends before its place: the rest was lost")
+        return records
+
+    async def _look_up(self, after: int, limit: int) -> Sequence[Record]:
+        entries, replaced = await self._backend.pipeline(
+            ("XRANGE", self._key("journal"), f"{after + 1}-0", "+", "COUNT", limit),
+            ("ZRANGEBYSCORE", self._key("replaced-at"), after + 1, "+inf", "LIMIT", 0, limit),
+        )
+        records = [_record(name, fields) for name, fields in entries]
+        if not replaced:
+            return records
+        bodies = await self._backend.link.ask("replaced", 0, [int(position) for position in replaced])
+        records += [Record(type_, at, body.encode(), position) for position, type_, at, body in bodies]
+        return sorted(records, key=lambda record: record.position)[:limit]
+
+    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+        if cursor is not None and cursor.name not in self._held:
+            raise _passed()
+        if self._known <= after:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(_Waiting(after, future, cursor and cursor.name))
+            await future
+
+    async def last(self) -> int:
+        last, version = await self._backend.link.ask("last", 0)
+        if last < self._known:
+            self._unlearn(last)
+        self._learn(last, version)
+        return int(last)
+
+    async def place(self, name: str, start: Start) -> int:
+        return int(await self._backend.link.ask("place", 0, name, start == "beginning"))
+
+    async def hold(self, name: str, start: Start) -> Cursor:
+        holder, lease = self._backend.name, round(LEASE * 1000)
+        while True:
+            got = await self._backend.link.ask("hold", 0, name, start == "beginning", holder, lease)
+            if got:
+                position, fence = got
+                self._held[name] = position
+                return Cursor(name, position, fence)
+            await asyncio.sleep(_RETRY)
+
+    async def release(self, cursor: Cursor) -> None:
+        if self._held.pop(cursor.name, None) is not None:
+            await self._backend.link.ask("release", 0, [cursor.name], self._backend.name)
+
+    async def release_all(self) -> None:
+        names = [*self._held]
+        self._held = {}
+        if names:
+            await self._backend.link.ask("release", 0, names, self._backend.name)
+
+    async def cursors(self) -> Sequence[Cursor]:
+        places = pairs(await self._backend.link.ask("places", 0))
+        return sorted(Cursor(name, position, fence) for name, (position, fence) in places)
+
+    async def extent(self) -> Extent:
+        first, last, records, held, at = await self._backend.link.ask("extent", 0)
+        return Extent(first, last, records, held, at if at is not False else None)
+
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        return [Outline(*outline) for outline in await self._backend.link.ask("outlines", 0, after, limit)]
+
+    async def trim(self, up_to: int, limit: int) -> int:
+        self._tail.forget(up_to)
+        return int(await self._backend.link.ask("trim", 0, up_to, limit, _TRIM_BYTES))
+
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        self._tail.forget()
+        given = [(record.position, record.type, record.at, raw(record.body), raw(body)) for record, body in changes]
+        return int(await self._backend.link.ask("replace", 0, given)) if given else 0
+
+    async def keep(self) -> None:
+        """Renew the leases of the places this daemon holds; for its whole life.
+
+        A daemon that holds none asks too: so it knows when Redis is away, and when the journal has become shorter.
+        """
+        while True:
+            await asyncio.sleep(_KEEP)
+            with suppress(Unavailable):  # the link tells of it
+                names, lease = [*self._held], round(LEASE * 1000)
+                for name in await self._backend.link.ask("keep", 0, names, self._backend.name, lease):
+                    self._lose(name)
+                await self.last()
+
+    async def follow(self) -> None:
+        """Learn of what others append, for the daemon's whole life."""
+        while True:
+            await asyncio.sleep(_FOLLOW)
+            try:
+                if await self._backend.block(self._key("journal"), self._known, _BLOCK):
+                    await self.last()
+            except (RedisError, OSError, Unavailable, TimeoutError) as error:
+                _log.debug("following the journal: %s", error)
+                await asyncio.sleep(_RETRY)
+
+    def _learn(self, last: int, version: int) -> None:
+        if version != self._version:
+            self._version = version
+            self._tail.forget()
+        if last <= self._known:
+            return
+        self._known = last
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if each.future.done():  # nobody waits any more
+                continue
+            if last > each.after:
+                each.future.set_result(None)
+            else:
+                self._waiting.append(each)
+
+    def _unlearn(self, last: int) -> None:
+        """A failover has lost the journal's end: let those who wait behind it find out."""
+        self._known = last
+        self._tail.forget()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.future.done():
+                each.future.set_result(None)
+
+    def _lose(self, name: str) -> None:
+        self._held.pop(name, None)
+        for each in self._waiting:
+            if each.name == name and not each.future.done():
+                each.future.set_exception(_passed())
+
+    def _key(self, name: str) -> str:
+        return self._backend.prefix + name
+
+
+def _passed() -> NotHolder:
+    return NotHolder("its place in the journal has passed to another daemon")
+
+
+def _record(name: bytes, fields: Any) -> Record:
+    found = dict(pairs(fields)) if isinstance(fields, list) else fields
+    return Record(found[b"t"].decode(), int(found[b"a"]), found[b"b"], int(name.partition(b"-")[0]))

@@ -1,0 +1,307 @@
+"""The way to Redis: what is asked for in one turn of the loop leaves as one command, and comes back as one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.exceptions import (
+    AuthenticationError,
+    MasterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ingestd.errors import Failed, Unavailable
+
+__all__ = ["Link", "Operation", "explain", "raw"]
+
+_log = logging.getLogger("ingestd.redis")
+
+Operation = list[Any]
+"""Its name and arguments, as batch.lua has them."""
+
+_SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
+_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # the name Redis gives a script
+_MANY = 500  # operations of one batch: the others wait while Redis runs it
+_FLYING = 2  # batches that have no answer yet
+_PAUSE = 0.05  # seconds before a batch is sent again
+_PROBE = 0.5  # seconds
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bool, Any]]).decode
+
+# Of a server that takes no writes at the moment, or not any more: another one may. (One that is loading its data counts
+# as one that cannot be reached.)
+_ELSEWHERE = (ReadOnlyError, MasterDownError)
+_TURNED = "UNBLOCKED"  # it became a replica while it was waiting for its own
+
+
+class _Batch(NamedTuple):
+    name: bytes
+    """Under which its answers are remembered."""
+    asked: bytes
+    futures: Sequence[asyncio.Future[Any]]
+    deadline: float
+
+
+class Link:
+    """Sends operations in batches on one connection: one is being worked on, one is on its way, the next one gathers.
+
+    A batch whose answer does not come within `timeout` is sent again, on a new connection, for `patience` in all;
+    the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
+    """
+
+    def __init__(
+        self,
+        make_connection: Callable[[], AbstractConnection],
+        *,
+        prefix: str,
+        timeout: float,
+        patience: float,
+        replicas: int = 0,
+    ) -> None:
+        self.problem: str | None = None
+        """Why nothing can be stored, None if it can."""
+        self.connected_at = 0.0
+        """When it last connected, by time.monotonic()."""
+        self.batches = 0
+        self.operations = 0
+        self._make_connection = make_connection
+        self._prefix = prefix.encode()
+        self._timeout = timeout
+        self._patience = patience
+        self._replicas = replicas
+        self._connection: AbstractConnection | None = None
+        self._waiting: list[tuple[Operation, asyncio.Future[Any]]] = []
+        self._flying: deque[_Batch] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def ask(self, *operation: Any) -> Any:
+        """The answer to one operation. Raises `Unavailable`, or `Failed` for what can never be stored."""
+        return await self.queue(*operation)
+
+    def queue(self, *operation: Any) -> asyncio.Future[Any]:
+        """As `ask`; what is queued in one turn leaves together, in order."""
+        if self.problem is not None:
+            raise _unavailable()
+        return self._queue([*operation])
+
+    def _queue(self, operation: Operation) -> asyncio.Future[Any]:
+        if self._closed:
+            raise Unavailable("The store is closed.")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((operation, future))
+        self._go()
+        return future
+
+    def _go(self) -> None:
+        if self._sending is None and self._waiting and len(self._flying) < _FLYING:
+            # In no context: what becomes of a batch is not the story of the request that began it.
+            self._sending = asyncio.get_running_loop().create_task(self._send(), context=Context())
+
+    async def close(self) -> None:
+        """Take no more, and wait until all that was asked for has its answer."""
+        self._closed = True
+        while tasks := [task for task in (self._sending, self._reading) if task is not None]:
+            await asyncio.wait(tasks)
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+        await self._drop()
+
+    async def _send(self) -> None:
+        try:
+            await asyncio.sleep(0)  # the rest of this turn comes along
+            while self._waiting and len(self._flying) < _FLYING:
+                some, self._waiting = self._waiting[:_MANY], self._waiting[_MANY:]
+                batch = self._make_batch(some)
+                self._flying.append(batch)
+                if self._connection is not None:  # else the reader connects, and sends all that fly
+                    try:
+                        await self._send_batch(self._connection, batch)
+                    except (RedisError, OSError) as error:
+                        _log.debug("sending: %s", error)
+                        await self._drop()  # which the reader notices
+                if self._reading is None:
+                    self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
+        finally:
+            self._sending = None
+
+    def _make_batch(self, some: list[tuple[Operation, asyncio.Future[Any]]]) -> _Batch:
+        try:
+            asked = _encode([operation for operation, _ in some])
+        except (UnicodeEncodeError, OverflowError):  # one of them is nothing that can be stored
+            some = [each for each in some if _can_be_sent(*each)]
+            asked = _encode([operation for operation, _ in some])
+        deadline = time.monotonic() + self._patience
+        return _Batch(uuid4().hex.encode(), asked, [future for _, future in some], deadline)
+
+    async def _read(self) -> None:
+        """Take the answers as they come, until there are no more to come."""
+        try:
+            while self._flying:
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        if self._connection is None:
+                            await self._connect()
+                        answers = await self._read_answers(self._connection)
+                except (RedisError, OSError, TimeoutError) as error:
+                    await self._drop()
+                    if time.monotonic() + _PAUSE >= self._flying[0].deadline or _is_final(error):
+                        self._give_up(error)
+                    else:
+                        await asyncio.sleep(_PAUSE)
+                else:
+                    self._mended()
+                    self._settle(self._flying.popleft(), answers)
+                    self._go()
+        finally:
+            self._reading = None
+            if self._flying:  # what came while this ended
+                self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
+
+    async def _connect(self) -> None:
+        """Connect, and send again what has no answer yet."""
+        connection = self._make_connection()
+        try:
+            await connection.connect()
+            await connection.send_command("SCRIPT", "LOAD", _SCRIPT)
+            await connection.read_response()
+            sent = 0
+            while sent < len(self._flying):  # more may come meanwhile
+                await self._send_batch(connection, self._flying[sent])
+                sent += 1
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._connection = connection
+        self.connected_at = time.monotonic()
+
+    async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
+        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked)
+        if self._replicas:
+            # For all that this connection has written, and with it all that was written before.
+            packed += connection.pack_command("WAIT", self._replicas, round(self._timeout * 500))
+        await connection.send_packed_command(packed, check_health=False)
+
+    async def _read_answers(self, connection: AbstractConnection | None) -> list[tuple[bool, Any]]:
+        assert connection is not None
+        answer = await connection.read_response()
+        if self._replicas:
+            reached = await connection.read_response()
+            if reached < self._replicas:
+                raise ResponseError(f"NOREPLICAS {reached} of {self._replicas} replicas have it")
+        return _decode(answer)
+
+    def _settle(self, batch: _Batch, answers: list[tuple[bool, Any]]) -> None:
+        self.batches += 1
+        self.operations += len(batch.futures)
+        for future, (works, result) in zip(batch.futures, answers, strict=True):
+            if not works:
+                _log.error("an operation failed: %s", result)
+                _refuse(future, _unavailable())
+            elif not future.done():
+                future.set_result(result)
+
+    def _give_up(self, cause: Exception) -> None:
+        """Refuse what waits: what has been sent, and what has waited as long, nearly."""
+        error, reason = _unavailable(), explain(cause)
+        error.__cause__ = cause
+        for batch in self._flying:
+            for future in batch.futures:
+                _refuse(future, error)
+        for _, future in self._waiting:
+            _refuse(future, error)
+        self._flying.clear()
+        self._waiting = []
+        if self.problem is None:
+            _log.warning("events cannot be stored: %s", reason)
+        self.problem = reason
+        if self._probing is None and not self._closed:
+            self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    def _mended(self) -> None:
+        if self.problem is not None:
+            _log.info("events can be stored again")
+            self.problem = None
+
+    async def _probe(self) -> None:
+        """While nothing can be stored, try: recovery is noticed even if nobody sends events any more."""
+        try:
+            while self.problem is not None:
+                await asyncio.sleep(_PROBE)
+                try:
+                    await self._queue(["probe", 0])
+                except Unavailable:
+                    _log.debug("still so: %s", self.problem)
+        finally:
+            self._probing = None
+
+
+def _unavailable() -> Unavailable:
+    # Not why: that names servers, which are no business of a browser's. Operators find it in `problem` and the log.
+    return Unavailable("Events cannot be stored at the moment. Send it again.")
+
+
+def raw(text: bytes) -> msgspec.Raw:
+    """UTF-8 as a string of MessagePack, without decoding it first; Redis does not know MessagePack's bytes."""
+    return msgspec.Raw(b"\xdb" + len(text).to_bytes(4, "big") + text)
+
+
+def _can_be_sent(operation: Operation, future: asyncio.Future[Any]) -> bool:
+    try:
+        _encode(operation)
+    except (UnicodeEncodeError, OverflowError) as error:
+        _log.error("one event could not be stored, for what is in it: %r", error)
+        _refuse(future, Failed("The event could not be stored."))
+        return False
+    return True
+
+
+def _refuse(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # who asked may have gone
+
+
+def explain(error: BaseException) -> str:
+    """Why Redis did not do what it was asked, in a few words for an operator."""
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "Redis does not answer"
+    # Behind that colon redis-py shows the insides of its clients of Sentinels.
+    text = str(error).partition(" : ")[0] if isinstance(error, MasterNotFoundError) else str(error)
+    return text.rstrip(".") or type(error).__name__
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether the same server will say the same again, for longer than anyone waits."""
+    if isinstance(error, AuthenticationError):
+        return True
+    if isinstance(error, NoScriptError):  # somebody has flushed them: the next connection brings it again
+        return False
+    if isinstance(error, _ELSEWHERE) or str(error).startswith(_TURNED):
+        return False
+    return isinstance(error, ResponseError)

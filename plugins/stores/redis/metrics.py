@@ -1,0 +1,38 @@
+"""What is counted of Redis, for `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from .backend import RedisBackend
+
+__all__ = ["RedisCollector"]
+
+
+class RedisCollector(Collector):
+    """Asked on another thread than the event loop's: it only reads."""
+
+    def __init__(self, backends: Sequence[RedisBackend]) -> None:
+        self._backends = backends
+
+    def collect(self) -> Iterable[Metric]:
+        backends = self._backends
+        yield CounterMetricFamily(
+            "ingestd_redis_batches", "Commands sent to Redis, each for what was asked in one turn.",
+            value=sum(backend.link.batches for backend in backends),
+        )  # fmt: skip
+        yield CounterMetricFamily(
+            "ingestd_redis_operations", "Operations on state and journal in them.",
+            value=sum(backend.link.operations for backend in backends),
+        )  # fmt: skip
+        known = all(backend.durability is not None and backend.durability.known for backend in backends)
+        yield GaugeMetricFamily(
+            "ingestd_redis_durability_known",
+            "1 if Redis told at the start what it keeps through a restart, 0 if it may not be asked.",
+            value=known,
+        )

@@ -1,0 +1,86 @@
+"""Which server to talk to: by URL as redis-py has it, or the primary that Sentinels name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis import asyncio as aioredis
+from redis.asyncio.connection import ConnectionPool, parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from ingestd.errors import ConfigError
+from ingestd.options import Address
+
+__all__ = ["make_pool"]
+
+
+def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:
+    """A pool for `url`. With `sentinels` its host is the name they know the primary by; `password` is theirs.
+
+    Raises `ConfigError`.
+    """
+    options: dict[str, Any] = {
+        "socket_connect_timeout": timeout,
+        "socket_timeout": None,  # whoever asks has a limit of their own
+        "retry": Retry(NoBackoff(), 0),  # and tries again themselves
+        "protocol": 2,
+        "client_name": "ingestd",
+    }
+    try:
+        _check(url)
+        if sentinels:
+            pool = _through(sentinels, url, options, password)
+        else:
+            pool = aioredis.ConnectionPool.from_url(url, **options)
+        pool.make_connection()  # connects to nothing yet, but knows whether it could
+    except ValueError as error:
+        raise ConfigError(f"this URL is not one of Redis: {error}") from None
+    except TypeError as error:  # from redis-py, which makes arguments of the options in the URL
+        unknown = re.search(r"unexpected keyword argument '(.*)'", str(error))
+        raise ConfigError(
+            f"this URL has an option redis-py does not know: {unknown[1] if unknown else error}"
+        ) from None
+    return pool
+
+
+def _check(url: str) -> None:
+    """Raises `ValueError`, also for what redis-py would take for the first database of this machine."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which is not read before
+    except ValueError:
+        # Not what that says: it may show a password in which a character should have been escaped.
+        raise ValueError(
+            "expected redis://host:port/db with a number as the port; in a password / ? # @ : % are written as %2F …"
+        ) from None
+    if not url.startswith(f"{parts.scheme}://"):
+        raise ValueError("expected redis://host:port/db, rediss://host:port/db or unix:///path/of/socket")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("expected the path of a socket, as in unix:///path/of/socket?db=0")
+    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]*)?", parts.path):
+        raise ValueError("expected the number of a database behind the host, as in redis://host:6379/0")
+
+
+def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], password: str | None) -> ConnectionPool:
+    service = urlsplit(url).hostname
+    if not service:
+        raise ValueError("with sentinels its host is the name of the service they watch, as in redis://mymaster/0")
+    given = {name: value for name, value in parse_url(url).items() if name not in {"host", "port", "connection_class"}}
+    manager = Sentinel(
+        [(address.host, address.port) for address in sentinels],
+        sentinel_kwargs={**options, "socket_timeout": options["socket_connect_timeout"], "password": password},
+    )
+    secure = url.startswith("rediss:")
+    return _Pool(service, manager, ssl=secure, **options, **given)  # type: ignore[no-untyped-call]  # it is redis-py's
+
+
+class _Pool(SentinelConnectionPool):
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        for client in self.sentinel_manager.sentinels:  # which it does not count as its own
+            await client.connection_pool.disconnect()

@@ -1,0 +1,67 @@
+"""State as a consumer's step reads and changes it: in memory, until it goes with the step's records as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..entries import Change, Entries, Row, SetEntry, is_set, key_of
+from ..entries_state import EntriesState
+from .link import Link
+from .state import field_of, pairs
+
+__all__ = ["StepState"]
+
+_LIMIT = 1_000_000  # entries of one step: they are let go of with it
+
+
+class StepState(EntriesState):
+    """The consumer that holds its place alone writes what it writes, so nobody else changes it meanwhile."""
+
+    def __init__(self, link: Link, now: int) -> None:
+        self._link = link
+        super().__init__(Entries(_LIMIT, self._load), now)
+
+    async def _load(self, keys: Sequence[str]) -> list[Row]:
+        asked = [
+            self._link.queue("set", self.now, key_of(key)) if is_set(key) else self._link.queue("entry", self.now, key)
+            for key in keys
+        ]
+        rows = [_row(key, await answer) for key, answer in zip(keys, asked, strict=True)]
+        return [row for row in rows if row is not None]
+
+    def rows(self) -> list[list[Any]]:
+        """What it has written, as batch.lua takes it."""
+        found: list[list[Any]] = []
+        for key in self.written:
+            entry = self.touched[key]
+            if not entry.dirty:
+                continue
+            entry.dirty = False
+            if isinstance(entry, SetEntry):
+                changes, entry.changes = entry.changes, {}
+                there = [(member, at) for member, (_, at, _) in changes.items() if at is not None]
+                gone = [member for member, (_, at, _) in changes.items() if at is None]
+                found.append(["members", key_of(key), there, gone, entry.expires])
+            elif entry.value is not None:
+                found.append(["value", key, entry.value, entry.expires])
+            elif entry.fields:
+                found.append(["fields", key, [(name, field.at, field.value) for name, field in entry.fields.items()]])
+            else:
+                found.append(["gone", key])
+        return found
+
+
+def _row(key: str, answer: list[Any]) -> Row | None:
+    if not answer:
+        return None
+    if is_set(key):
+        members: dict[str, int] = {member: int(float(at)) for member, at in pairs(answer)}
+        ends = members.pop("", None)
+        expires = None if ends is None else -ends
+        there: dict[str, Change] = {member: (0, at, expires) for member, at in members.items()}
+        return (key, None, there, None)
+    if len(answer) == 1:
+        ends_at, _, value = answer[0].partition("|")
+        return (key, value, None, int(ends_at) if ends_at else None)
+    return (key, None, {name: field_of(raw) for name, raw in pairs(answer[1])}, None)

@@ -1,0 +1,382 @@
+"""The primary dies and Sentinel makes its replica the primary: daemons go on there, by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from ingestd.consumer import Consumer, Step
+from ingestd.errors import Claimed, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Claim
+from ingestd.options import Address
+from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.servers import make_pool
+from tests.support.clients import wait_until
+from tests.support.journals import read_all, running, until
+from tests.support.ports import free_port
+from tests.support.redis_proxy import redis_proxy
+from tests.support.redis_server import RedisServer, redis_server
+
+NOW = 1_795_233_906_000
+DAY = 86_400_000
+TIMEOUT = 0.5
+PATIENCE = 1.0
+LONG = 30.0
+"""Seconds a failover may take, on a busy machine."""
+AT_ONCE = {"repl-diskless-sync-delay": "0"}
+
+LINES = pytest.mark.logs(
+    "ingestd.redis WARNING events cannot be stored: ",
+    r"ingestd.consumers WARNING (deriver|journal): .*; it is tried again",
+)
+
+
+class Watched:
+    """A primary and its replica, watched by a Sentinel that knows them as `shop`."""
+
+    def __init__(self, primary: RedisServer, replica: RedisServer, folder: Path) -> None:
+        self.primary = primary
+        self.replica = replica
+        self.port = free_port()
+        self._folder = folder
+        self._sentinel: subprocess.Popen[bytes] | None = None
+
+    def watch(self) -> None:
+        """Returns once the Sentinel knows them all, and the primary what its replica has."""
+        configuration = self._folder / "sentinel.conf"
+        configuration.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
+            f"sentinel monitor shop 127.0.0.1 {self.primary.port} 1\n"
+            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
+        )
+        program = shutil.which("redis-server")
+        assert program is not None
+        with (self._folder / "sentinel.log").open("wb") as log:
+            self._sentinel = subprocess.Popen([program, configuration, "--sentinel"], stdout=log, stderr=log)
+        wait_until(self._knows_the_replica)
+        with self.primary.client() as client:
+            client.set("other", "")  # of what is not ours
+            wait_until(lambda: client.wait(1, 100) == 1)
+
+    def _knows_the_replica(self) -> bool:
+        try:
+            with redis.Redis(port=self.port, socket_timeout=5) as client:
+                return [each["master-link-status"] for each in client.sentinel_slaves("shop")] == ["ok"]
+        except redis.ConnectionError:
+            return False
+
+    def cut_off(self) -> None:
+        """From now on the replica gets nothing, until `fail_over`."""
+        self.replica.signal(signal.SIGSTOP)
+        with self.primary.client() as client:  # else it would find in its socket what was sent meanwhile
+            client.client_kill_filter(_type="replica")
+
+    def fail_over(self) -> None:
+        """The primary dies; what the replica has is what there is."""
+        self.primary.kill()
+        self.replica.signal(signal.SIGCONT)
+
+    def promoted(self) -> bool:
+        """Whether the replica is the primary by now."""
+        with self.replica.client() as client:
+            return bool(client.info("replication")["role"] == "master")
+
+    def bring_back(self) -> None:
+        """What was the primary comes back as the replica of what was its replica."""
+        self.primary.options["replicaof"] = f"127.0.0.1 {self.replica.port}"
+        self.primary.start()
+
+    def end(self) -> None:
+        if self._sentinel is not None:
+            self._sentinel.kill()
+            self._sentinel.wait(20)
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[Watched]:
+    with ExitStack() as stack:
+        primary = stack.enter_context(redis_server(folder / "one", AT_ONCE))
+        follows = {"replicaof": f"127.0.0.1 {primary.port}"}
+        replica = stack.enter_context(redis_server(folder / "two", {**AT_ONCE, **follows}))
+        watched = Watched(primary, replica, folder)
+        stack.callback(watched.end)
+        watched.watch()
+        yield watched
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with _watched(tmp_path) as watched:
+        yield watched
+
+
+@asynccontextmanager
+async def opened(watched: Watched, *, replicas: int) -> AsyncIterator[RedisBackend]:
+    pool = make_pool("redis://shop/0", (Address("127.0.0.1", watched.port),), timeout=TIMEOUT)
+    backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE, replicas=replicas)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+class Deriver(Consumer):
+    """Derives a record from each event, and counts them."""
+
+    name = "deriver"
+    max_records = 20
+    key = "derived:count"
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        for record in records:
+            if record.type == "event":
+                count = int(await step.state.get(self.key) or "0") + 1
+                await step.state.put(self.key, f"{count}")
+                step.append(Record("derived", NOW, record.body))
+
+
+class Senders:
+    """Each sends one message after the other, the same one until it is answered; they share the back ends."""
+
+    def __init__(self, backends: Sequence[RedisBackend], count: int) -> None:
+        self.answered: list[str] = []
+        self._ending = False
+        self._tasks = [
+            asyncio.create_task(self._send(backends[number % len(backends)], number)) for number in range(count)
+        ]
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more have been answered."""
+        before = len(self.answered)
+        await until(lambda: len(self.answered) >= before + count, LONG)
+
+    async def end(self) -> None:
+        """Wait until all that was begun is answered."""
+        self._ending = True
+        await asyncio.gather(*self._tasks)
+
+    async def _send(self, backend: RedisBackend, sender: int) -> None:
+        count = 0
+        while not self._ending:
+            count += 1
+            await self._until_answered(backend, f"{sender}-{count}")
+
+    async def _until_answered(self, backend: RedisBackend, text: str) -> None:
+        record, claim = Record("event", NOW, text.encode()), Claim(text, "", DAY)
+        while True:
+            try:
+                await backend.journal.append([record], backend.store.begin(NOW), claim=claim)
+            except Claimed:  # it was stored, and that it was got lost
+                break
+            except Unavailable:
+                await asyncio.sleep(0.02)
+            else:
+                break
+        self.answered.append(text)
+
+
+async def texts(backend: RedisBackend, kind: str) -> list[str]:
+    return [record.body.decode() for record in await read_all(backend.journal) if record.type == kind]
+
+
+async def derived_once(backend: RedisBackend) -> bool:
+    """Wait until everything is derived; returns whether that is so in order, and once."""
+    async with asyncio.timeout(LONG):
+        while len(await texts(backend, "derived")) < len(await texts(backend, "event")):  # noqa: ASYNC110 - another backend may derive
+            await asyncio.sleep(0.05)
+    events = await texts(backend, "event")
+    counted = await backend.store.begin(NOW).get(Deriver.key)
+    return (await texts(backend, "derived"), counted) == (events, f"{len(events)}")
+
+
+@LINES
+async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_or_skipped(watched: Watched) -> None:
+    async with (
+        opened(watched, replicas=1) as one,
+        opened(watched, replicas=1) as two,
+        running(one, Deriver(), patience=LONG),
+        running(two, Deriver(), patience=LONG),
+    ):
+        senders = Senders((one, two), 8)
+        await senders.more(100)
+        watched.primary.kill()
+        await until(lambda: one.problem() and two.problem())
+        await until(watched.promoted, LONG)
+        # The new primary has no replica yet.
+        await until(lambda: "NOREPLICAS" in f"{one.problem()}" and "NOREPLICAS" in f"{two.problem()}", LONG)
+        before = len(senders.answered)
+        await asyncio.sleep(2 * TIMEOUT)
+        assert len(senders.answered) == before
+        await asyncio.to_thread(watched.bring_back)
+        await senders.more(100)
+        await senders.end()
+        await until(lambda: one.problem() is None and two.problem() is None)
+        events = await texts(one, "event")
+        assert max(Counter(events).values()) == 1
+        assert {*events} == {*senders.answered}
+        assert await derived_once(one)
+
+
+@LINES
+async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: Watched) -> None:
+    """Without `wait_replicas` some is lost; whatever comes instead is derived from, whoever had seen what is lost."""
+    async with (
+        opened(watched, replicas=0) as one,
+        opened(watched, replicas=0) as two,
+        running(one, Deriver(), patience=LONG),
+        running(two, Deriver(), patience=LONG),
+    ):
+        senders = Senders((one, two), 8)
+        await senders.more(100)
+        watched.cut_off()
+        await senders.more(100)  # some of it is derived from, and more is known
+        watched.fail_over()
+        await until(lambda: one.problem() and two.problem())
+        await senders.more(400)
+        await senders.end()
+        events = await texts(two, "event")
+        assert max(Counter(events).values()) == 1
+        assert len(events) < len(senders.answered), "nothing was lost, so nothing was tried"
+        assert await derived_once(two)
+
+
+@LINES
+async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watched: Watched) -> None:
+    """The first one, which waited, got lost; on the new connection nothing is written any more."""
+    async with redis_proxy(watched.primary.port) as proxy:
+        pool = make_pool(proxy.url, (), timeout=TIMEOUT)
+        backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=LONG, replicas=1)
+        await backend.open(serving=True)
+        try:
+            await append(backend, "before")
+            watched.replica.signal(signal.SIGSTOP)
+            proxy.loses_reply = lambda sent: b"append" in sent and proxy.lost == 0
+            with pytest.raises(Unavailable):
+                await append(backend, "not yet")
+            assert proxy.lost == 1
+            watched.replica.signal(signal.SIGCONT)
+            await until(lambda: backend.problem() is None)
+            await append(backend, "after")
+            assert await texts(backend, "event") == ["before", "not yet", "after"]
+        finally:
+            await backend.close()
+
+
+class Lapse:
+    """One server that forgets: what happened between `begin` and `end` is lost, as by a failover that lost it."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._kept = server.folder.with_name("kept")
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def begin(self) -> None:
+        self._server.kill()
+        shutil.copytree(self._server.folder, self._kept)
+        self._server.start()
+
+    def end(self) -> None:
+        self._server.kill()
+        shutil.rmtree(self._server.folder)
+        self._kept.rename(self._server.folder)
+        self._server.start()
+
+
+@pytest.fixture
+def lapse(tmp_path: Path) -> Iterator[Lapse]:
+    with redis_server(tmp_path / "redis") as server:
+        yield Lapse(server)
+
+
+@asynccontextmanager
+async def on(lapse: Lapse) -> AsyncIterator[RedisBackend]:
+    pool = make_pool(lapse.url, (), timeout=TIMEOUT)
+    backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=LONG)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def append(backend: RedisBackend, *texts: str) -> None:
+    for text in texts:
+        await backend.journal.append([Record("event", NOW, text.encode())], backend.store.begin(NOW))
+
+
+class Waiter(Deriver):
+    """Waits within its step, once it has been given a certain record."""
+
+    def __init__(self, text: str) -> None:
+        self.reached = asyncio.Event()
+        self.may_go = asyncio.Event()
+        self._text = text.encode()
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        if self._text in (record.body for record in records):
+            self.reached.set()
+            await self.may_go.wait()
+        await super().process(records, step)
+
+
+async def test_few_records_instead_of_many_lost_ones_are_derived_from_at_once(lapse: Lapse) -> None:
+    """The journal is shorter than what the daemons knew of it, and stays so."""
+    async with on(lapse) as one, on(lapse) as two, running(one, Deriver()) as statuses:
+        await append(one, "kept")
+        assert await derived_once(one)
+        lapse.begin()
+        await append(one, *(f"lost-{number}" for number in range(20)))
+        await append(two, *(f"lost-{number}" for number in range(20, 40)))
+        assert await derived_once(one)
+        lapse.end()
+        await append(two, "instead")
+        assert await derived_once(one)
+        assert await texts(one, "event") == ["kept", "instead"]
+        await until(lambda: [status.pending for status in statuses] == [0])
+        assert [status.lost for status in statuses] == [0]
+
+
+async def test_a_step_with_records_that_were_lost_is_not_done(lapse: Lapse) -> None:
+    """Others have come to the same positions meanwhile."""
+    waiter = Waiter("lost")
+    async with on(lapse) as one, on(lapse) as two, running(one, waiter) as statuses:
+        await append(one, "kept")
+        assert await derived_once(one)
+        await until(lambda: statuses[0].position == 2)
+        lapse.begin()
+        await append(one, "lost")
+        await waiter.reached.wait()
+        lapse.end()
+        await append(two, *(f"instead-{number}" for number in range(20)))
+        waiter.may_go.set()
+        assert await derived_once(one)
+        assert await texts(one, "event") == ["kept", *(f"instead-{number}" for number in range(20))]
+
+
+async def test_lost_records_in_memory_are_not_taken_for_those_that_came_instead(lapse: Lapse) -> None:
+    waiter = Waiter("kept")
+    async with on(lapse) as one, on(lapse) as two, running(one, waiter):
+        await append(one, "kept")
+        await waiter.reached.wait()
+        lapse.begin()
+        await append(one, "lost-1", "lost-2", "lost-3")
+        lapse.end()
+        await append(two, "instead-1", "instead-2", "instead-3")
+        await append(one, "next")  # right behind the lost ones, by its position
+        waiter.may_go.set()
+        assert await derived_once(one)
+        assert await texts(one, "event") == ["kept", "instead-1", "instead-2", "instead-3", "next"]

@@ -1,0 +1,519 @@
+"""Redis fails, in every way it can: who asks is told in time, nothing is lost or done twice, and it heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingestd.errors import Claimed, ConfigError, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Claim
+from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.servers import make_pool
+from tests.support.journals import read_all, until
+from tests.support.ports import free_port
+from tests.support.redis_proxy import RedisProxy, redis_proxy
+from tests.support.redis_server import RedisServer, redis_server
+
+NOW = 1_795_233_906_000
+DAY = 86_400_000
+TIMEOUT = 0.5
+PATIENCE = 1.0
+BOUND = TIMEOUT + PATIENCE + 1.0
+DOCS = Path(__file__).parents[2] / "docs"
+
+CANNOT = "ingestd.redis WARNING events cannot be stored: "
+
+Fault = Callable[[RedisServer], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path / "redis") as server:
+        yield server
+
+
+@asynccontextmanager
+async def opened(url: str, *, patience: float = PATIENCE) -> AsyncIterator[RedisBackend]:
+    pool = make_pool(url, (), timeout=TIMEOUT)
+    backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=patience)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def append(backend: RedisBackend, text: str, claim: Claim | None = None) -> int:
+    return await backend.journal.append([Record("event", NOW, text.encode())], backend.store.begin(NOW), claim=claim)
+
+
+async def stored(backend: RedisBackend) -> list[str]:
+    return [record.body.decode() for record in await read_all(backend.journal)]
+
+
+async def refused(backend: RedisBackend, text: str) -> float:
+    """Append what cannot be stored; returns after how many seconds that was told."""
+    begun = time.monotonic()
+    with pytest.raises(Unavailable) as raised:
+        await append(backend, text)
+    assert raised.value.retry_after == 1
+    return time.monotonic() - begun
+
+
+# Faults of the server
+
+
+@contextmanager
+def killed(server: RedisServer) -> Iterator[None]:
+    server.kill()
+    yield
+    server.start()
+
+
+@contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    server.signal(signal.SIGSTOP)
+    yield
+    server.signal(signal.SIGCONT)
+
+
+@contextmanager
+def out_of_memory(server: RedisServer) -> Iterator[None]:
+    with server.client() as client:
+        client.config_set("maxmemory", "1mb")
+        yield
+        client.config_set("maxmemory", "0")
+
+
+@contextmanager
+def unable_to_save(server: RedisServer) -> Iterator[None]:
+    """Its snapshots fail, so it takes no writes."""
+    in_the_way = server.folder / "dump.rdb"
+    with server.client() as client:
+        in_the_way.mkdir()
+        client.config_set("save", "3600 1000000")
+        client.bgsave()
+        while client.info("persistence")["rdb_bgsave_in_progress"]:
+            time.sleep(0.01)
+        yield
+        in_the_way.rmdir()
+        client.bgsave()
+
+
+@contextmanager
+def turned_into_a_replica(server: RedisServer) -> Iterator[None]:
+    with server.client() as client:
+        client.replicaof("127.0.0.1", free_port())
+        yield
+        client.replicaof("NO", "ONE")
+
+
+FAULTS: dict[Fault, str] = {
+    killed: "Connect call failed",
+    stopped: "does not answer",
+    out_of_memory: "maxmemory",
+    unable_to_save: "MISCONF",
+    turned_into_a_replica: "read only replica",
+}
+
+
+@pytest.mark.logs(CANNOT)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+async def test_a_fault_is_told_in_time_and_heals_by_itself(fault: Fault, server: RedisServer) -> None:
+    async with opened(server.url) as backend:
+        state = backend.store.begin(NOW)
+        await state.put("known", "value")
+        await append(backend, "before")
+        with fault(server):
+            crowd = await asyncio.gather(*(refused(backend, f"crowd-{number}") for number in range(20)))
+            assert max(crowd) < BOUND
+            problem = backend.problem()
+            assert problem is not None
+            assert re.search(FAULTS[fault], problem), problem
+            # By now it is known, so nobody waits.
+            assert await refused(backend, "known") < TIMEOUT
+            begun = time.monotonic()
+            for reading in (state.get("known"), backend.journal.last(), backend.journal.claimed("claim", state)):
+                with pytest.raises(Unavailable):
+                    await reading
+            assert time.monotonic() - begun < TIMEOUT
+        await until(lambda: backend.problem() is None)  # nobody sends events, and it heals
+        await append(backend, "after")
+        assert await state.get("known") == "value"
+        texts = await stored(backend)
+        # What was refused may be there: a server that was only stopped has got it.
+        assert [text for text in texts if not text.startswith("crowd")] == ["before", "after"]
+        assert max(Counter(texts).values()) == 1
+
+
+@pytest.mark.logs(CANNOT)
+async def test_everything_answered_is_there_after_many_kills(server: RedisServer) -> None:
+    answered: list[str] = []
+    sent: list[str] = []
+    ending = False
+
+    async def send(backend: RedisBackend, sender: int) -> None:
+        while not ending:
+            sent.append(f"{sender}-{len(sent)}")
+            text = sent[-1]
+            try:
+                await append(backend, text)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                answered.append(text)
+
+    async with opened(server.url) as backend:
+        senders = [asyncio.create_task(send(backend, number)) for number in range(10)]
+        for pause in (0.0, 0.2, 2 * BOUND):  # sometimes nobody notices more than a delay
+            count = len(answered)
+            await until(lambda count=count: len(answered) > count + 50)  # type: ignore[misc]  # no type for a default
+            server.kill()
+            await asyncio.sleep(pause)
+            await asyncio.to_thread(server.start)
+        count = len(answered)
+        await until(lambda: len(answered) > count + 50)
+        ending = True
+        await asyncio.gather(*senders)
+        texts = await stored(backend)
+    assert max(Counter(texts).values()) == 1
+    assert set(answered) <= set(texts) <= set(sent)
+
+
+async def test_a_short_stop_is_nothing_but_a_delay(server: RedisServer) -> None:
+    async with opened(server.url, patience=10.0) as backend:
+        await append(backend, "before")
+        server.signal(signal.SIGSTOP)
+        appends = [asyncio.create_task(append(backend, f"{number}")) for number in range(20)]
+        await asyncio.sleep(3 * TIMEOUT)  # it is asked again on new connections, and gets all of that at last
+        server.signal(signal.SIGCONT)
+        positions = await asyncio.gather(*appends)
+        assert positions == [*range(2, 22)]
+        assert backend.problem() is None
+        assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
+
+
+async def test_a_replica_for_a_moment_is_nothing_but_a_delay(server: RedisServer) -> None:
+    async with opened(server.url, patience=10.0) as backend:
+        with turned_into_a_replica(server):
+            appended = asyncio.create_task(append(backend, "kept"))
+            await asyncio.sleep(TIMEOUT)
+            assert not appended.done()
+        assert await appended == 1
+        assert backend.problem() is None
+        assert await stored(backend) == ["kept"]
+
+
+async def test_flushed_scripts_are_not_noticed(server: RedisServer) -> None:
+    async with opened(server.url) as backend:
+        with server.client() as client:
+            for number in range(5):
+                client.script_flush()
+                state = backend.store.begin(NOW)
+                renewed, _ = await asyncio.gather(state.renew("key", "first", DAY), append(backend, f"{number}"))
+                assert renewed == ("first", number == 0)
+                assert backend.problem() is None
+        assert await stored(backend) == [f"{number}" for number in range(5)]
+
+
+# Faults of the way there
+
+
+def first(count: int, word: bytes) -> Callable[[bytes], bool]:
+    """True for the first `count` requests with that word in them."""
+    left = count
+
+    def judge(sent: bytes) -> bool:
+        nonlocal left
+        if left and word in sent:
+            left -= 1
+            return True
+        return False
+
+    return judge
+
+
+@asynccontextmanager
+async def through_proxy(server: RedisServer, patience: float = 10.0) -> AsyncIterator[tuple[RedisProxy, RedisBackend]]:
+    async with redis_proxy(server.port) as proxy, opened(proxy.url, patience=patience) as backend:
+        await backend.journal.last()
+        yield proxy, backend
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_an_append_whose_reply_is_lost_is_stored_once_and_answered(server: RedisServer, times: int) -> None:
+    async with through_proxy(server) as (proxy, backend):
+        proxy.loses_reply = first(times, b"append")
+        claim = Claim("message", "mine", DAY)
+        assert await append(backend, "once", claim) == 1
+        assert proxy.lost == times
+        assert backend.problem() is None
+        with pytest.raises(Claimed, match="claimed"):
+            await append(backend, "again", claim)
+        assert await append(backend, "next") == 2
+        assert await stored(backend) == ["once", "next"]
+
+
+async def test_a_renewal_whose_reply_is_lost_is_answered_as_the_first_time(server: RedisServer) -> None:
+    async with through_proxy(server) as (proxy, backend):
+        proxy.loses_reply = first(2, b"renew")
+        state = backend.store.begin(NOW)
+        first_time, second = await asyncio.gather(state.renew("key", "one", DAY), state.renew("key", "two", DAY))
+        assert proxy.lost == 2
+        assert (first_time, second) == (("one", True), ("one", False))
+        assert await state.renew("key", "three", DAY) == ("one", False)
+
+
+async def test_every_write_whose_reply_is_lost_is_done_once(server: RedisServer) -> None:
+    async with through_proxy(server) as (proxy, backend):
+        state = backend.store.begin(NOW)
+        proxy.loses_reply = first(1, b"put")
+        assert await state.put("key", "one") is None
+        proxy.loses_reply = first(1, b"put")
+        assert await state.put("key", "two") == "one"
+        proxy.loses_reply = first(1, b"swap")
+        assert await state.swap("key", "two", "three")
+        proxy.loses_reply = first(1, b"hold")
+        cursor = await backend.journal.hold("consumer", "beginning")
+        proxy.loses_reply = first(1, b"append")
+        assert await backend.journal.append([], state, cursor._replace(position=7)) == 7
+        proxy.loses_reply = first(1, b"append")
+        assert await backend.journal.append([], state, cursor._replace(position=8)) == 8
+        assert proxy.lost == 6
+
+
+async def test_a_request_that_does_not_arrive_is_sent_again(server: RedisServer) -> None:
+    async with through_proxy(server) as (proxy, backend):
+        proxy.loses_request = first(2, b"append")
+        assert await asyncio.gather(*(append(backend, f"{number}") for number in range(5))) == [1, 2, 3, 4, 5]
+        assert proxy.lost == 2
+        assert await stored(backend) == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_reply_that_comes_too_late_is_not_taken_for_another(server: RedisServer) -> None:
+    async with through_proxy(server) as (proxy, backend):
+        proxy.hold()
+        state = backend.store.begin(NOW)
+        asked = [asyncio.create_task(state.put(f"key-{number}", f"{number}")) for number in range(3)]
+        asked.append(asyncio.create_task(state.get("nothing")))
+        await asyncio.sleep(3 * TIMEOUT)
+        proxy.let_go()
+        assert await asyncio.gather(*asked) == [None] * 4
+        found = await asyncio.gather(*(state.put(f"key-{number}", "new") for number in range(3)))
+        assert found == ["0", "1", "2"]
+        assert backend.problem() is None
+
+
+@pytest.mark.logs(CANNOT)
+async def test_a_message_refused_for_want_of_a_reply_is_not_stored_again(server: RedisServer) -> None:
+    """The sender was told 503 and sends it again: it has been stored, and is answered so."""
+    async with through_proxy(server, patience=PATIENCE) as (proxy, backend):
+        claim = Claim("message", "mine", DAY)
+        proxy.loses_reply = first(1000, b"append")
+        with pytest.raises(Unavailable):
+            await append(backend, "once", claim)
+        proxy.loses_reply = first(0, b"")
+        await until(lambda: backend.problem() is None)
+        with pytest.raises(Claimed, match="claimed") as claimed:
+            await append(backend, "once", claim)
+        assert claimed.value.value == "mine"
+        assert await stored(backend) == ["once"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_whatever_is_lost_answers_are_those_of_an_undisturbed_run(server: RedisServer, seed: int) -> None:
+    chance = random.Random(seed)
+    async with through_proxy(server, patience=30.0) as (proxy, backend):
+        proxy.loses_request = lambda sent: b"EVALSHA" in sent and chance.random() < 0.1
+        proxy.loses_reply = lambda sent: b"EVALSHA" in sent and chance.random() < 0.2
+
+        async def one(number: int) -> tuple[str, bool]:
+            await asyncio.sleep(chance.random() / 2)
+            state = backend.store.begin(NOW)
+            renewed = await state.renew(f"visitor-{number % 7}", f"{number}", DAY)
+            await state.push("set", f"{number}", number, keep=1000)
+            await append(backend, f"{number}")
+            return renewed
+
+        renewed = await asyncio.gather(*(one(number) for number in range(100)))
+        assert proxy.lost > 5
+        assert backend.problem() is None
+        for visitor in range(7):
+            answers = renewed[visitor::7]
+            assert len({value for value, _ in answers}) == 1
+            assert [value for value, is_new in answers if is_new] == [answers[0][0]]
+        assert sorted(await stored(backend), key=int) == [f"{number}" for number in range(100)]
+        window = await backend.store.begin(NOW).window("set")
+        assert window == [(f"{number}", number) for number in range(100)]
+
+
+# Getting in
+
+
+async def test_a_wrong_password_can_never_work(tmp_path: Path) -> None:
+    with redis_server(tmp_path, {}) as server:
+        with server.client() as client:
+            client.config_set("requirepass", "right")
+        for user in (":wrong", "", "nobody:right"):
+            url = f"redis://{user}@127.0.0.1:{server.port}/0" if user else server.url
+            with pytest.raises(ConfigError) as raised:
+                async with opened(url):
+                    pass
+            assert "wrong" not in str(raised.value).removeprefix("Redis does not let us in: WRONGPASS")
+        async with opened(f"redis://:right@127.0.0.1:{server.port}/0") as backend:
+            assert await append(backend, "in") == 1
+
+
+async def test_a_server_that_is_not_there_may_come() -> None:
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        async with opened(f"redis://127.0.0.1:{free_port()}/0"):
+            pass
+    assert time.monotonic() - begun < BOUND
+
+
+async def test_a_server_that_does_not_answer_may_come(server: RedisServer) -> None:
+    server.signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with opened(server.url):
+            pass
+    assert time.monotonic() - begun < BOUND
+
+
+@pytest.mark.logs(CANNOT)
+async def test_a_password_changed_meanwhile_is_told_and_heals(server: RedisServer) -> None:
+    async with opened(server.url) as backend:
+        with server.client() as client:
+            client.config_set("requirepass", "new")
+            client.client_kill_filter(_type="normal", skipme=True)
+            assert await refused(backend, "no") < BOUND
+            problem = backend.problem()
+            assert problem is not None
+            assert re.search("(?i)authentication", problem), problem
+            client.config_set("requirepass", "")
+            await until(lambda: backend.problem() is None)
+        await append(backend, "after")
+        assert await stored(backend) == ["after"]
+
+
+def documented_rights() -> list[str]:
+    """What `docs/redis.md` tells an operator to give the daemon's user."""
+    command = re.search(r"`ACL SETUSER ingestd on >… (.*?)`", (DOCS / "redis.md").read_text(), re.DOTALL)
+    assert command is not None
+    return command[1].split()
+
+
+def let_in(server: RedisServer, rights: list[str]) -> str:
+    """A user with those rights; returns the URL by which they come in."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "ingestd", "reset", "on", ">secret", *rights)
+    return f"redis://ingestd:secret@127.0.0.1:{server.port}/0"
+
+
+async def use_everything(backend: RedisBackend) -> None:
+    """Every command there is, of state, journal and consumers."""
+    state = backend.store.begin(NOW)
+    await state.put("key:a", "value", DAY)
+    await state.renew("key:a", "other", DAY)
+    await state.swap("key:a", "value", "other")
+    await state.push("set", "one", 1, keep=1, ttl=DAY)
+    await state.push("set", "two", 2, keep=1, since=2)
+    assert await state.window("set") == [("two", 2)]
+    await state.pull("set", ["two"])
+    await state.delete("key:a")
+    await state.put("key:b", "value")
+    assert [entry async for entry in backend.store.scan("key")] == [("key:b", "value")]
+    await append(backend, "one", Claim("message", "mine", DAY))
+    await append(backend, "two")
+    cursor = await backend.journal.hold("consumer", "beginning")
+    step = backend.store.begin(NOW, step=True)
+    await step.push("set", "three", 3, keep=9, ttl=DAY)
+    await step.put("key:c", "value")
+    await backend.journal.append([], step, cursor._replace(position=1))
+    (record,) = await backend.journal.read(1, 1)
+    assert await backend.journal.replace([(record, b"-")]) == 1
+    assert await stored(backend) == ["one", "-"]
+    assert await backend.journal.trim(1, 10) == 1
+    assert len(await backend.journal.outlines(0, 10)) == (await backend.journal.extent()).records == 1
+    assert await backend.journal.cursors()
+    await backend.journal.release(cursor)
+    assert {finding.name: finding.status for finding in await backend.describe()}["write"] == "ok"
+
+
+async def test_a_user_with_the_documented_rights_is_enough(server: RedisServer) -> None:
+    rights = [right.replace("~ingestd:", "~shop:") for right in documented_rights()]
+    async with opened(let_in(server, rights)) as backend:
+        assert backend.durability is not None
+        assert backend.durability.known
+        await use_everything(backend)
+
+
+@pytest.mark.logs("ingestd.redis WARNING Redis does not tell what it keeps through a restart")
+async def test_a_user_who_may_not_ask_is_told_so(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    rights = [right.replace("~ingestd:", "~shop:") for right in documented_rights()]
+    asking = {"+info", "+config|get"}
+    assert asking <= {*rights}
+    async with opened(let_in(server, [right for right in rights if right not in asking])) as backend:
+        assert backend.durability is not None
+        assert not backend.durability.known
+        assert "does not tell what it keeps" in caplog.text
+        await use_everything(backend)
+        assert {finding.name: finding.status for finding in await backend.describe()}["durability"] == "warning"
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """For this machine, signed by itself; returns the files of the key and the certificate."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, certificate
+
+
+async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    port = free_port()
+    key, certificate = make_certificate(tmp_path)
+    options = {
+        "tls-port": str(port), "tls-cert-file": str(certificate), "tls-key-file": str(key),
+        "tls-ca-cert-file": str(certificate), "tls-auth-clients": "no",
+    }  # fmt: skip
+    with redis_server(tmp_path / "redis", options):
+        async with opened(f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}") as backend:
+            await use_everything(backend)
+        with pytest.raises(Unavailable, match="certificate"):  # nobody vouches for it
+            async with opened(f"rediss://localhost:{port}/0"):
+                pass
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    socket = tmp_path / "redis.sock"
+    with redis_server(tmp_path / "redis", {"unixsocket": str(socket)}) as server:
+        async with opened(f"unix://{socket}?db=3") as backend:
+            await use_everything(backend)
+        with server.client() as client:
+            assert client.dbsize() == 0, "all of it went to the database the URL names"
+
+
+@pytest.mark.logs(CANNOT)
+async def test_closing_without_a_server_ends_in_time(server: RedisServer) -> None:
+    async with opened(server.url) as backend:
+        await backend.journal.hold("consumer", "beginning")
+        server.kill()
+        begun = time.monotonic()
+    assert time.monotonic() - begun < BOUND
+    with pytest.raises(Unavailable):
+        await append(backend, "too late")

@@ -1,0 +1,85 @@
+"""A real Redis of its own for tests: on a free port, with its own data, killed at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import redis
+
+from .ports import free_port
+
+__all__ = ["RedisServer", "redis_server"]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class RedisServer:
+    """Keeps everything: appendonly yes, appendfsync always. `options` are redis-server's."""
+
+    def __init__(self, folder: Path, options: Mapping[str, str] = _NONE) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.options = {"appendonly": "yes", "appendfsync": "always", "save": "", **options}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=5)
+
+    def start(self) -> None:
+        program = shutil.which("redis-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        assert program is not None, "redis-server is not installed: make test does it"
+        options = [part for name, value in self.options.items() for part in (f"--{name}", *(value.split() or [""]))]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), *options],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1):
+                    if self.client().ping():
+                        return
+            except (OSError, redis.RedisError):
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()
+                time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(20)
+            self._process = None
+
+
+@contextmanager
+def redis_server(folder: Path, options: Mapping[str, str] = _NONE) -> Iterator[RedisServer]:
+    server = RedisServer(folder, options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
