@@ -1,7 +1,8 @@
 """Touchpoints of a visitor in little room: what several have in common, a session or a campaign, is kept once.
 
 They are one set. A touchpoint is a member of some forty characters: its position, its event's id, and the numbers of
-its parts, which are members too, with times that no event has. So they go when the set goes.
+its parts, which are members too, with times that no event has: these tell the number, and the day of the last
+touchpoint that has it, so that a part outlives all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +21,9 @@ from .touches import Touch
 __all__ = ["add_touch", "read_touches"]
 
 _PARTS = 1 << 52
-"""The times of parts begin here: milliseconds, in the year 144,000."""
+"""The times of parts begin here: milliseconds, in the year 144,000. Then comes the day, and then the number."""
+_NUMBERS = 1 << 24
+_DAY = 86_400_000
 
 _MANY = 32
 
@@ -35,18 +38,34 @@ _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
 _FIELDS = 6  # of a campaign, with its dispatch id
 
 
+class _Part(NamedTuple):
+    number: int
+    day: int
+    text: str
+
+    @property
+    def member(self) -> str:
+        return f"{_text(self.number)}:{self.text}"
+
+    @property
+    def at(self) -> int:
+        return _PARTS + self.day * _NUMBERS + self.number
+
+
 async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
     """Add a touchpoint to the set; of more than `keep`, the first and the newest stay."""
     wanted = [_session(touch), _campaign(touch)]
-    parts = {text: number for number, text in (await _parts(state, key)).items()}
-    if not all(part in parts for part in wanted):
-        if len(parts) >= _MANY and touch.position % _MANY == 0:  # now and then: it looks at all touchpoints
-            parts = await _tidied(state, key, parts)
-        for part in wanted:
-            if part not in parts:
-                number = parts[part] = 1 + max(parts.values(), default=-1)
-                await state.push(key, f"{_text(number)}:{part}", _PARTS + number, keep=_PARTS, ttl=ttl)
-    numbers = ".".join(_text(parts[part]) for part in wanted)
+    today = state.now // _DAY
+    parts = {part.text: part for part in await _parts(state, key)}
+    if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
+        parts = await _tidied(state, key, parts)  # now and then: it looks at all touchpoints
+    for text in wanted:
+        part = parts.get(text)
+        if part is None or part.day < today:
+            number = 1 + max((each.number for each in parts.values()), default=-1) if part is None else part.number
+            part = parts[text] = _Part(number, today, text)
+            await state.push(key, part.member, part.at, keep=_PARTS, ttl=ttl + _DAY)
+    numbers = ".".join(_text(parts[text].number) for text in wanted)
     member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{numbers}.{_short(touch.event_id)}"
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
 
@@ -55,21 +74,25 @@ async def read_touches(state: State, key: str, since: int | None = None, until: 
     """The touchpoints of the set from `since` to `until` (milliseconds, inclusive), in order."""
     last = _PARTS - 1 if until is None else min(until, _PARTS - 1)
     members = await state.window(key, since, last)
-    parts = await _parts(state, key) if members else {}
+    parts = {part.number: part.text for part in await _parts(state, key)} if members else {}
     return [_touch(member, at, parts) for member, at in members]
 
 
-async def _parts(state: State, key: str) -> dict[int, str]:
-    return {at - _PARTS: member.partition(":")[2] for member, at in await state.window(key, _PARTS)}
+async def _parts(state: State, key: str) -> list[_Part]:
+    found = []
+    for member, at in await state.window(key, _PARTS):
+        day, number = divmod(at - _PARTS, _NUMBERS)
+        found.append(_Part(number, day, member.partition(":")[2]))
+    return found
 
 
-async def _tidied(state: State, key: str, parts: Mapping[str, int]) -> dict[str, int]:
+async def _tidied(state: State, key: str, parts: Mapping[str, _Part]) -> dict[str, _Part]:
     """The parts that touchpoints still have; the others go."""
     used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[0]}
-    gone = [f"{_text(number)}:{part}" for part, number in parts.items() if number not in used]
+    gone = [part.member for part in parts.values() if part.number not in used]
     if gone:
         await state.pull(key, gone)
-    return {part: number for part, number in parts.items() if number in used}
+    return {text: part for text, part in parts.items() if part.number in used}
 
 
 def _numbers(member: str) -> tuple[Sequence[int], str]:

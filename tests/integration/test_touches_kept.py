@@ -1,0 +1,81 @@
+"""Touchpoints of a visitor over months: what several share lives as long as any of them, whatever is swept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ingestd.plugins.attribution.packing import add_touch, read_touches
+from ingestd.plugins.attribution.touches import Touch
+from ingestd.plugins.stores.sqlite.backend import SqliteBackend
+from ingestd.plugins.stores.sqlite.sweep import GRACE, PAUSE, Sweeper
+from ingestd.store import Store, state_key
+
+DAY = 86_400_000
+START = 20_000 * DAY
+WEEK = 7 * DAY
+KEY = state_key("touches", "shop", "visitor")
+
+
+def touch(chance: random.Random, position: int, at: int) -> Touch:
+    """One of few campaigns, in one of few sessions."""
+    session = str(UUID(int=chance.randrange(5)))
+    source, name = chance.choice(["news", "search"]), chance.choice(["autumn", "winter", None])
+    return Touch(position, at, str(UUID(int=position)), session, source, None, name, None, None, None)
+
+
+@asynccontextmanager
+async def sqlite(folder: Path) -> AsyncIterator[SqliteBackend]:
+    """With so little memory that nothing stays in it for long."""
+    backend = SqliteBackend(folder / "ingestd.db", cache=10, busy_timeout=1.0)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def add(store: Store, new: Touch, now: int) -> None:
+    state = store.begin(now)
+    await add_touch(state, KEY, new, keep=50, since=now - 2 * WEEK, ttl=6 * WEEK)
+    await store.commit(state)
+
+
+async def sweep(backend: SqliteBackend) -> None:
+    """As the daemon does in its idle moments, all of it."""
+    assert backend.commits is not None
+    sweeper = Sweeper(backend, backend.commits)
+    for _ in range(10):
+        await sweeper.step()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_for_half_a_year_all_that_counts_is_there_and_whole(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    async with sqlite(tmp_path) as backend:
+        touches: list[Touch] = []
+        now = START
+        for position in range(1, 160):
+            now += chance.choice([1000, DAY // 3, DAY, 3 * DAY])
+            touches.append(touch(chance, position, now))
+            await add(backend.store, touches[-1], now)
+            await sweep(backend)
+            found = await read_touches(backend.store.begin(now), KEY, now - 2 * WEEK)
+            assert found == [each for each in touches if each.at >= now - 2 * WEEK]
+        assert now - START > 150 * DAY
+
+
+async def test_in_the_end_nothing_is_left(tmp_path: Path) -> None:
+    async with sqlite(tmp_path) as backend:
+        for position in range(1, 30):
+            await add(backend.store, touch(random.Random(1), position, START + position * DAY), START + position * DAY)
+        backend.store.begin(START + 30 * DAY + 7 * WEEK + GRACE + PAUSE)
+        await sweep(backend)
+        for key in range(20):  # others, so that it is not in memory any more
+            await backend.store.begin(START).get(f"other:{key}")
+        assert await backend.store.begin(START).window(KEY) == []
