@@ -7,13 +7,18 @@ consumers; a plugin registers its own with `register_consumers`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+from .backoff import Backoff
 from .events import Record
-from .journal import Start
+from .journal import Journal, Start
 from .store import State
 
-__all__ = ["Consumer", "Step"]
+__all__ = ["Consumer", "Step", "Turn"]
+
+Turn = Literal["records", "errand", "nothing"]
+"""What a consumer does next: a step with its next records, something else, or, for now, nothing at all."""
 
 
 class Step:
@@ -22,11 +27,15 @@ class Step:
     Either all of a step happens or nothing, so what a consumer derives, it derives exactly once.
     """
 
-    __slots__ = ("records", "state")
+    __slots__ = ("committed", "done", "records", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.records: list[Record] = []
+        self.done: int | None = None
+        """How many of the records it was given it is done with, from the first (at least one); None: with all."""
+        self.committed: Callable[[], None] = _nothing
+        """Called when all of it has become durable."""
 
     def append(self, record: Record) -> None:
         """Append a record to the journal with this step."""
@@ -46,6 +55,12 @@ class Consumer(ABC):
     linger: float = 0.0
     """Seconds a step may wait for more records than the first."""
 
+    backoff: Backoff = Backoff()
+    """How long to pause before a step that failed is tried again."""
+
+    attended: bool = False
+    """Whether it has more to do than its records, so that it wants to be asked for its `turn`."""
+
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
         """Called before the first step, and again until it does not raise.
 
@@ -57,5 +72,22 @@ class Consumer(ABC):
     async def process(self, records: Sequence[Record], step: Step) -> None:
         """Do one step. Raising undoes it; the same records come again after a pause."""
 
+    async def turn(self, state: State) -> Turn:
+        """What is next. Asked before each step, and every half second; what it writes to `state` is committed.
+
+        Not the entries its steps write, though: a step works on its own view of them.
+        """
+        return "records"
+
+    async def errand(self, step: Step, journal: Journal) -> None:  # noqa: B027 - most have none
+        """Do some of what is to be done beside the records, in a step that leaves the place where it is.
+
+        Raising undoes it; it is asked for again after a pause, and the records go on meanwhile.
+        """
+
     async def close(self) -> None:  # noqa: B027 - or to close
         """Called after the last step."""
+
+
+def _nothing() -> None:
+    pass

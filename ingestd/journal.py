@@ -85,7 +85,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> Sequence[Record]:
-        """The next records behind a position, in order, at most `limit`; durable ones only.
+        """The next records behind a position, in order, at most `limit` and less of long ones; durable ones only.
 
         Where the next ones have been removed, it goes on with the oldest record there is.
         """

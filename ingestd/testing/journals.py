@@ -84,6 +84,18 @@ class JournalContract(ABC):
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
             assert all(len(set(ids[start : start + 3])) == 1 for start in range(0, 150, 3))
 
+    async def test_long_records_are_read_a_few_at_a_time(self, tmp_path: Path) -> None:
+        """All that callers have sent must not come into memory at once."""
+        async with self.backend(tmp_path) as backend:
+            body = b'{"long":"%s"}' % (b"x" * 100_000)
+            for _ in range(8):
+                await _append(backend, [Record("event", NOW, body)] * 100)
+            found: list[int] = []
+            while some := await backend.journal.read(found[-1] if found else 0, 1000):
+                assert sum(len(record.body) for record in some) < 50_000_000
+                found += [record.position for record in some]
+            assert found == [*range(1, 801)]
+
     async def test_reading_goes_on_behind_a_position_and_is_limited(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             last = await _append(backend, [_record(f"{n}") for n in range(700)])

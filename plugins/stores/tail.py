@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from ingestd.events import Record
 from ingestd.journal import size_of
 
-__all__ = ["Tail"]
+__all__ = ["READ_BYTES", "Tail"]
+
+READ_BYTES = 8 << 20
+"""What one read of a journal gives, about: a consumer has it in memory twice, and callers choose what is in it."""
 
 _BYTES = 8 << 20  # as `size_of` counts
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.backoff import Backoff
 from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Backoff, Consumers, ConsumerStatus
+from ingestd.consumers import Consumers, ConsumerStatus
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
@@ -191,7 +192,7 @@ async def test_a_failed_step_comes_again_with_the_same_records(tmp_path: Path) -
         await append(backend, make_records(4))
         reader = Reader(then=fail_twice)
         async with running(backend, reader) as (status,):
-            await until(lambda: status.position == 4)
+            await until(lambda: status.position == 4 and status.last_error is None)
         assert reader.batches == [[1, 2, 3, 4]] * 3
         assert (status.processed, status.failures, status.last_error) == (4, 2, None)
 

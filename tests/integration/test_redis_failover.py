@@ -242,7 +242,7 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: Watched) 
         watched.cut_off()
         await senders.more(100)  # some of it is derived from, and more is known
         watched.fail_over()
-        await until(lambda: one.problem() and two.problem())
+        await until(watched.promoted, LONG)
         await senders.more(400)
         await senders.end()
         events = await texts(two, "event")

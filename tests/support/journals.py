@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 from ingestd import times
 from ingestd.backend import Backend
+from ingestd.backoff import Backoff
 from ingestd.consumer import Consumer
-from ingestd.consumers import Backoff, Consumers, ConsumerStatus
+from ingestd.consumers import Consumers, ConsumerStatus
 from ingestd.events import Record
 from ingestd.journal import Journal
 
@@ -24,7 +25,10 @@ async def append(backend: Backend, records: Sequence[Record]) -> int:
 
 
 async def read_all(journal: Journal) -> list[Record]:
-    return list(await journal.read(0, 1_000_000))
+    records: list[Record] = []
+    while some := await journal.read(records[-1].position if records else 0, 10_000):
+        records += some
+    return records
 
 
 async def until(condition: Callable[[], object], patience: float = 10.0) -> None:

@@ -15,7 +15,7 @@ from ingestd.events import Record
 from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
-from ..tail import Tail
+from ..tail import READ_BYTES, Tail
 from .link import raw
 from .state import RedisState, pairs
 from .step import StepState
@@ -32,6 +32,7 @@ _KEEP = 1.5  # seconds between two renewals
 _RETRY = 0.5  # seconds between two attempts to become the holder
 _FOLLOW = 0.05  # seconds between two looks for what other daemons have appended
 _BLOCK = 1000  # milliseconds one look waits
+_PAGE = 256  # records asked for at once
 _HEAD = 45  # bytes of a record: its id, which also a blanked one keeps
 _TRIM_BYTES = 1 << 20  # a step of trimming: Redis does nothing else meanwhile
 
@@ -107,6 +108,19 @@ class RedisJournal(Journal):
         return records
 
     async def _look_up(self, after: int, limit: int) -> Sequence[Record]:
+        records: list[Record] = []
+        size = 0
+        while len(records) < limit and size < READ_BYTES:
+            wanted = min(limit - len(records), _PAGE)
+            some = await self._look_up_page(after, wanted)
+            records += some
+            size += sum([len(record.body) for record in some])
+            if len(some) < wanted:
+                break
+            after = some[-1].position
+        return records
+
+    async def _look_up_page(self, after: int, limit: int) -> Sequence[Record]:
         entries, replaced = await self._backend.pipeline(
             ("XRANGE", self._key("journal"), f"{after + 1}-0", "+", "COUNT", limit),
             ("ZRANGEBYSCORE", self._key("replaced-at"), after + 1, "+inf", "LIMIT", 0, limit),

@@ -8,11 +8,11 @@ one statement here, and come back as one row.
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from ingestd.journal import Cursor
 from ingestd.store import Field
 
 from ..entries import Change, Entry, Row, is_set, key_of, set_key
+from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
 
 __all__ = ["DEPENDS", "Unit", "last_member", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
@@ -169,6 +170,7 @@ def _marks(count: int) -> str:
 
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
 _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_decode_heads = msgspec.json.Decoder(list[tuple[str, int, int, int]]).decode
 _decode_members = msgspec.json.Decoder(list[tuple[int, str, str, int, int | None]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
@@ -230,7 +232,8 @@ def _storable(key: str) -> bool:
 def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list[Record]:
     """The records behind a position, in order."""
     records: list[Record] = []
-    while len(records) < limit:
+    size = 0
+    while len(records) < limit and size < READ_BYTES:
         wanted = min(limit - len(records), _MANY)
         try:
             some = _read_together(connection, after, wanted)
@@ -243,6 +246,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list
                 )
             ]
         records += some
+        size += sum([len(record.body) for record in some])
         if len(some) < wanted:
             break
         after = records[-1].position
@@ -257,12 +261,12 @@ def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> li
         " FROM (SELECT * FROM journal WHERE position > ? ORDER BY position LIMIT ?)",
         (after, limit),
     ).fetchone()
-    records = []
-    start = 0
-    for type_, at, position, length in json.loads(heads):
-        records.append(Record(type_, at, bodies[start : start + length], position))
-        start += length
-    return records
+    found = _decode_heads(heads)
+    ends = [*accumulate(head[3] for head in found)]
+    return [
+        Record(type_, at, bodies[end - length : end], position)
+        for (type_, at, position, length), end in zip(found, ends, strict=True)
+    ]
 
 
 def last_member(connection: sqlite3.Connection) -> int:

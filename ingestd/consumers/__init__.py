@@ -1,0 +1,163 @@
+"""Runs the consumers: each one task, one place in the journal, its own retries; none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .. import times
+from ..backoff import Backoff
+from ..consumer import Consumer
+from ..errors import ConfigError, Unavailable
+from ..journal import Journal
+from ..store import Store
+from .attempts import Attempts
+from .runner import Runner
+from .status import ConsumerStatus
+
+__all__ = ["ConsumerStatus", "Consumers", "Died"]
+
+_log = logging.getLogger(__name__)
+
+Died = Callable[[str, BaseException], None]
+"""Called with a consumer's name and what its task died of: a bug in ingestd, the daemon must stop."""
+
+_LOOK = 2.0  # seconds after which it is looked how far others are, though no records come
+
+
+class Consumers:
+    """All consumers of a daemon. `now` gives the time of their steps, `died` is told of a dead task.
+
+    `backoff` is in place of each consumer's own, if given.
+
+    `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Store,
+        consumers: Iterable[Consumer],
+        *,
+        died: Died,
+        now: Callable[[], int] = times.now,
+        backoff: Backoff | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        self._journal = journal
+        self._died = died
+        self._backoff = backoff or Backoff()
+        self._grace = grace
+        self._moved = asyncio.Event()
+        self._last = 0
+        self._runners = [
+            Runner(
+                each,
+                journal=journal,
+                store=store,
+                now=now,
+                backoff=backoff or each.backoff,
+                grace=grace,
+                moved=self._moved,
+            )
+            for each in consumers
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+        names = [runner.name for runner in self._runners]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"there are two consumers named {name}; they would share one place in the journal")
+
+    @property
+    def statuses(self) -> tuple[ConsumerStatus, ...]:
+        """One for each consumer, in their order."""
+        return tuple(runner.status for runner in self._runners)
+
+    def trimmed(self, up_to: int) -> None:
+        """The journal's records up to that position have been removed."""
+        for status in self.statuses:
+            status.trimmed(up_to)
+
+    async def start(self) -> None:
+        """Returns when every consumer has a durable place: from then on nothing passes it by.
+
+        Becoming its holder, opening and feeding it goes on in the background. Raises `Unavailable`.
+        """
+        for runner in self._runners:
+            await runner.place()
+        for runner in self._runners:
+            self._run(runner.name, runner.run())
+        self._run("journal", self._follow())
+
+    async def stop(self, patience: float) -> dict[str, int]:
+        """Let every consumer catch up for at most `patience` seconds, then end and close them all.
+
+        Returns how many records are left for the next start, by name, of those that have any.
+        """
+        # What a broken journal keeps from being done or counted is there at the next start, like the rest.
+        with suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(patience):
+                await self._caught_up()
+        for task in self._tasks:
+            task.remove_done_callback(self._ended)
+            task.cancel()
+        await self._ends(self._tasks)
+        await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
+        for runner in self._runners:
+            await runner.release()
+        with suppress(Unavailable):
+            await self._look()
+        left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
+        for name, count in left.items():
+            _log.info("%s: %d records left for the next start", name, count)
+        return left
+
+    async def _caught_up(self) -> None:
+        while self._tasks:
+            await self._look()
+            self._moved.clear()
+            if not any(each.is_behind for each in self._runners):
+                return
+            await self._moved.wait()  # then look again: a consumer may have appended records for others
+
+    async def _look(self) -> int:
+        last = await self._journal.last()
+        shorter = last < self._last  # where several daemons share it, a failover may have lost its end
+        self._last = last
+        for status in self.statuses:
+            status.last = last if shorter else max(status.last, last)
+        others = {status.name: status for status in self.statuses if not status.held}
+        if others:  # are held by other daemons, if by any
+            for cursor in await self._journal.cursors():
+                if cursor.name in others and not others[cursor.name].held:
+                    others[cursor.name].position = cursor.position
+        return last
+
+    async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until all tasks have ended, but no longer than a stuck one is worth."""
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=self._grace + 1)
+            for task in stuck:
+                _log.error("%s: does not end; it is left behind", task.get_name())
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError("cancelled by nobody") if task.cancelled() else task.exception()
+        self._died(task.get_name(), error or RuntimeError("ended by itself"))
+
+    async def _follow(self) -> None:
+        """Keep `last` of every status for who reads it without waiting; under load, four times a second."""
+        attempts = Attempts("journal", self._backoff)
+        while True:
+            last = await attempts.until_done(self._look)
+            await asyncio.sleep(0.25)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await attempts.until_done(self._journal.wait, last)

@@ -1,0 +1,311 @@
+"""One consumer at its work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..backoff import Backoff
+from ..consumer import Consumer, Step, Turn
+from ..errors import NotHolder, Unavailable
+from ..events import Record
+from ..journal import Cursor, Journal
+from ..store import Store
+from .attempts import Attempts
+from .status import ConsumerStatus
+
+__all__ = ["Runner"]
+
+_log = logging.getLogger("ingestd.consumers")
+
+_FREE = 1.0  # seconds in which a place that is free is had
+_ATTEND = 0.5  # seconds after which it is looked what else there is to do, though no records come
+
+
+_NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
+
+
+class _Ahead(NamedTuple):
+    """The records behind a position, being read."""
+
+    after: int
+    reading: asyncio.Task[Sequence[Record]]
+
+
+class Runner:
+    """One consumer at its work."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        journal: Journal,
+        store: Store,
+        now: Callable[[], int],
+        backoff: Backoff,
+        grace: float,
+        moved: asyncio.Event,
+    ) -> None:
+        self._grace = grace
+        self.name = consumer.name
+        self.status = ConsumerStatus(consumer.name, now)
+        self.tried = False
+        """Whether it is known if the place is free: else it is soon this daemon's."""
+        self._consumer = consumer
+        self._journal = journal
+        self._store = store
+        self._now = now
+        self._moved = moved
+        self._cursor = Cursor(consumer.name, 0)
+        self._in_hand: Sequence[Record] = ()
+        """What has been read and not been done with."""
+        self._ahead: _Ahead | None = None
+        self._refused = _NEVER
+        """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
+        rest = self._rest if consumer.attended else asyncio.sleep
+        self._attempts = Attempts(consumer.name, backoff, self.status, rest)
+        self._opening = Attempts(consumer.name, backoff, self.status)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this daemon has, or soon will have, something to do with it."""
+        return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
+
+    async def place(self) -> None:
+        position = await self._journal.place(self._consumer.name, self._consumer.start)
+        self.status.position = self.status.last = position
+
+    async def run(self) -> None:
+        while True:
+            self._cursor = await self._become_holder()
+            if self._cursor.position == self._refused[0]:  # it was done all the same
+                self.status.processed += self._refused[1]
+                self._refused[2]()
+            self._refused = _NEVER
+            self.status.position, self.status.held = self._cursor.position, True
+            self.status.last = max(self.status.last, self._cursor.position)
+            try:
+                await self._work()
+            except NotHolder as error:
+                _log.info("%s: %s", self.name, error)
+                self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
+                await self.close(self._grace)  # opened again once this daemon holds it again
+
+    async def _become_holder(self) -> Cursor:
+        holding = asyncio.create_task(self._attempts.until_done(self._hold))
+        try:
+            await asyncio.wait([holding], timeout=_FREE)
+            self.tried = True
+            self._moved.set()
+            return await holding
+        finally:
+            holding.cancel()
+
+    async def _hold(self) -> Cursor:
+        return await self._journal.hold(self._consumer.name, self._consumer.start)
+
+    async def _work(self) -> None:
+        """Go on with the journal until another daemon does."""
+        # Beside the first read, so that the age of what waits is known also where it cannot be opened.
+        opening = asyncio.create_task(self._opening.until_done(self._consumer.open))
+        try:
+            while True:
+                await self._attempts.until_done(self._go_on, opening)
+        finally:
+            self._in_hand = ()
+            opening.cancel()
+            await asyncio.wait([opening])
+            if self._ahead is not None:
+                self._ahead.reading.cancel()
+                await asyncio.wait([self._ahead.reading])
+                self._ahead = None
+
+    async def _go_on(self, opening: asyncio.Task[None]) -> None:
+        """Do one step, and an errand before it if there is one. One that fails keeps no records waiting."""
+        failure, patience = None, None
+        if self._consumer.attended:
+            turn = await self._attend()
+            patience = _ATTEND if turn == "records" else 0.0
+            if turn == "errand" and await self._is_open(opening):
+                failure = await self._do_errand()
+        if not self._in_hand:
+            self._in_hand = await self._next(patience)
+        if self._in_hand and await self._is_open(opening):
+            await self._step()
+        if failure is not None:
+            raise failure
+
+    async def _is_open(self, opening: asyncio.Task[None]) -> bool:
+        """Wait for it; where it is attended, no longer than it may be left alone."""
+        if not opening.done():
+            await asyncio.wait([opening], timeout=_ATTEND if self._consumer.attended else None)
+        if opening.done():
+            await opening
+        return opening.done()
+
+    async def _attend(self) -> Turn:
+        """What is next, as soon as there may be anything."""
+        while (turn := await self._ask_for_turn()) == "nothing":
+            await self._learn_age()
+            self._moved.set()
+            await asyncio.sleep(_ATTEND)
+        return turn
+
+    async def _ask_for_turn(self) -> Turn:
+        state = self._store.begin(self._now())
+        turn = await self._consumer.turn(state)
+        await self._store.commit(state)
+        self.status.paused = turn == "nothing"
+        return turn
+
+    async def _learn_age(self) -> None:
+        """Of what waits while nothing is read."""
+        if self.status.pending and not self._in_hand:
+            for outline in await self._journal.outlines(self._cursor.position, 1):
+                self.status.oldest_at = outline.at
+
+    async def _rest(self, seconds: float) -> None:
+        """Pause after a failure, and ask for its turn meanwhile: it tells what fails, and learns what it is told."""
+        until = asyncio.get_running_loop().time() + seconds
+        while (left := until - asyncio.get_running_loop().time()) > _ATTEND:
+            await asyncio.sleep(_ATTEND)
+            with suppress(Exception):  # what fails here fails again when it is asked before its step
+                await self._ask_for_turn()
+        await asyncio.sleep(left)
+
+    async def release(self) -> None:
+        """Let another daemon go on at once, rather than when the hold runs out."""
+        if self.status.held:
+            with suppress(Unavailable):
+                await self._journal.release(self._cursor)
+
+    async def close(self, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience):
+                await self._consumer.close()
+        except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others are to be closed too
+            _log.exception("%s: could not be closed", self.name)
+
+    async def _next(self, patience: float | None) -> Sequence[Record]:
+        """The next records; none if there are none within `patience` seconds."""
+        while True:
+            if not await self._wait(patience):
+                return ()
+            records = await self._read()
+            if records:
+                break
+            oldest = (await self._journal.extent()).first  # all that was there behind its place has been removed
+            self.status.lost += oldest - 1 - self._cursor.position
+            self._go_to(oldest - 1)  # the durable place has moved with the removal
+        status = self.status
+        status.in_hand, status.reached = len(records), records[-1].position
+        gap = status.reached - self._cursor.position - len(records)
+        status.lost += gap + max(0, status.removed - status.reached)
+        status.oldest_at = records[0].at
+        status.last = max(status.last, status.reached)
+        return records
+
+    async def _read(self) -> Sequence[Record]:
+        """What comes behind its place; and begin to read what comes then, while this is worked on."""
+        after, most = self._cursor.position, self._consumer.max_records
+        ahead, self._ahead = self._ahead, None
+        records: Sequence[Record] = ()
+        if ahead is not None and ahead.after == after >= self.status.removed:  # what is removed counts as lost
+            records = await ahead.reading
+        if not records:  # then there were none yet
+            records = await self._journal.read(after, most)
+        if len(records) == most:
+            reading = asyncio.create_task(_read(self._journal, records[-1].position, most))
+            reading.add_done_callback(_look_at)  # nobody may ever ask for it
+            self._ahead = _Ahead(records[-1].position, reading)
+        return records
+
+    async def _wait(self, patience: float | None) -> bool:
+        consumer, after = self._consumer, self._cursor.position
+        try:
+            async with asyncio.timeout(patience):
+                await self._journal.wait(after, self._cursor)
+        except TimeoutError:
+            return False
+        if consumer.linger:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(consumer.linger):
+                    await self._journal.wait(after + consumer.max_records - 1, self._cursor)
+        return True
+
+    def _go_to(self, position: int) -> None:
+        self._cursor = self._cursor._replace(position=position)
+        self.status.position = position
+
+    async def _step(self) -> None:
+        step = Step(self._store.begin(self._now(), step=True))
+        try:
+            await self._consumer.process(self._in_hand, step)
+        except BaseException:
+            self._store.discard(step.state)
+            raise
+        await _to_the_end(self._commit(step, len(self._in_hand) if step.done is None else step.done))
+
+    async def _commit(self, step: Step, count: int) -> None:
+        done, rest = self._in_hand[:count], self._in_hand[count:]
+        # Never back behind what has been removed while the step was under way.
+        position = max(done[-1].position, self.status.removed)
+        try:
+            await self._append(step, self._cursor._replace(position=position, record=done[-1]))
+        except NotHolder:
+            self._refused = position, count, step.committed
+            raise
+        self.status.processed += count
+        self.status.in_hand, self._in_hand = len(rest), rest
+        self._go_to(position)
+        step.committed()
+        # Not the next one's time, but as good while many wait; of one that comes later nothing is known.
+        self.status.oldest_at = rest[0].at if rest else done[-1].at if self.status.pending else None
+        self._moved.set()
+
+    async def _do_errand(self) -> Exception | None:
+        """Returns why it failed, unless nothing else could be done either."""
+        step = Step(self._store.begin(self._now(), step=True))
+        try:
+            await self._consumer.errand(step, self._journal)
+        except BaseException as error:
+            self._store.discard(step.state)
+            if isinstance(error, NotHolder | Unavailable) or not isinstance(error, Exception):
+                raise
+            return error
+        await _to_the_end(self._commit_errand(step))
+        return None
+
+    async def _commit_errand(self, step: Step) -> None:
+        await self._append(step, self._cursor._replace(position=max(self._cursor.position, self.status.removed)))
+        step.committed()
+
+    async def _append(self, step: Step, cursor: Cursor) -> None:
+        try:
+            await self._journal.append(step.records, step.state, cursor)
+        except BaseException:
+            self._store.discard(step.state)
+            raise
+
+
+async def _read(journal: Journal, after: int, limit: int) -> Sequence[Record]:
+    return await journal.read(after, limit)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that must not be cut in two: being cancelled ends it afterwards."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        _look_at(task)  # what failed in it is done again by who comes next
+        raise
