@@ -14,13 +14,11 @@ import asyncio
 import contextlib
 import copy
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -32,7 +30,8 @@ from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.times import format_time
 
-from .run import CONFIG, bodies, create_key, ingestd, load, on_core
+from .beside import beside
+from .run import CONFIG, bodies
 
 WITHOUT = (
     CONFIG + '[plugins]\nenabled = ["keys", "hmac_auth", "identity", "session", "rate_limit", "sqlite", "jsonl"]\n'
@@ -52,37 +51,6 @@ def usual() -> Iterator[dict[str, Any]]:
         if body["key"] == "Order Completed" and number % 50 > 2:
             body |= {"key": "Cart Viewed", "data": {"products": body["data"]["products"]}}
         yield body
-
-
-def beside(bodies: Iterable[dict[str, Any]], rounds: int, seconds: int) -> None:
-    """`/track` with attribution and without."""
-    lines = [json.dumps(body) for body in bodies]
-    cores = sorted(os.sched_getaffinity(0))
-    with contextlib.ExitStack() as stack:
-        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in range(2)]
-        with on_core(cores[0]):
-            servers = [
-                stack.enter_context(ingestd(folder, config))
-                for folder, config in zip(folders, (CONFIG, WITHOUT), strict=True)
-            ]
-        for folder in folders:
-            (folder / "bodies").write_text("\n".join(lines))
-        keys = [create_key(folder) for folder in folders]
-        time.sleep(2)  # the time a daemon may take to know a new key
-        sides = [*zip(servers, folders, keys, strict=True)]
-        results: list[list[dict[str, float]]] = [[], []]
-        with on_core(cores[-1]):
-            for side in sides:
-                load(*side, 1)
-            for number in range(rounds):
-                for index in (0, 1) if number % 2 else (1, 0):
-                    results[index].append(load(*sides[index], seconds))
-    pairs = [*zip(*results, strict=True)]
-    for what in ("req/s", "CPU µs", "p99 ms"):
-        on, off = (median(each[what] for each in side) for side in results)
-        ratios = sorted(a[what] / b[what] for a, b in pairs)
-        print(f"  {what:8} {on:8.1f} with, {off:8.1f} without: ratio {median(ratios):.3f}"
-              f" ({ratios[0]:.2f} to {ratios[-1]:.2f})")  # fmt: skip
 
 
 def record(number: int, **members: Any) -> Record:
@@ -187,9 +155,9 @@ def main() -> int:
     arguments = parser.parse_args()
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
     print(f"attribution: /track with it and without, {rounds} rounds of {seconds} s each, events as a shop sends them")
-    beside(usual(), rounds, seconds)
+    beside((CONFIG, WITHOUT), usual(), rounds, seconds)
     print("attribution: the same, every event with a campaign, one in three an order that was sent before")
-    beside(bodies(), rounds, seconds)
+    beside((CONFIG, WITHOUT), bodies(), rounds, seconds)
     print("attribution: behind the answer")
     asyncio.run(long_journey())
     asyncio.run(backlog())

@@ -57,7 +57,12 @@ __all__ = [
     "Unavailable",
     "UnknownKey",
     "UnsupportedEncoding",
+    "reason_of",
+    "storable",
 ]
+
+
+_MOST_TOLD = 500  # characters
 
 
 class IngestdError(Exception):
@@ -99,7 +104,7 @@ class SinkRetry(IngestdError):
 class SinkReject(IngestdError):
     """The sink will never take some records of the batch: `reasons` maps their index to why.
 
-    The others of the batch are durable in the sink.
+    The others of the batch are written again, without these, whether the sink has them or not.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
@@ -203,3 +208,13 @@ class Unavailable(Refused):
 
     def __init__(self, detail: str, *, retry_after: int = 1) -> None:
         super().__init__(detail, retry_after=retry_after)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, as it is told and kept."""
+    return storable(str(error) if isinstance(error, IngestdError) else f"{type(error).__name__}: {error}")
+
+
+def storable(text: str) -> str:
+    """Text of others, not too much of it and without what is no character: names of files may have that."""
+    return text[:_MOST_TOLD].encode("utf-8", "replace").decode()

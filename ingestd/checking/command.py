@@ -102,9 +102,13 @@ def _schemas(config: Config) -> Finding:
 
 def _make_sinks(config: Config, plugins: Plugins) -> tuple[list[SinkConsumer], list[Finding]]:
     made, faults = [], []
+    try:
+        keys = Validator.load(config.schemas.directory).keys
+    except ConfigError:  # which is told by itself
+        keys = None
     for name, table in config.sink_tables.items():
         try:
-            made.append(make_sink_consumer(name, table, plugins.sinks[table["type"]], config))
+            made.append(make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys))
         except ConfigError as error:
             faults.append(fault(name, error))
     return made, faults

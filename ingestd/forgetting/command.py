@@ -1,8 +1,9 @@
 """`ingestd forget`: takes a person out of the state and the journal, and lets sinks know.
 
 In this order, so that it can be cut short anywhere and run again: an `erasure` record says who is to
-be forgotten; what plugins remember goes; the records before the erasure are blanked. Who a user's
-visitors are is known from links and records for as long as these are there, and then from the erasure.
+be forgotten; what plugins remember goes; the records before the erasure are blanked, and so are the dead
+letters of sinks, which are copies of records. Who a user's visitors are is known from links and records
+for as long as these are there, and then from the erasure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..person import Person
 from ..server import open_backends
 from ..store import Store
 from ..times import format_time, now
+from .dead_letters import DeadLetters
 from .readonly import ReadOnlyState
 from .traces import ERASURE, Traces, blanked
 
@@ -89,22 +91,25 @@ class Forgetting:
         self._store = store
         self._journal = journal
         self._traces = traces
+        self._letters = DeadLetters(store, journal, traces)
         self._learned = 0
 
     async def learn(self) -> None:
         """Find out who the person is, up to the present end of the journal."""
         await self._ask()
+        await self._letters.learn()
         await self._read_on()
 
     async def look(self) -> Counter[str]:
         """How much there is to forget, by name."""
         counts = await self._remembered()
         counts["records"] = await self._count()
+        counts["dead letters"] = await self._letters.count()
         return counts
 
     async def run(self) -> Counter[str]:
         """Forget the person; returns how much of each there was. Where there is nothing, nothing is written."""
-        if not (await self._remembered()).total() and not await self._count(at_most=1):
+        if not ((await self._remembered()).total() or await self._count(at_most=1) or await self._letters.count()):
             return Counter(records=0)
         while True:
             position = await self._announce()
@@ -116,9 +121,11 @@ class Forgetting:
         counts: Counter[str] = Counter()
         for person in self._persons():
             counts.update(await self._forget(person))
+        counts["dead letters"] = await self._letters.blank()
         counts["records"] = await self._blank(0, position)
         # What consumers have derived meanwhile from records that were not blank yet.
         counts["records"] += await self._blank(position, await self._journal.last(), derived=True)
+        counts["dead letters"] += await self._letters.blank()  # and what has become one
         return counts
 
     async def _ask(self) -> None:

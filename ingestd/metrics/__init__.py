@@ -37,6 +37,8 @@ class SinkStatus(Protocol):
     @property
     def delivered(self) -> int: ...
     @property
+    def filtered(self) -> int: ...
+    @property
     def retries(self) -> int: ...
     @property
     def pending(self) -> int: ...
@@ -44,6 +46,8 @@ class SinkStatus(Protocol):
     def oldest_pending_seconds(self) -> float: ...
     @property
     def dead_letters(self) -> int: ...
+    @property
+    def paused(self) -> bool: ...
 
 
 class JournalStatus(Protocol):
@@ -204,7 +208,10 @@ class _SinkCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         families = self._families()
         for sink in self._sinks:
-            values = (sink.delivered, sink.retries, sink.pending, sink.oldest_pending_seconds, sink.dead_letters)
+            values = (
+                sink.delivered, sink.filtered, sink.retries, sink.pending, sink.oldest_pending_seconds,
+                sink.dead_letters, sink.paused,
+            )  # fmt: skip
             for family, value in zip(families, values, strict=True):
                 family.add_metric([sink.sink_name], value)
         yield from families
@@ -213,10 +220,12 @@ class _SinkCollector(Collector):
     def _families() -> list[CounterMetricFamily | GaugeMetricFamily]:
         return [
             CounterMetricFamily("ingestd_sink_delivered", "Records the sink has taken.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_filtered", "Records its filter kept from it.", labels=["sink"]),
             CounterMetricFamily("ingestd_sink_retries", "Writes that failed and were tried again.", labels=["sink"]),
             GaugeMetricFamily("ingestd_sink_pending", "Records in the journal not yet in the sink.", labels=["sink"]),
             GaugeMetricFamily(
                 "ingestd_sink_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["sink"]
             ),
-            GaugeMetricFamily("ingestd_sink_dead_letters", "Records given up for this sink.", labels=["sink"]),
+            GaugeMetricFamily("ingestd_sink_dead_letters", "Records this sink does not get, kept.", labels=["sink"]),
+            GaugeMetricFamily("ingestd_sink_paused", "1 while operators have it paused.", labels=["sink"]),
         ]

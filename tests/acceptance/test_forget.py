@@ -66,7 +66,8 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
         assert shop.exported() == before
         told = json.loads(shop.command("forget", "--user", "ada", "--json"))
         assert told["counts"] == {
-            "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1
+            "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1,
+            "dead letters": 0,
         }  # fmt: skip
         assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])
         assert looked == {**told, "dryRun": True, "erasure": None}
@@ -108,6 +109,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     printed = shop.command("forget", "--anonymous", "va")
     assert printed.splitlines() == [
         "forgotten: visitor va of shop",
+        "  dead letters   0",
         "  journey links  1",
         "  links          1",
         "  profiles       0",
@@ -130,6 +132,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
         assert daemon.post("/track", track("vb", messageId="m"), shop.public.id).status == 200
     assert len(shop.exported()) == 3
     assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
+        "  dead letters   0",
         "  journey links  0",
         "  links          0",
         "  profiles       1",

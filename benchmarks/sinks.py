@@ -1,0 +1,135 @@
+"""What sinks cost: `/track` beside a `jsonl` sink and without, how fast one catches up, and what waits costs of memory.
+
+Catching up is the whole way: reading the journal, writing batches that are on the disk before the place moves, and
+moving it, on SQLite with synchronous=FULL. Beside it stands a plain write of the same lines in as many bytes at a time,
+each on the disk (fsync) before the next, and one with a single fsync at its end. The memory is that of a daemon with a
+million records that wait for a sink that is away, beside one with none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from ingestd.consumers import Consumers
+from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.events import Record
+from ingestd.plugins.sinks.jsonl import JsonlSink
+from ingestd.plugins.stores.sqlite.backend import SqliteBackend
+
+from .attribution import died, record, usual
+from .beside import beside
+from .run import CONFIG, ingestd
+
+WITHOUT = CONFIG.partition("[sinks.")[0]
+AWAY = WITHOUT + '[sinks.away]\ntype = "webhook"\nurl = "http://127.0.0.1:9"\nstart = "beginning"\n'
+CAUGHT_UP = 100_000
+WAITING = 1_000_000
+
+
+async def fill(database: Path, records: Sequence[Record], times: int = 1) -> None:
+    backend = SqliteBackend(database, cache=200_000, busy_timeout=1.0)
+    await backend.open(serving=True)
+    try:
+        for _ in range(times):
+            for start in range(0, len(records), 5000):
+                await backend.journal.append(records[start : start + 5000], backend.store.begin(records[0].at))
+    finally:
+        await backend.close()
+
+
+async def catch_up(folder: Path) -> float:
+    """Seconds in which a new `jsonl` sink takes the whole journal."""
+    backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
+    await backend.open(serving=True)
+    try:
+        name = f"new-{time.time_ns()}"
+        sink = JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
+        feeder = SinkConsumer(sink, SinkOptions(type="jsonl", start="beginning"))
+        consumers = Consumers(backend.journal, backend.store, [feeder], died=died)
+        begun = time.perf_counter()
+        await consumers.start()
+        left = await consumers.stop(600)
+        seconds = time.perf_counter() - begun
+        assert not left
+        return seconds
+    finally:
+        await backend.close()
+
+
+def plain(path: Path, lines: bytes, at_once: int, *, each: bool) -> float:
+    """Seconds of a plain write. `each`: every part is on the disk before the next."""
+    begun = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for start in range(0, len(lines), at_once):
+            file.write(lines[start : start + at_once])
+            if each:
+                os.fsync(file.fileno())
+        os.fsync(file.fileno())
+    return time.perf_counter() - begun
+
+
+def catching_up(rounds: int) -> None:
+    records = [record(number, context={"page": {"title": "x" * 400}}) for number in range(CAUGHT_UP)]
+    lines = b"".join(each.body + b"\n" for each in records)
+    at_once = len(lines) // CAUGHT_UP * SinkOptions(type="jsonl").batch.max_events
+    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
+        folder = Path(name)
+        asyncio.run(fill(folder / "ingestd.db", records))
+        seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
+        for _ in range(rounds):
+            seconds["sink"].append(asyncio.run(catch_up(folder)))
+            seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
+            seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
+    took = {name: median(each) for name, each in seconds.items()}
+    print(f"sinks: {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes that waited, {rounds} rounds")
+    for name, each in took.items():
+        print(f"  {name:9} {each:6.2f} s {CAUGHT_UP / each:9.0f} records/s {len(lines) / each / 1e6:7.1f} MB/s")
+    print(f"  jsonl catching up: {took['in steps'] / took['sink']:.2f} of a plain write in steps of as many bytes,"
+          f" {took['at once'] / took['sink']:.2f} of one at once")  # fmt: skip
+
+
+def resident(folder: Path) -> float:
+    """Megabytes of a daemon there, some seconds after its start."""
+    with ingestd(folder, AWAY) as daemon:
+        time.sleep(5)
+        status = Path(f"/proc/{daemon.pid}/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def waiting() -> None:
+    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as empty, tempfile.TemporaryDirectory() as full:
+        records = [record(number) for number in range(5000)]
+        asyncio.run(fill(Path(full) / "ingestd.db", records, WAITING // len(records)))
+        without, with_ = resident(Path(empty)), resident(Path(full))
+    print(f"sinks: {WAITING} records wait for one that is away: {with_:.0f} MB, {without:.0f} MB without,"
+          f" {with_ - without:+.0f} MB")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
+    arguments = parser.parse_args()
+    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    print(
+        f"sinks: /track with a jsonl sink and without, {rounds} rounds of {seconds} s each, events as a shop sends them"
+    )
+    beside((CONFIG, WITHOUT), usual(), rounds, seconds)
+    catching_up(rounds)
+    waiting()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

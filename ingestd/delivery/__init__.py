@@ -1,0 +1,36 @@
+"""Sinks fed from the journal: batches, retries, dead letters, filters, and what operators tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..config import Config
+from ..errors import ConfigError
+from ..sink import Sink
+from .consumer import SinkConsumer
+from .filters import check_filter
+from .options import SinkOptions, read_sink_options
+from .status import SinkStatus, sink_statuses
+
+__all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "read_sink_options", "sink_statuses"]
+
+
+def make_sink_consumer(
+    name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config, keys: Collection[str] | None = None
+) -> SinkConsumer:
+    """The sink of `[sinks.NAME]` and its consumer. Raises `ConfigError` with file and option.
+
+    `keys` are the event keys there are, which filters are checked for.
+    """
+    options, own_options = read_sink_options(name, table, sink_class, config)
+    path = f"sinks.{name}"
+    if keys is not None:
+        check_filter(options.filter, keys, config.place(f"{path}.filter"))
+    try:
+        sink = sink_class(name, own_options)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{config.place(path)}: the sink cannot be set up: {error!r}") from error
+    return SinkConsumer(sink, options)

@@ -1,0 +1,254 @@
+"""Feeds a sink from the journal: a consumer like any other, so what it delivers, it delivers at least once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+
+from .. import times
+from ..consumer import Consumer, Step, Turn
+from ..errors import NotHolder, Unavailable, reason_of
+from ..events import Record
+from ..journal import Journal
+from ..sink import Sink
+from ..store import State
+from .dead_letters import DeadLetter, bury, read_letters, remove_letter
+from .filters import make_filter
+from .options import SinkOptions
+from .orders import Order, Orders, Replay, Retry, load_orders
+from .progress import Progress, Trouble, load_progress, load_trouble, save_progress, save_trouble
+from .writer import BatchWriter, Company, GivenUp, Written, within
+
+__all__ = ["PREFIX", "SinkConsumer"]
+
+PREFIX = "sink:"
+
+_LOOK = 0.4  # seconds between two looks for orders
+_DISCARDED = 1000  # dead letters thrown away in one step
+_NEAR = 500  # records before and behind its place among which others are looked for
+
+
+class SinkConsumer(Consumer):
+    """The consumer of one sink. Its name is `sink:NAME`.
+
+    A write that fails is made again, without end, with the records it had and then some pause; the place
+    in the journal waits. What the sink rejects, and a record that alone keeps a batch from being taken
+    (see `BatchWriter`), become dead letters in the step that goes on behind them.
+    """
+
+    attended = True
+
+    def __init__(self, sink: Sink, options: SinkOptions) -> None:
+        self.name = PREFIX + sink.name
+        self.start = options.start
+        self.max_records = options.batch.max_events
+        self.linger = float(options.batch.max_wait)
+        self.backoff = options.retry.backoff
+        self.sink = sink
+        self.delivered = 0
+        """Records the sink has taken and that will not be written again, since the start of the daemon."""
+        self.filtered = 0
+        """Records it was spared, since then."""
+        self.progress: Progress | None = None
+        """None while it is not known, or there is none."""
+        self._timeout = float(options.timeout)
+        self._filter = make_filter(options.filter)
+        self._company = Company()
+        self._writer = BatchWriter(sink, options, self._company)
+        self._errands = BatchWriter(sink, options, self._company)
+        self._written: tuple[Sequence[Record], Written] | None = None
+        """What came of the records of a step, for as long as it is not stored."""
+        self._orders = Orders()
+        self._looked: float | None = None
+        self._trouble: Trouble | None = None
+
+    @property
+    def splits(self) -> int:
+        return self._writer.splits + self._errands.splits
+
+    async def open(self) -> None:
+        await self._tried(within(self._timeout, self.sink.open(), "opening it"))
+
+    async def check(self) -> None:
+        await within(self._timeout, self.sink.check(), "a check")
+
+    async def close(self) -> None:
+        # Another daemon may go on with it: what is known here is of no use when it comes back.
+        self.progress = self._looked = self._trouble = self._written = None
+        self._company.forget()
+        self._writer.forget()
+        self._errands.forget()
+        await self.sink.close()
+
+    async def turn(self, state: State) -> Turn:
+        if self._looked is None or time.monotonic() - self._looked >= _LOOK:
+            await self._look(state)
+        if self._orders.paused:
+            return "nothing"
+        return "records" if self._next_order() is None and not self._company.missing else "errand"
+
+    async def _look(self, state: State) -> None:
+        name = self.sink.name
+        self._orders = await load_orders(state, name)
+        self.progress = await load_progress(state, name)
+        if self._trouble != await load_trouble(state, name):
+            await save_trouble(state, name, self._trouble)
+        self._looked = time.monotonic()
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        await self._tried(self._process(records, step))
+
+    async def _process(self, records: Sequence[Record], step: Step) -> None:
+        progress = await self._progress(step.state, records[0].position - 1)
+        wanted: Sequence[int] = range(len(records))
+        if self._filter is not None:
+            wanted = [index for index in wanted if self._filter(records[index])]
+        done, delivered = len(records), 0
+        if wanted:
+            written = await self._write(records, wanted)
+            if written.done < len(wanted):
+                done = wanted[written.done]
+            delivered = written.done - len(written.given_up)
+            progress.delivered += delivered
+            progress.given_up += len(written.given_up)
+            for at, given_up in written.given_up.items():
+                await self._bury(step.state, progress, records[wanted[at]], given_up)
+            filtered = done - written.done
+        else:
+            filtered = done
+        progress.filtered += filtered
+        await save_progress(step.state, self.sink.name, progress)
+        step.done = done
+        step.committed = lambda: self._committed(progress, delivered, filtered)
+
+    async def _write(self, records: Sequence[Record], wanted: Sequence[int]) -> Written:
+        """Not again while it is the store that fails: the sink has them."""
+        if self._written is None or self._written[0] is not records:
+            some = records if len(wanted) == len(records) else [records[index] for index in wanted]
+            self._written = records, await self._writer.write(some)
+        return self._written[1]
+
+    def _committed(self, progress: Progress, delivered: int = 0, filtered: int = 0) -> None:
+        self.progress = progress
+        self._written = None
+        self.delivered += delivered
+        self.filtered += filtered
+
+    async def errand(self, step: Step, journal: Journal) -> None:
+        place = await self._place(journal)
+        if self._company.missing:
+            await self._find_company(journal, place)
+        order = self._next_order()
+        if order is None:
+            return
+        progress = await self._progress(step.state, place)
+        if isinstance(order, Replay):
+            await self._tried(self._replay(order, step, progress, journal, place))
+        else:
+            await self._tried(self._see_to_letters(order, step, progress))
+        await save_progress(step.state, self.sink.name, progress)
+        step.committed = lambda: self._committed(progress)
+
+    def _next_order(self) -> Order | None:
+        done = self.progress.order if self.progress is not None else 0
+        return next((order for order in self._orders.waiting if order.number > done), None)
+
+    async def _place(self, journal: Journal) -> int:
+        for cursor in await journal.cursors():
+            if cursor.name == self.name:
+                return cursor.position
+        raise NotHolder("its place is not in the journal any more")
+
+    async def _find_company(self, journal: Journal, place: int) -> None:
+        """What else the sink would take, when of what is in hand it takes nothing."""
+        before = await journal.read(max(0, place - _NEAR), _NEAR)
+        self._company.had = [record for record in before if record.position <= place and self._passes(record)]
+        behind = await journal.read(place, self.max_records + _NEAR)
+        self._company.ahead = [record for record in behind if self._passes(record)]
+        self._company.missing = False
+
+    def _passes(self, record: Record) -> bool:
+        return self._filter is None or self._filter(record)
+
+    async def _replay(self, order: Replay, step: Step, progress: Progress, journal: Journal, place: int) -> None:
+        last = min(order.last, place)  # what is behind its place comes in its turn
+        after = max(progress.at, order.first - 1)
+        read = await journal.read(after, self.max_records) if after < last else ()
+        records = [record for record in read if record.position <= last]
+        wanted = [record for record in records if self._is_replayed(record, order)]
+        if not wanted:
+            progress.at = records[-1].position if records else last
+        else:
+            written = await self._errands.write(wanted)
+            progress.at = wanted[written.done - 1].position
+            progress.replayed += written.done - len(written.given_up)
+            progress.given_up_again += len(written.given_up)
+            for index, given_up in written.given_up.items():
+                await self._bury(step.state, progress, wanted[index], given_up)
+        if progress.at >= last:
+            _finish(progress, order)
+
+    def _is_replayed(self, record: Record, order: Replay) -> bool:
+        return self._passes(record) and (order.keys is None or record.decode().get("key") in order.keys)
+
+    async def _see_to_letters(self, order: Order, step: Step, progress: Progress) -> None:
+        assert not isinstance(order, Replay)
+        most = self.max_records if isinstance(order, Retry) else _DISCARDED
+        letters: list[DeadLetter] = []
+        last = min(order.last, progress.letters)
+        async for letter in read_letters(step.state, self.sink.name, progress.at, last, order.letters):
+            letters.append(letter)
+            if len(letters) == most:
+                break
+        if not letters:
+            _finish(progress, order)
+        elif isinstance(order, Retry):
+            await self._retry(letters, step.state, progress)
+        else:
+            for letter in letters:
+                await remove_letter(step.state, self.sink.name, letter.number)
+            progress.discarded += len(letters)
+            progress.at = letters[-1].number
+
+    async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress) -> None:
+        written = await self._errands.write([letter.to_record() for letter in letters])
+        for index, letter in enumerate(letters[: written.done]):
+            given_up = written.given_up.get(index)
+            if given_up is None:
+                await remove_letter(state, self.sink.name, letter.number)
+                progress.retried += 1
+            else:
+                letter.reason, letter.at = given_up.reason, times.now()
+                letter.attempts += given_up.attempts
+                await bury(state, self.sink.name, letter)
+        progress.at = letters[written.done - 1].number
+
+    async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> None:
+        progress.letters += 1
+        letter = DeadLetter(
+            progress.letters, given_up.reason, times.now(), given_up.attempts, record.type, record.position, record.at,
+            msgspec.Raw(record.body),
+        )  # fmt: skip
+        await bury(state, self.sink.name, letter)
+
+    async def _progress(self, state: State, began: int) -> Progress:
+        return await load_progress(state, self.sink.name) or Progress(began)
+
+    async def _tried(self, work: Awaitable[None]) -> None:
+        """Await work of the sink, and keep what it fails of for who asks how it is."""
+        try:
+            await work
+        except (Unavailable, NotHolder):  # the store's trouble
+            raise
+        except Exception as error:
+            at, before = times.now(), self._trouble
+            since, failures = (at, 0) if before is None else (before.since, before.failures)
+            self._trouble = Trouble(reason_of(error), since, at, failures + 1)
+            raise
+        self._trouble = None
+
+
+def _finish(progress: Progress, order: Order) -> None:
+    progress.order, progress.at = order.number, 0

@@ -1,0 +1,71 @@
+"""Which records a sink gets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from ..errors import ConfigError
+from ..events import Record
+from .options import FilterOptions
+
+__all__ = ["Filter", "check_filter", "make_filter"]
+
+Filter = Callable[[Record], bool]
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    tenant: str | None = None
+    key: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Subject).decode
+_NOBODY = _Subject()
+
+
+_TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
+"""Plugins may append records of other types."""
+
+
+def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
+    """Raises `ConfigError` for what no record can have, which would keep all of them from the sink.
+
+    `keys` are the event keys there are, `place` is what the message begins with, without `.keys` or `.types`.
+    """
+    for key in options.keys or ():
+        if key not in keys:
+            near = difflib.get_close_matches(key, sorted(keys), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{place}.keys: there is no event key {key!r}{hint}")
+    for type_ in options.types or ():
+        near = difflib.get_close_matches(type_, _TYPES, n=1, cutoff=0.8)
+        if near and type_ not in _TYPES:
+            raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {near[0]}?")
+
+
+def make_filter(options: FilterOptions) -> Filter | None:
+    """Tells whether a record passes; None where all do.
+
+    With `keys`, what has no event key does not pass, but for erasures: who has a person's events
+    must be told to forget them. So has `types` the last word on these.
+    """
+    types, keys, tenants = (
+        None if chosen is None else frozenset(chosen) for chosen in (options.types, options.keys, options.tenants)
+    )
+
+    def passes(record: Record) -> bool:
+        if types is not None and record.type not in types:
+            return False
+        try:
+            subject = _decode(record.body)
+        except msgspec.DecodeError:  # a plugin's own record, in which the names mean something else
+            subject = _NOBODY
+        if tenants is not None and subject.tenant not in tenants:
+            return False
+        return keys is None or subject.key in keys or record.type == "erasure"
+
+    if types is keys is tenants is None:
+        return None
+    return passes if keys is not None or tenants is not None else lambda record: record.type in (types or ())

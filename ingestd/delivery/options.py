@@ -1,0 +1,73 @@
+"""The options every sink has, and those of its kind beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..backoff import Backoff
+from ..config import Config
+from ..errors import ConfigError
+from ..options import Duration, Options, PositiveDuration, PositiveSize, Size
+from ..sink import Sink
+
+__all__ = ["BatchOptions", "FilterOptions", "RetryOptions", "SinkOptions", "read_sink_options"]
+
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class BatchOptions(Options):
+    max_events: Annotated[int, Meta(ge=1, le=10_000)] = 500
+    max_bytes: PositiveSize = Size.parse("4MiB")
+    max_wait: Duration = Duration.parse("200ms")
+
+
+class RetryOptions(Options):
+    attempts: _Count = 8
+    initial: PositiveDuration = Duration.parse("200ms")
+    max: PositiveDuration = Duration.parse("30s")
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(float(self.initial), float(self.max))
+
+
+class FilterOptions(Options):
+    """None lets everything pass."""
+
+    types: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    tenants: tuple[str, ...] | None = None
+
+
+class SinkOptions(Options, kw_only=True):
+    type: str
+    start: Literal["now", "beginning"] = "now"
+    timeout: PositiveDuration = Duration.parse("30s")
+    batch: BatchOptions = msgspec.field(default_factory=BatchOptions)
+    retry: RetryOptions = msgspec.field(default_factory=RetryOptions)
+    filter: FilterOptions = msgspec.field(default_factory=FilterOptions)
+
+
+def read_sink_options(
+    name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config
+) -> tuple[SinkOptions, Options]:
+    """The options every sink has and those of its kind. Raises `ConfigError` with file and option."""
+    path = f"sinks.{name}"
+    common = {field.name for field in msgspec.structs.fields(SinkOptions)}
+    own = {field.name for field in msgspec.structs.fields(sink_class.Options)}
+    if common & own:
+        clash = ", ".join(sorted(common & own))
+        raise ConfigError(f"{config.place(path)}: {sink_class.__name__} defines {clash}, which every sink has")
+    # Both sets at once, so that a misspelt name is told the nearest of all.
+    both: Any = msgspec.defstruct("SinkOptions", [(each, Any, None) for each in (*common, *own)], bases=(Options,))
+    config.read(both, table, path)
+
+    def part(type_: type[Options], known: set[str]) -> Any:
+        chosen = {each: value for each, value in table.items() if each in known}
+        return config.read(type_, chosen, path)
+
+    return part(SinkOptions, common), part(sink_class.Options, own)

@@ -1,0 +1,550 @@
+"""Batches into a sink of any mood: nothing is lost or out of order, and only what deserves it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.delivery.options import BatchOptions, RetryOptions, SinkOptions
+from ingestd.delivery.writer import BatchWriter, Company, GivenUp, within
+from ingestd.errors import SinkReject, SinkRetry
+from ingestd.events import Record
+from ingestd.options import Duration, Size
+from ingestd.sink import Sink
+from tests.support.journals import until
+
+Mood = Literal["up", "down", "hangs", "answer lost"]
+"""Of one write. Where the answer is lost the sink has taken the batch, and tells nobody."""
+
+_UP: list[Mood] = ["up"]
+_DOWN: list[Mood] = ["down"]
+
+EARLIER = 5  # records that the sink had before
+
+
+def record(position: int, visitor: int = 0, size: int = 0) -> Record:
+    value = {"id": str(position), "tenant": "shop", "anonymousId": f"visitor-{visitor}", "fill": "x" * size}
+    return Record("event", 0, json.dumps(value).encode(), position)
+
+
+def options(*, most: int = 100, most_bytes: int = 1 << 20, attempts: int = 2, timeout: float = 30.0) -> SinkOptions:
+    return SinkOptions(
+        type="moody",
+        timeout=Duration(timeout),
+        batch=BatchOptions(max_events=most, max_bytes=Size(most_bytes)),
+        retry=RetryOptions(attempts=attempts),
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    positions: tuple[int, ...]
+    taken: bool
+
+
+class Moody(Sink):
+    """Takes what it is given, but for `poison`, with which it takes nothing, and `refused`, which it rejects."""
+
+    def __init__(
+        self,
+        poison: Collection[int] = (),
+        refused: Collection[int] = (),
+        moods: Sequence[Mood] = (),
+        tear: bool = False,
+    ) -> None:
+        super().__init__("moody", None)
+        self.poison = poison
+        self.refused = refused
+        self.moods = list(moods)
+        self.tear = tear
+        """Whether it keeps what comes before poison, and says of all that it failed."""
+        self.writes: list[Written] = []
+        self.has: list[int] = []
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        positions = tuple(each.position for each in batch)
+        self.writes.append(Written(positions, taken=False))
+        mood = self.moods.pop(0) if self.moods else "up"
+        if mood == "down":
+            raise ConnectionError("down")
+        if mood == "hangs":
+            await asyncio.Event().wait()
+        refused = {index: f"no {position}" for index, position in enumerate(positions) if position in self.refused}
+        if refused:
+            raise SinkReject(refused)
+        for index, position in enumerate(positions):
+            if position in self.poison:
+                self.has += positions[:index] if self.tear else ()
+                raise KeyError("price")
+        self.has += positions
+        if mood == "answer lost":
+            raise ConnectionError("no answer")
+        self.writes[-1] = Written(positions, taken=True)
+
+
+@dataclass
+class Delivery:
+    """The writer as its consumer uses it: what fails comes again, and it is given company where it misses some."""
+
+    sink: Moody
+    options: SinkOptions
+    in_hand: int = 1000
+    given_up: dict[int, GivenUp] = field(default_factory=dict)
+    given_up_at: list[int] = field(default_factory=list)
+    failed_at: list[int] = field(default_factory=list)
+    """After how many writes that was, each time."""
+
+    @property
+    def failures(self) -> int:
+        return len(self.failed_at)
+
+    def __post_init__(self) -> None:
+        self.company = Company()
+        self.writer = BatchWriter(self.sink, self.options, self.company)
+
+    async def deliver(self, records: Sequence[Record], before: Sequence[Record] = (), patience: int = 10_000) -> None:
+        """All of them; or as far as `patience` failures go."""
+        while records:
+            hand = records[: self.in_hand]
+            try:
+                written = await self.writer.write(hand)
+            except Exception:  # noqa: BLE001 - whatever a sink raises
+                self.failed_at.append(len(self.sink.writes))
+                if self.failures >= patience:
+                    return
+                if self.company.missing:
+                    self.company.had, self.company.ahead, self.company.missing = before, records, False
+                continue
+            assert 1 <= written.done <= len(hand)
+            self.given_up_at += [len(self.sink.writes)] * len(written.given_up)
+            self.given_up |= {hand[index].position: given for index, given in written.given_up.items()}
+            records = records[written.done :]
+
+
+def deliver(sink: Moody, records: Sequence[Record], before: Sequence[Record] = (), **kw: Any) -> Delivery:
+    delivery = Delivery(sink, options(**kw))
+    asyncio.run(delivery.deliver(records, before))
+    return delivery
+
+
+def assert_in_order(sink: Moody, records: Sequence[Record]) -> None:
+    """Each visitor's records came in their order, when they came first."""
+    visitors = {each.position: each.decode()["anonymousId"] for each in records}
+    newest: dict[str, int] = {}
+    for position in dict.fromkeys(each for each in sink.has if each in visitors):
+        assert newest.get(visitors[position], 0) < position
+        newest[visitors[position]] = position
+
+
+def assert_deserved(delivery: Delivery, position: int, attempts: int) -> None:
+    """It failed often enough; and by itself, before and after the sink took another one."""
+    at = dict(zip(delivery.given_up, delivery.given_up_at, strict=True))[position]
+    writes = delivery.sink.writes[:at]
+    failed = [at for at, write in enumerate(writes) if position in write.positions and not write.taken]
+    assert len(failed) > attempts
+    *_, before, last = (at for at in failed if writes[at].positions == (position,))
+    assert any(write.taken and position not in write.positions for write in writes[before:last])
+
+
+moods = st.lists(
+    st.tuples(st.sampled_from(["up", "up", "down", "down", "answer lost"]), st.integers(1, 12)), max_size=12
+).map(lambda runs: [mood for mood, count in runs for _ in range(count)])
+
+
+@st.composite
+def journals(draw: st.DrawFn) -> tuple[list[Record], set[int], set[int]]:
+    """Records of one visitor or many, those that are poison, and those that are rejected."""
+    count = draw(st.integers(1, 60))
+    visitors = draw(st.integers(1, 8))
+    kinds = draw(st.lists(st.sampled_from("ggggggpr"), min_size=count, max_size=count))
+    records = [
+        record(EARLIER + number, draw(st.integers(1, visitors)), draw(st.sampled_from([0, 0, 500])))
+        for number in range(1, count + 1)
+    ]
+    chosen = {each.position: kind for each, kind in zip(records, kinds, strict=True)}
+    return records, {at for at in chosen if chosen[at] == "p"}, {at for at in chosen if chosen[at] == "r"}
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    journal=journals(),
+    moods=moods,
+    tear=st.booleans(),
+    most=st.integers(1, 70),
+    most_bytes=st.sampled_from([1, 700, 3000, 1 << 20]),
+    attempts=st.integers(1, 5),
+    in_hand=st.integers(1, 70),
+)
+def test_whatever_happens_each_record_is_taken_in_order_or_given_up_as_it_deserves(
+    journal: tuple[list[Record], set[int], set[int]],
+    moods: list[Mood],
+    tear: bool,
+    most: int,
+    most_bytes: int,
+    attempts: int,
+    in_hand: int,
+) -> None:
+    records, poison, refused = journal
+    sink = Moody(poison, refused, moods, tear)
+    delivery = Delivery(sink, options(most=most, most_bytes=most_bytes, attempts=attempts), in_hand)
+    asyncio.run(delivery.deliver(records, [record(position) for position in range(1, EARLIER + 1)]))
+    positions = {each.position for each in records}
+    assert positions <= {*sink.has} | {*delivery.given_up}
+    assert not {*sink.has} & (poison | refused)
+    assert_in_order(sink, records)
+    assert poison | refused <= {*delivery.given_up}
+    for position, given_up in delivery.given_up.items():
+        if position in refused:
+            assert given_up.reason == f"no {position}" or given_up.reason.startswith("ConnectionError")
+        else:
+            assert_deserved(delivery, position, attempts)
+            assert given_up.reason == "KeyError: 'price'" or given_up.reason.startswith("ConnectionError")
+    if set(moods) <= {"up"}:
+        assert {*delivery.given_up} == poison | refused
+        assert len(sink.writes) <= most_writes(len(records), poison, refused, most, most_bytes, attempts, in_hand)
+
+
+def most_writes(
+    count: int, poison: set[int], refused: set[int], most: int, most_bytes: int, attempts: int, in_hand: int
+) -> float:
+    size = min(most, count, in_hand)
+    batches = count if most_bytes == 1 else 2 * count / min(size, max(1, most_bytes // 700)) + 1
+    steps = math.log2(size) + 1
+    return batches + len(refused) * 2 + len(poison) * (attempts + 8 * steps + 8)
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("bad", [{1}, {500}, {250, 251}, {3, 99, 300, 444}])
+def test_a_few_poison_records_of_a_full_batch_cost_a_few_writes(bad: set[int], attempts: int) -> None:
+    records = [record(position, position % 50) for position in range(1, 501)]
+    sink = Moody(bad)
+    delivery = deliver(sink, records, most=500, attempts=attempts)
+    assert {*delivery.given_up} == bad
+    assert [each for each in dict.fromkeys(sink.has) if each not in bad]
+    assert {*sink.has} == {*range(1, 501)} - bad
+    assert len(sink.writes) <= len(bad) * (attempts + 4 * math.log2(500))
+    assert delivery.failures <= len(bad) * attempts  # all else happens at once
+    for position, given_up in delivery.given_up.items():
+        assert_deserved(delivery, position, attempts)
+        failed = [write for write in sink.writes if position in write.positions]
+        assert given_up == ("KeyError: 'price'", len(failed))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    length=st.integers(1, 300),
+    kind=st.sampled_from(["down", "hangs"]),
+    begins=st.integers(0, 20),
+    visitors=st.integers(1, 5),
+    poison=st.sets(st.integers(1, 40), max_size=3),
+    attempts=st.integers(1, 4),
+    most=st.integers(1, 50),
+)
+def test_an_outage_of_any_length_makes_no_dead_letters(
+    length: int, kind: Mood, begins: int, visitors: int, poison: set[int], attempts: int, most: int
+) -> None:
+    """Not of poison either, as long as it lasts."""
+    records = [record(position, position % visitors) for position in range(1, 41)]
+    sink = Moody(poison, moods=[*_UP * begins, *[kind] * length])
+    delivery = Delivery(sink, options(most=most, attempts=attempts, timeout=0.0005))
+    asyncio.run(delivery.deliver(records, [record(-1, 99)]))
+    assert {*delivery.given_up} == poison
+    assert {*sink.has} >= {*range(1, 41)} - poison
+    assert_in_order(sink, records)
+    # One that the sink has just been found to live without may be given up by the first write that fails.
+    assert not [at for at in delivery.given_up_at if begins + 1 < at <= begins + length]
+    # And it is left alone in between: a write, and two for whether it takes others.
+    during = [at for at in delivery.failed_at if begins < at <= begins + length]
+    assert all(later - earlier <= 3 for earlier, later in pairwise(during))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sink_that_comes_back_slowly_makes_none_either(seed: int) -> None:
+    """Three in ten writes still fail."""
+    chance = random.Random(seed)
+    moods: list[Mood] = ["down" if chance.random() < 0.3 else "up" for _ in range(3000)]
+    sink = Moody(moods=[*_DOWN * 40, *moods])
+    records = [record(position, position % 30) for position in range(1, 501)]
+    delivery = deliver(sink, records, most=100, attempts=8)
+    assert delivery.given_up == {}
+    assert {*sink.has} == {*range(1, 501)}
+
+
+def test_with_poison_first_it_waits_until_something_is_taken() -> None:
+    """A sink that takes one record only now and then cannot be told from one that takes nothing."""
+    alone = [record(1, visitor=1), record(2, visitor=1)]
+
+    async def scenario() -> None:
+        sink = Moody({1})
+        delivery = Delivery(sink, options(attempts=2))
+        await delivery.deliver(alone, patience=50)
+        assert (delivery.failures, delivery.given_up, sink.has) == (50, {}, [])
+        assert delivery.company.missing
+        await delivery.deliver([*alone, record(3, visitor=2)])  # others come
+        assert [*delivery.given_up] == [1]
+        assert [*dict.fromkeys(sink.has)] == [3, 2]
+
+    asyncio.run(scenario())
+
+
+def test_what_the_sink_had_before_is_as_good_as_others() -> None:
+    sink = Moody({3})
+    delivery = deliver(sink, [record(3)], [record(1), record(2)], attempts=2)
+    assert [*delivery.given_up] == [3]
+
+
+@pytest.mark.parametrize("count", [2, 5, 30])
+def test_poison_behind_poison_is_told_apart_though_nothing_had_been_taken(count: int) -> None:
+    records = [record(position, visitor=position) for position in range(1, count + 2)]
+    sink = Moody(set(range(1, count + 1)))
+    delivery = deliver(sink, records, attempts=2)
+    assert [*delivery.given_up] == [*range(1, count + 1)]
+    assert {*sink.has} == {count + 1}
+
+
+def test_probes_never_overtake_a_record_of_their_visitor() -> None:
+    """The first is poison, the next one fails for a while, and the one behind it is of the same visitor."""
+
+    class Late(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if len(self.writes) < 8 and any(each.position == 2 for each in batch):
+                self.writes.append(Written(tuple(each.position for each in batch), taken=False))
+                raise ConnectionError("not now")
+            await super().write(batch)
+
+    records = [record(1, 1), record(2, 2), record(3, 2), record(4, 2)]
+    sink = Late({1})
+    delivery = deliver(sink, records, attempts=1)
+    assert_in_order(sink, records)
+    assert {*sink.has} | {*delivery.given_up} == {1, 2, 3, 4}
+
+
+def test_a_sink_that_rejects_what_it_had_long_ago_is_asked_with_something_else() -> None:
+    """Where it takes nothing that is older than a day, say."""
+    sink = Moody()
+    delivery = Delivery(sink, options(attempts=2))
+
+    async def scenario() -> None:
+        await delivery.deliver([record(1)])
+        sink.refused, sink.poison = {1}, {2}
+        await delivery.deliver([record(2), record(3, 3)])
+
+    asyncio.run(scenario())
+    assert [*delivery.given_up] == [2]
+    assert {*sink.has} == {1, 3}
+
+
+def test_failures_of_some_records_are_not_held_against_others() -> None:
+    """They may be removed meanwhile, or the place may have been another daemon's."""
+    sink = Moody(moods=["up", "down", "down", "down", "up"])
+
+    async def scenario() -> None:
+        delivery = Delivery(sink, options(attempts=3))
+        await delivery.deliver([record(1)])
+        await delivery.deliver([record(2)], patience=2)
+        assert sink.moods == ["down", "up"]
+        await delivery.deliver([record(3), record(4)], patience=3)
+        assert (len(sink.writes), sink.moods) == (4, ["up"])  # so it was not asked whether it takes others
+        await delivery.deliver([record(3), record(4)])
+        assert sink.has == [1, 3, 4]
+        sink.poison = {5}
+        await delivery.deliver([record(5)], patience=5)
+        assert delivery.given_up == {}
+        await delivery.deliver([record(5)])
+        assert [*delivery.given_up] == [5]
+
+    asyncio.run(scenario())
+
+
+def test_records_that_come_again_after_they_were_done_with_cost_no_pauses() -> None:
+    """Their step could not be stored."""
+    sink = Moody({7})
+    records = [record(position, position) for position in range(1, 11)]
+
+    async def scenario() -> None:
+        delivery = Delivery(sink, options(attempts=3))
+        left: Sequence[Record] = records
+        while 7 not in delivery.given_up:
+            try:
+                written = await delivery.writer.write(left)
+            except KeyError:
+                delivery.failed_at.append(len(sink.writes))
+                continue
+            if any(left[index].position == 7 for index in written.given_up):
+                again = await delivery.writer.write(left)
+                assert [left[index].position for index in again.given_up] == [7]
+                delivery.given_up[7] = again.given_up[0]
+                delivery.given_up_at.append(len(sink.writes))
+            left = left[written.done :]
+        assert delivery.failures == 2
+        assert_deserved(delivery, 7, 3)
+
+    asyncio.run(scenario())
+
+
+def test_batches_keep_to_their_bounds() -> None:
+    sink = Moody()
+    sizes = [10, 400, 10, 10, 3000, 10, 10, 10, 10]
+    records = [record(number, size=size) for number, size in enumerate(sizes, 1)]
+    deliver(sink, records, most=4, most_bytes=600)
+    assert [write.positions for write in sink.writes] == [(1, 2), (3, 4), (5,), (6, 7, 8, 9)]
+    assert len(records[0].body) * 4 < 600 < len(records[0].body) + len(records[1].body) + len(records[2].body)
+
+
+def test_what_fails_comes_again_as_it_was_though_more_is_there_by_then() -> None:
+    sink = Moody(moods=["down", "down"])
+
+    async def scenario() -> None:
+        delivery = Delivery(sink, options(attempts=5))
+        await delivery.deliver([record(1), record(2)], patience=1)
+        await delivery.deliver([record(1), record(2), record(3)])
+
+    asyncio.run(scenario())
+    assert [write.positions for write in sink.writes] == [(1, 2), (1, 2), (1, 2), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "message"),
+    [
+        ({}, "its SinkReject names no record of a batch of 3"),
+        ({3: "x"}, "its SinkReject names record 3 of a batch of 3"),
+        ({-1: "x"}, "its SinkReject names record -1 of a batch of 3"),
+        ({0: "x", 10**9: "y"}, "its SinkReject names record 1000000000 of a batch of 3"),
+        ({"0": "x"}, "its SinkReject names record '0' of a batch of 3"),
+        ({1: "x", "0": "y", None: "z"}, "its SinkReject names record '0' of a batch of 3"),
+        ({True: "x"}, "its SinkReject names record True of a batch of 3"),
+        ({1.0: "x"}, "its SinkReject names record 1.0 of a batch of 3"),
+        (dict.fromkeys(range(3, 10_000), "x"), "its SinkReject names record 3 of a batch of 3"),
+    ],
+)
+def test_a_rejection_that_names_nonsense_is_a_failure_that_says_so(reasons: Any, message: str) -> None:
+    class Confused(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if len(self.writes) < 2:
+                self.writes.append(Written((), taken=False))
+                raise SinkReject(reasons)
+            await super().write(batch)
+
+    sink = Confused()
+    records = [record(1), record(2), record(3)]
+    writer = BatchWriter(sink, options(attempts=5))
+    with pytest.raises(SinkRetry) as raised:
+        asyncio.run(writer.write(records))
+    assert str(raised.value) == message
+    assert deliver(sink, records, attempts=5).given_up == {}
+    assert sink.has == [1, 2, 3]
+
+
+def test_one_that_is_always_rejected_by_nonsense_becomes_a_dead_letter() -> None:
+    class Confused(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if any(each.position == 2 for each in batch):
+                raise SinkReject({7: "x"})
+            await super().write(batch)
+
+    sink = Confused()
+    delivery = deliver(sink, [record(1), record(2), record(3)], attempts=2)
+    assert {at: each.reason for at, each in delivery.given_up.items()} == {
+        2: "its SinkReject names record 7 of a batch of 1"
+    }
+    assert {*sink.has} == {1, 3}
+
+
+def test_reasons_can_be_stored_whatever_they_are() -> None:
+    class Odd(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            texts: dict[int, Any] = {2: "ab\udcff\x00ż" + "x" * 10_000, 3: ValueError("no"), 4: None}
+            reasons = {index: texts[each.position] for index, each in enumerate(batch) if each.position in texts}
+            if reasons:
+                raise SinkReject(reasons)
+            if any(each.position == 5 for each in batch):
+                raise OSError(2, "No such file", "caf\udce9")
+            await super().write(batch)
+
+    sink = Odd()
+    delivery = deliver(sink, [record(position) for position in range(1, 6)], attempts=1)
+    found = {at: each.reason for at, each in delivery.given_up.items()}
+    assert found == {2: "ab?\x00ż" + "x" * 495, 3: "no", 4: "None", 5: found[5]}
+    assert found[5].startswith("FileNotFoundError: ")
+    assert all(reason.encode() for reason in found.values())
+    assert {*sink.has} == {1}
+
+
+def test_all_may_be_rejected() -> None:
+    sink = Moody(refused={1, 2, 3})
+    delivery = deliver(sink, [record(1), record(2), record(3)])
+    assert delivery.given_up == {at: GivenUp(f"no {at}", 1) for at in (1, 2, 3)}
+    assert (delivery.failures, len(sink.writes)) == (0, 1)
+
+
+@pytest.mark.parametrize("raised", [ConnectionError, TimeoutError, SinkRetry, KeyError, asyncio.CancelledError])
+def test_poison_is_told_apart_whatever_it_makes_the_sink_raise(raised: Callable[[str], BaseException]) -> None:
+    class Poisoned(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if any(each.position == 2 for each in batch):
+                raise raised("price")
+            await super().write(batch)
+
+    sink = Poisoned()
+    delivery = deliver(sink, [record(1), record(2), record(3)], attempts=2)
+    assert [*delivery.given_up] == [2]
+    assert {*sink.has} == {1, 3}
+
+
+def test_a_record_that_makes_the_sink_hang_becomes_a_dead_letter() -> None:
+    class Hanging(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if any(each.position == 2 for each in batch):
+                await asyncio.Event().wait()
+            await super().write(batch)
+
+    sink = Hanging()
+    delivery = deliver(sink, [record(1), record(2), record(3)], attempts=2, timeout=0.01)
+    assert {at: each.reason for at, each in delivery.given_up.items()} == {2: "a write took longer than 0.01 s"}
+    assert {*sink.has} == {1, 3}
+
+
+def test_a_limit_of_the_sinks_own_is_told_from_ours() -> None:
+    async def own() -> None:
+        raise TimeoutError("the proxy was too slow")
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError, match="the proxy was too slow"):
+            await within(5, own(), "a write")
+        with pytest.raises(SinkRetry, match=r"^opening it took longer than 0\.01 s$"):
+            await within(0.01, asyncio.sleep(60), "opening it")
+
+    asyncio.run(scenario())
+
+
+def test_being_cancelled_ends_a_write_at_once() -> None:
+    sink = Moody(moods=["hangs"] * 10)
+
+    async def scenario() -> None:
+        writing = asyncio.create_task(BatchWriter(sink, options(attempts=1)).write([record(1), record(2)]))
+        await until(lambda: sink.writes)
+        writing.cancel()
+        await asyncio.wait([writing], timeout=5)
+        assert writing.cancelled()
+
+    asyncio.run(scenario())
+    assert len(sink.writes) == 1
+
+
+def test_a_record_that_is_no_event_can_stand_among_others() -> None:
+    """Plugins append records of their own, in which names may mean something else."""
+    odd = [Record("odd", 0, body, at) for at, body in enumerate([b'{"anonymousId":7}', b'{"tenant":[]}', b"[1]"], 2)]
+    sink = Moody({1})
+    delivery = deliver(sink, [record(1), *odd], attempts=1)
+    assert [*delivery.given_up] == [1]
+    assert {*sink.has} == {2, 3, 4}

@@ -1,0 +1,164 @@
+"""Which records a sink gets: by type, by event key, by tenant; erasures follow the events they speak of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.delivery.filters import Filter, check_filter, make_filter
+from ingestd.delivery.options import FilterOptions
+from ingestd.errors import ConfigError
+from ingestd.events import Record
+from ingestd.testing.records import make_records, make_records_of_every_type
+
+KEYS = ["Page View", "Product Viewed", "Order Completed"]
+
+
+def record(type: str = "event", **members: Any) -> Record:
+    return Record(type, 0, json.dumps({"id": "1", "type": type, **members}).encode(), 1)
+
+
+def filter_of(**options: Any) -> Filter:
+    found = make_filter(FilterOptions(**options))
+    assert found is not None
+    return found
+
+
+VIEW, ORDER = (record(tenant="shop", key=key) for key in ("Page View", "Order Completed"))
+IDENTIFY = record("identify", tenant="shop", userId="u")
+ATTRIBUTION = record("attribution", tenant="shop", orderId="o")
+ERASURE = record("erasure", tenant="shop", userId="u", anonymousIds=["v"])
+OTHERS = record(tenant="other", key="Page View")
+EVERY = {
+    "view": VIEW,
+    "order": ORDER,
+    "identify": IDENTIFY,
+    "attribution": ATTRIBUTION,
+    "erasure": ERASURE,
+    "other's": OTHERS,
+}
+
+
+def test_without_a_filter_nothing_is_looked_at() -> None:
+    assert make_filter(FilterOptions()) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "passing"),
+    [
+        ({"types": ("event",)}, {"view", "order", "other's"}),
+        ({"types": ("event", "erasure")}, {"view", "order", "other's", "erasure"}),
+        ({"types": ("identify", "attribution")}, {"identify", "attribution"}),
+        ({"tenants": ("shop",)}, {"view", "order", "identify", "attribution", "erasure"}),
+        ({"tenants": ("other",)}, {"other's"}),
+        ({"tenants": ("shop", "other")}, {*EVERY}),
+        # Who has a person's events is told to forget them, unless it asks for types, and not for these.
+        ({"keys": ("Page View",)}, {"view", "other's", "erasure"}),
+        ({"keys": ("Page View", "Order Completed")}, {"view", "order", "other's", "erasure"}),
+        ({"keys": ("Page View",), "types": ("event",)}, {"view", "other's"}),
+        ({"keys": ("Page View",), "types": ("event", "identify", "erasure")}, {"view", "other's", "erasure"}),
+        ({"keys": ("Page View",), "tenants": ("shop",)}, {"view", "erasure"}),
+        ({"keys": ("Page View",), "tenants": ("other",)}, {"other's"}),
+        ({"keys": ("Order Completed",), "tenants": ("other",)}, set()),
+        ({"types": ("event",), "keys": ("Page View",), "tenants": ("shop",)}, {"view"}),
+        # Nothing chosen is nothing, which is not the same as no choice.
+        ({"types": ()}, set()),
+        ({"keys": ()}, {"erasure"}),
+        ({"tenants": ()}, set()),
+        ({"types": (), "keys": (), "tenants": ()}, set()),
+        # Text is compared as it is.
+        ({"types": ("Event",)}, set()),
+        ({"keys": ("page view",)}, {"erasure"}),
+        ({"tenants": ("Shop", "shop ")}, set()),
+    ],
+)
+def test_what_passes(options: dict[str, Any], passing: set[str]) -> None:
+    passes = filter_of(**options)
+    assert {name for name, each in EVERY.items() if passes(each)} == passing
+
+
+@pytest.mark.parametrize("options", [{"keys": ("Page View",)}, {"tenants": ("shop",)}, {"types": ("event",)}])
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", b'{"key":7,"tenant":["shop"]}', b'{"key":null,"tenant":null}', b"[1]", b'"Page View"', b"null"],
+)
+def test_a_record_of_a_plugins_own_does_not_pass_by_what_it_does_not_have(body: bytes, options: Any) -> None:
+    """And is no reason to stand still."""
+    assert not filter_of(**options)(Record("shop:receipt", 0, body, 1))
+    assert filter_of(types=("shop:receipt",))(Record("shop:receipt", 0, body, 1))
+
+
+def test_names_deeper_in_a_record_are_not_its_own() -> None:
+    inner = record(tenant="other", key="Other", data={"key": "Page View", "tenant": "shop"}, extra={"type": "event"})
+    assert not filter_of(keys=("Page View",))(inner)
+    assert not filter_of(tenants=("shop",))(inner)
+
+
+def test_the_type_is_the_records_not_the_bodys() -> None:
+    odd = Record("event", 0, b'{"type":"erasure","tenant":"shop","key":"Other"}', 1)
+    assert not filter_of(keys=("Page View",))(odd)
+    assert filter_of(types=("event",))(odd)
+
+
+def test_text_of_any_kind_is_told_apart() -> None:
+    for name in ("zażółć", "🛒", "a\x00b", '"', "\u2028", ""):
+        assert filter_of(tenants=(name,))(record(tenant=name))
+        assert filter_of(keys=(name,))(record(key=name))
+        assert not filter_of(tenants=(name,))(record(tenant=name + "x"))
+
+
+def test_all_records_there_are_can_be_filtered() -> None:
+    records = [*make_records(2), *make_records_of_every_type()]
+    passes = filter_of(tenants=("shop",), keys=("Page View",))
+    assert [each.type for each in records if passes(each)] == ["event", "event", "erasure"]
+    everyone = filter_of(tenants=("shop",))
+    assert [each for each in records if not everyone(each)] == [each for each in records if each.type == "shop:receipt"]
+
+
+names = st.sampled_from(["a", "b", "c"])
+choices = st.none() | st.lists(names, max_size=3).map(tuple)
+
+
+@given(choices, choices, choices, st.sampled_from(["a", "b", "erasure"]), st.none() | names, st.none() | names)
+def test_each_choice_takes_away_and_none_adds(
+    types: Any, keys: Any, tenants: Any, type: str, key: Any, tenant: Any
+) -> None:
+    passes = make_filter(FilterOptions(types=types, keys=keys, tenants=tenants)) or (lambda _: True)
+    expected = (
+        (types is None or type in types)
+        and (tenants is None or tenant in tenants)
+        and (keys is None or key in keys or type == "erasure")
+    )
+    assert passes(record(type, key=key, tenant=tenant)) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": ("Page Veiw",)}, "out.keys: there is no event key 'Page Veiw'; did you mean Page View?"),
+        ({"keys": ("Page View", "zzz")}, "out.keys: there is no event key 'zzz'"),
+        ({"types": ("events",)}, "out.types: there is no type 'events'; did you mean event?"),
+        ({"types": ("event", "erasures")}, "out.types: there is no type 'erasures'; did you mean erasure?"),
+    ],
+)
+def test_what_no_record_can_have_is_told_with_the_nearest_name(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_filter(FilterOptions(**options), KEYS, "out")
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"keys": KEYS, "types": ("event", "identify", "attribution", "attribution_reversal", "erasure")},
+        {"types": ("shop:receipt",), "tenants": ("any", "tenant")},  # a plugin's own
+    ],
+)
+def test_what_there_may_be_is_let_be(options: Any) -> None:
+    check_filter(FilterOptions(**options), KEYS, "out")
+    assert (make_filter(FilterOptions(**options)) is None) == (options == {})
