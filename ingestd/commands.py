@@ -1,16 +1,18 @@
-"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `plugins list`."""
+"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list`."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from . import config_commands
+from . import config_commands, plugin_commands, sink_commands
 from .checking import command as check
 from .config import Config
+from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
@@ -23,6 +25,7 @@ __all__ = ["OfflineRun", "register"]
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
 _PAGE = 500
+_LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
 
 
 class _CommandLine(Commands, Protocol):
@@ -43,15 +46,35 @@ def register(cli: _CommandLine) -> None:
     forget.add_arguments(
         cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
     )
+    sink_commands.register(cli)
     listing = cli.add_offline(
-        "plugins", "list", list_plugins, help="show the plugins in force and where they come from"
+        "plugins", "list", plugin_commands.list_plugins, help="show the plugins in force and where they come from"
     )
-    listing.add_argument("--json", action="store_true", help="JSON lines")
+    listing.add_argument("--json", action="store_true", help="print one JSON object a line")
 
 
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     configure_logs(config.logs)
-    await Server(config, plugins).run()
+    try:
+        await Server(config, plugins).run()
+    except BaseException as error:
+        _leave_soon(_exit_code(error))
+        raise
+    _leave_soon(0)
+
+
+def _leave_soon(code: int) -> None:
+    """End the process even if a sink's task or thread does not: all that is kept is stored and closed by now."""
+    leaving = threading.Timer(_LEAVE, os._exit, [code])
+    leaving.daemon = True
+    leaving.start()
+
+
+def _exit_code(error: BaseException) -> int:
+    """As `cli` has them."""
+    if isinstance(error, ConfigError):
+        return os.EX_CONFIG
+    return os.EX_TEMPFAIL if isinstance(error, Unavailable | OSError) else 1
 
 
 async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:
@@ -71,26 +94,3 @@ async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:
                 out.write(record.body + b"\n")
         position = records[-1].position
     out.flush()
-
-
-async def list_plugins(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    rows = [
-        {
-            "name": plugin.name,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "source": plugin.source,
-            "hooks": list(plugin.hooks),
-        }
-        for plugin in plugins.loaded
-    ]
-    if arguments.json:
-        _print(json.dumps(row) for row in rows)
-    else:
-        _print(
-            f"{r['name']:<12} {r['distribution']} {r['version']}  {r['source']}  {', '.join(r['hooks'])}" for r in rows
-        )
-
-
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)

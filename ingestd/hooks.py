@@ -19,7 +19,7 @@ from .hookspecs import Daemon
 from .person import Person, Visitors
 from .store import State, Store
 
-__all__ = ["HookFailure", "Hooks", "register_all"]
+__all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
 
 
 class HookFailure(IngestdError):
@@ -122,9 +122,14 @@ def register_all(manager: pluggy.PluginManager, hook: str, argument: object) -> 
 
     Raises `ConfigError` naming the plugin that raised, or whose hook is a coroutine function.
     """
+    register_each(manager, hook, lambda plugin: argument)
+
+
+def register_each(manager: pluggy.PluginManager, hook: str, argument_for: Callable[[str], object]) -> None:
+    """As `register_all`, with an argument for each plugin, by its name."""
     for plugin, function in _chain(manager, hook):
         try:
-            answer = function(argument)
+            answer = function(argument_for(plugin))
         except ConfigError as error:
             raise ConfigError(f"plugin {plugin}: {error}") from error
         except Exception as error:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pluggy
 
@@ -20,12 +20,14 @@ from . import hookspecs
 from .config import Config
 from .consumer import Consumer
 from .errors import ConfigError
-from .hooks import Hooks, register_all
+from .hooks import Hooks, register_all, register_each
 from .hookspecs import HOOK_NAMESPACE, BackendFactory
 from .options import Options
 from .sink import Sink
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Plugin:
     source: str
     options: Options | None
     hooks: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    """The types of sinks it registers,"""
+    stores: tuple[str, ...] = ()
+    """and the schemes of stores."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,10 @@ def load_plugins(config: Config) -> Plugins:
     elif len(set(enabled)) < len(enabled):
         raise ConfigError(f"{config.place('plugins.enabled')}: a plugin is named twice")
     loaded = [_load(name, "plugins.enabled", available, config) for name in enabled]
-    stores: dict[str, BackendFactory] = {}
-    sinks: dict[str, type[Sink]] = {}
+    stores: _Offers[BackendFactory] = _Offers("store scheme")
+    sinks: _Offers[type[Sink]] = _Offers("sink type")
     _collect(_register(loaded), stores, sinks)
-    wanted: list[tuple[str, str, Mapping[str, object]]] = [
+    wanted: list[tuple[str, str, _Offers[Any]]] = [
         (_scheme(url), option, stores)
         for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
         if url is not None
@@ -73,15 +79,15 @@ def load_plugins(config: Config) -> Plugins:
     for name, table in config.sink_tables.items():
         option, kind = f"sinks.{name}.type", table.get("type")
         if not isinstance(kind, str):
-            known = ", ".join(sorted(sinks))
+            known = ", ".join(sorted(sinks.made))
             raise ConfigError(f"{config.place(option)}: expected a kind of sink ({known}), got {kind!r}")
         wanted.append((kind, option, sinks))
     for name, option, offers in wanted:
-        if name not in offers and name not in {plugin.name for plugin in loaded}:
-            plugin = _load(name, option, available, config, offers)
+        if name not in offers.made and name not in {plugin.name for plugin in loaded}:
+            plugin = _load(name, option, available, config, offers.made)
             loaded.append(plugin)
             _collect(_register([plugin]), stores, sinks)
-        if name not in offers:
+        if name not in offers.made:
             what = "store" if offers is stores else "sink"
             raise ConfigError(f"{config.place(option)}: the plugin {name} offers no {what} of that name")
     manager = _register(loaded)
@@ -89,11 +95,11 @@ def load_plugins(config: Config) -> Plugins:
     consumers: list[Consumer] = []
     register_all(manager, "register_consumers", consumers.append)
     return Plugins(
-        loaded=tuple(_with_hooks(plugin, manager) for plugin in loaded),
+        loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
         manager=manager,
         hooks=Hooks(manager),
-        stores=stores,
-        sinks=sinks,
+        stores=stores.made,
+        sinks=sinks.made,
         consumers=tuple(consumers),
     )
 
@@ -175,19 +181,31 @@ def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     return manager
 
 
-def _collect(manager: pluggy.PluginManager, stores: dict[str, BackendFactory], sinks: dict[str, type[Sink]]) -> None:
+class _Offers(Generic[_T]):
+    """What plugins offer of one kind, each name once."""
+
+    def __init__(self, what: str) -> None:
+        self.made: dict[str, _T] = {}
+        self._what = what
+        self._plugins: dict[str, str] = {}
+
+    def register_for(self, plugin: str) -> Callable[[str, _T], None]:
+        def register(name: str, offer: _T) -> None:
+            if name in self.made:
+                raise ConfigError(f"{self._what} {name}: another plugin has registered it")
+            self.made[name] = offer
+            self._plugins[name] = plugin
+
+        return register
+
+    def of(self, plugin: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name, by in self._plugins.items() if by == plugin))
+
+
+def _collect(manager: pluggy.PluginManager, stores: _Offers[BackendFactory], sinks: _Offers[type[Sink]]) -> None:
     """Add what these plugins offer."""
-    register_all(manager, "register_stores", _once(stores, "store scheme"))
-    register_all(manager, "register_sinks", _once(sinks, "sink type"))
-
-
-def _once(offers: dict[str, Any], what: str) -> Any:
-    def register(name: str, offer: Any) -> None:
-        if name in offers:
-            raise ConfigError(f"{what} {name}: another plugin has registered it")
-        offers[name] = offer
-
-    return register
+    register_each(manager, "register_stores", stores.register_for)
+    register_each(manager, "register_sinks", sinks.register_for)
 
 
 def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available: Iterable[str]) -> None:
@@ -201,9 +219,11 @@ def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available
             raise ConfigError(f"{config.place(f'plugins.{name}')}: {hint}")
 
 
-def _with_hooks(plugin: Plugin, manager: pluggy.PluginManager) -> Plugin:
+def _described(plugin: Plugin, manager: pluggy.PluginManager, sinks: _Offers[Any], stores: _Offers[Any]) -> Plugin:
+    """With what it adds."""
     callers = manager.get_hookcallers(plugin.instance) or []
-    return replace(plugin, hooks=tuple(sorted(caller.name for caller in callers)))
+    hooks = tuple(sorted(caller.name for caller in callers))
+    return replace(plugin, hooks=hooks, sinks=sinks.of(plugin.name), stores=stores.of(plugin.name))
 
 
 def _scheme(url: str) -> str:

@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -117,10 +117,10 @@ async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backe
         await backends.close()
 
 
-def make_sinks(config: Config, plugins: Plugins) -> list[SinkConsumer]:
-    """A consumer for each `[sinks.NAME]`. Raises `ConfigError`."""
+def make_sinks(config: Config, plugins: Plugins, keys: Collection[str]) -> list[SinkConsumer]:
+    """A consumer for each `[sinks.NAME]`; `keys` are the event keys there are. Raises `ConfigError`."""
     return [
-        make_sink_consumer(name, table, plugins.sinks[table["type"]], config)
+        make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys)
         for name, table in config.sink_tables.items()
     ]
 
@@ -137,7 +137,7 @@ class Server:
         self._metrics = Metrics()
         self.registry: CollectorRegistry = self._metrics.registry
         self._validator = Validator.load(config.schemas.directory)
-        self._sinks = make_sinks(config, plugins)
+        self._sinks = make_sinks(config, plugins, self._validator.keys)
         self._backends = Backends(config, plugins)
         self.store = self._backends.store
         self.journal = self._backends.journal
@@ -194,7 +194,7 @@ class Server:
             await self._start_plugins()
             consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
             self._metrics.show_consumers(consumers.statuses)
-            self._metrics.show_sinks(sink_statuses(consumers))
+            self._metrics.show_sinks(sink_statuses(consumers, self._sinks))
             await consumers.start()
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(

@@ -222,12 +222,13 @@ def test_export_ends_quietly_when_its_reader_has_seen_enough(shop: Shop, daemon:
 def test_plugins_are_listed_with_where_they_come_from(shop: Shop) -> None:
     rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
     for row in rows:
-        assert row.keys() == {"name", "distribution", "version", "source", "hooks"}
+        assert row.keys() == {"name", "distribution", "version", "source", "file", "sinks", "stores", "hooks"}
     plugins = {row["name"]: row for row in rows}
     assert {"keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"} <= plugins.keys()
     assert plugins["session"]["hooks"] == ["forget_person", "resolve_session"]
     assert plugins["session"]["distribution"] == "ingestd"
-    lines = shop.command("plugins", "list").splitlines()
+    heads, *lines = shop.command("plugins", "list").splitlines()
+    assert heads.split() == ["NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE"]
     assert [line.split()[0] for line in lines] == [row["name"] for row in rows]
 
 

@@ -218,11 +218,14 @@ def test_its_command_runs_beside_the_daemon(shop: Shop, daemon: Daemon) -> None:
 
 def test_it_is_listed_with_where_it_comes_from(shop: Shop) -> None:
     rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
+    assert Path(rows[0].pop("file")).name == "shop_tools.py"
     assert rows[0] == {
         "name": "shop_tools",
         "distribution": "shop-tools",
         "version": "2.5",
         "source": "shop_tools:ShopPlugin",
+        "sinks": ["mirror"],
+        "stores": [],
         "hooks": [
             "authenticate", "enrich", "filter_event", "register_commands", "register_consumers", "register_sinks",
         ],

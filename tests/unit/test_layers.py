@@ -11,24 +11,28 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["errors", "events", "ids", "outcomes", "times"],
+    "values": ["backoff", "errors", "events", "ids", "outcomes", "times"],
     "contracts": [
         "options", "options.types", "options.secret", "config", "config.overrides", "store", "person", "journal",
         "findings", "backend", "sink", "consumer", "hookspecs",
     ],
     "machinery": [
-        "apart", "hooks", "loader", "schema_files", "validation", "consumers", "delivery", "retention", "pipeline",
-        "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.redaction",
-        "binding", "file_limits", "checking", "checking.config_faults", "checking.report", "forgetting",
-        "forgetting.readonly", "forgetting.traces",
+        "apart", "hooks", "loader", "schema_files", "validation", "consumers", "consumers.attempts", "consumers.runner",
+        "consumers.status", "delivery", "delivery.consumer", "delivery.dead_letters", "delivery.filters",
+        "delivery.options", "delivery.orders", "delivery.progress", "delivery.status", "delivery.writer", "retention",
+        "pipeline", "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats",
+        "logs.redaction", "binding", "file_limits", "checking", "checking.config_faults", "checking.report",
+        "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
-        "http", "http.access", "http.app", "http.body", "http.connections", "http.cors", "http.ingest",
-        "http.listener", "http.ops", "http.peers", "http.stream",
+        "http", "http.access", "http.app", "http.body", "http.connections", "http.cors", "http.ingest", "http.listener",
+        "http.ops", "http.peers", "http.stream",
     ],
     "top": [
-        "server", "config_commands", "forgetting.command", "checking.store", "checking.command", "commands", "cli",
-        "__main__",
+        "server", "config_commands", "plugin_commands", "forgetting.command", "checking.store", "checking.command",
+        "sink_commands", "sink_commands.durable", "sink_commands.letters", "sink_commands.moments",
+        "sink_commands.names", "sink_commands.pausing", "sink_commands.progress_bar", "sink_commands.replay",
+        "sink_commands.running", "sink_commands.status", "sink_commands.table", "commands", "cli", "__main__",
     ],
 }  # fmt: skip
 # Not on the way of an event: the name every plugin begins with, and what plugin authors test with.

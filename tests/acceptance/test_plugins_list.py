@@ -1,0 +1,139 @@
+"""`ingestd plugins list`: what is in force, what each plugin adds, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import INGESTD, Shop, run_ingestd
+from tests.support.distribution import write_distribution
+
+TOOLS = """
+    import ingestd
+    from ingestd.sink import Sink
+
+    class Mirror(Sink):
+        pass
+
+    class Tools:
+        @ingestd.hookimpl
+        def register_sinks(self, register):
+            register("mirror", Mirror)
+            register("echo", Mirror)
+
+        @ingestd.hookimpl
+        def register_stores(self, register):
+            register("vault", None)
+
+        @ingestd.hookimpl
+        def filter_event(self):
+            return None
+"""
+
+UNASKED = "raise RuntimeError('imported')"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where two plugins of others are installed, beside ingestd as it is."""
+    folder = write_distribution(
+        tmp_path_factory.mktemp("site"),
+        "shop-tools",
+        version="2.5",
+        modules={"shop_tools": TOOLS, "shop_unasked": UNASKED},
+        plugins={"tools": "shop_tools:Tools", "unasked": "shop_unasked"},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+        yield folder
+
+
+def shop_with(folder: Path, *plugins: str, **tables: str) -> Shop:
+    enabled = json.dumps([*plugins, "keys", "session"])
+    return Shop(folder, {"plugins": f"enabled = {enabled}", **tables})
+
+
+def listed(shop: Shop) -> dict[str, dict[str, Any]]:
+    """By name, in order."""
+    rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
+    assert len({row["name"] for row in rows}) == len(rows)
+    return {row["name"]: row for row in rows}
+
+
+def columns(shop: Shop) -> list[list[str]]:
+    return [re.split(r" {2,}", line) for line in shop.command("plugins", "list").splitlines()]
+
+
+def test_a_plugin_of_somebody_else_is_listed_with_all_it_adds(site: Path, tmp_path: Path) -> None:
+    assert listed(shop_with(tmp_path, "tools"))["tools"] == {
+        "name": "tools",
+        "distribution": "shop-tools",
+        "version": "2.5",
+        "source": "shop_tools:Tools",
+        "file": str(site / "shop_tools.py"),
+        "sinks": ["echo", "mirror"],
+        "stores": ["vault"],
+        "hooks": ["filter_event", "register_sinks", "register_stores"],
+    }
+
+
+def test_the_built_in_ones_are_listed_like_any_other(tmp_path: Path) -> None:
+    plugins = listed(Shop(tmp_path))
+    assert {plugin["distribution"] for plugin in plugins.values()} == {"ingestd"}
+    assert plugins["sqlite"]["stores"] == ["sqlite"]
+    assert plugins["redis"]["stores"] == ["redis", "rediss", "unix"]
+    assert plugins["jsonl"]["sinks"] == ["jsonl"]
+    assert (plugins["keys"]["sinks"], plugins["keys"]["stores"]) == ([], [])
+    for plugin in plugins.values():
+        assert Path(plugin["file"]).is_file()
+        module = plugin["source"].partition(":")[0].split(".")
+        assert module[-1] in {Path(plugin["file"]).stem, Path(plugin["file"]).parent.name}
+
+
+def test_only_what_is_in_force_is_listed_in_the_order_it_is_called(site: Path, tmp_path: Path) -> None:
+    shop = shop_with(tmp_path, "tools", **{"sinks.copy": 'type = "echo"'})
+    # The last two are there because the configuration uses what they offer.
+    assert [*listed(shop)] == ["tools", "keys", "session", "sqlite", "jsonl"]
+
+
+def test_the_table_says_the_same_to_people(site: Path, tmp_path: Path) -> None:
+    shop = shop_with(tmp_path, "tools")
+    heads, *rows = columns(shop)
+    assert heads == ["NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE"]
+    assert rows == [
+        [
+            plugin["name"],
+            f"{plugin['distribution']} {plugin['version']}",
+            ", ".join(plugin["sinks"]) or "-",
+            ", ".join(plugin["stores"]) or "-",
+            ", ".join(plugin["hooks"]),
+            plugin["file"],
+        ]
+        for plugin in listed(shop).values()
+    ]
+    lines = shop.command("plugins", "list").splitlines()
+    assert len({line.index(row[-1]) for line, row in zip(lines, [heads, *rows], strict=True)}) == 1
+
+
+def test_it_needs_no_store_and_makes_none(tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text('[store]\nurl = "sqlite:ingestd.db"\n')
+    done = run_ingestd("plugins", "list", config=config)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [file.name for file in tmp_path.iterdir()] == ["ingestd.toml"]
+
+
+def test_it_ends_quietly_when_its_reader_has_seen_enough(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$0" plugins list --config "$1" | head -c 4', INGESTD, str(shop.config)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "NAME", "")
