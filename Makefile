@@ -25,6 +25,7 @@ lint: .venv/installed-for-tests
 
 types: .venv/installed-for-tests
 	$(BIN)/mypy ingestd tests benchmarks scripts
+	cd examples/ingestd-orders-csv && ../../$(BIN)/mypy --config-file ../../setup.cfg .
 
 bench: .venv/installed
 	@scripts/need wrk wrk
@@ -32,6 +33,10 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
+	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
+	@$(BIN)/pip install --quiet --editable '.[postgres]'
+	@$(BIN)/python -m benchmarks.postgres
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)
@@ -52,6 +57,9 @@ clean:
 	$(BIN)/pip install --quiet --editable '.[test,lint]'
 	@scripts/need curl curl
 	@scripts/need redis-server redis-server
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
+	@scripts/need nats-server nats-server
+	@scripts/need openssl openssl
 	@touch $@
 
 $(BIN)/promtool: | .venv/bin/python

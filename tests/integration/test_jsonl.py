@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import re
+import resource
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +24,25 @@ from hypothesis import strategies as st
 
 from ingestd.errors import ConfigError
 from ingestd.events import Record
-from ingestd.options import Size, read_options
+from ingestd.options import Duration, Size, read_options
 from ingestd.plugins.sinks.jsonl import JsonlSink
+from ingestd.plugins.sinks.line_file import LineFile
+from ingestd.plugins.sinks.rotated_files import RotatedFiles
 from ingestd.testing.sinks import SinkContract, make_records
+from ingestd.times import format_time, now, parse_time
+from tests.support.journals import until
 
-ROTATED = re.compile(r"events-\d{8}T\d{6}Z-(\d{4,})\.jsonl")
+ROTATED = re.compile(r"events-\d{8}T\d{6}Z-(\d{4,})\.jsonl(?:\.gz)?")
+OLD = "events-20260101T000000Z-{:04d}.jsonl"
 
 
-def make(path: Path, *, max_size: int = 100 << 20, keep: int | None = None) -> JsonlSink:
-    return JsonlSink("archive", JsonlSink.Options(path=path, max_size=Size(max_size), keep=keep))
+def make(path: Path, *, max_size: int = 100 << 20, **options: Any) -> JsonlSink:
+    return JsonlSink("archive", JsonlSink.Options(path=path, max_size=Size(max_size), **options))
 
 
 @asynccontextmanager
-async def opened(path: Path, *, max_size: int = 100 << 20, keep: int | None = None) -> AsyncIterator[JsonlSink]:
-    sink = make(path, max_size=max_size, keep=keep)
+async def opened(path: Path, *, max_size: int = 100 << 20, **options: Any) -> AsyncIterator[JsonlSink]:
+    sink = make(path, max_size=max_size, **options)
     await sink.open()
     try:
         yield sink
@@ -53,9 +61,13 @@ def rotated(folder: Path) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
+def content_of(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
 def lines(*paths: Path) -> list[Any]:
     """What the files hold; all lines must be whole."""
-    content = b"".join(path.read_bytes() for path in paths)
+    content = b"".join(map(content_of, paths))
     assert not content or content.endswith(b"\n")
     return [json.loads(line) for line in content.splitlines()]
 
@@ -78,6 +90,31 @@ class TestContractWithRotation(SinkContract):
 
     async def read_back(self, folder: Path) -> list[Any]:
         return lines(*rotated(folder), folder / "events.jsonl")
+
+
+def archive(folder: Path) -> list[Any]:
+    """What rotated files and the current one hold together, at any moment and after any crash."""
+    contents: dict[int, bytes] = {}
+    for name in sorted(path.name for path in folder.iterdir() if not path.name.endswith(".part")):
+        if name != "events.jsonl":
+            match = ROTATED.fullmatch(name)
+            assert match is not None, name
+            plain, compressed = folder / name.removesuffix(".gz"), folder / f"{name.removesuffix('.gz')}.gz"
+            try:
+                content = plain.read_bytes()
+            except FileNotFoundError:  # it has been compressed since
+                content = content_of(compressed)
+            assert contents.setdefault(int(match[1]), content) == content
+    content = b"".join([*(contents[number] for number in sorted(contents)), (folder / "events.jsonl").read_bytes()])
+    return [json.loads(line) for line in content.splitlines()]
+
+
+class TestContractWithCompression(SinkContract):
+    def make_sink(self, folder: Path) -> JsonlSink:
+        return make(folder / "events.jsonl", max_size=2000, gzip=True)
+
+    async def read_back(self, folder: Path) -> list[Any]:
+        return archive(folder)
 
 
 async def test_a_line_is_the_record_byte_for_byte(tmp_path: Path) -> None:
@@ -122,10 +159,11 @@ async def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path: Path) -> Non
         assert path.read_bytes() == b""
 
 
-async def test_a_file_that_is_moved_away_is_followed_by_a_new_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_file_that_is_moved_away_is_followed_by_a_new_one(tmp_path: Path, compressed: bool) -> None:
     path, moved = tmp_path / "events.jsonl", tmp_path / "events.jsonl.1"
     first, second, third = make_records(2), make_records(2), make_records(2)
-    async with opened(path) as sink:
+    async with opened(path, gzip=compressed) as sink:
         await sink.write(first)
         path.rename(moved)
         await sink.write(second)
@@ -242,6 +280,348 @@ def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def is_compressed(folder: Path) -> bool:
+    """Whether nothing is left to be compressed, or half."""
+    return all(path.suffix == ".gz" for path in folder.iterdir() if path.name != "events.jsonl")
+
+
+def rotated_before(folder: Path, number: int, content: bytes = b"{}\n") -> Path:
+    path = folder / OLD.format(number)
+    path.write_bytes(content)
+    return path
+
+
+def large_file(folder: Path, number: int) -> Path:
+    """A rotated file that takes no room, and many seconds to compress."""
+    path = rotated_before(folder, number)
+    os.truncate(path, 16 << 30)
+    return path
+
+
+def with_gzip(*arguments: str | Path) -> bytes:
+    """What the tool says that operators have."""
+    done = subprocess.run(["gzip", *arguments], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout or done.stderr
+
+
+def parts(folder: Path) -> list[Path]:
+    return [*folder.glob(".*.part")]
+
+
+async def test_rotated_files_are_compressed_and_the_current_one_is_plain(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    batches = [make_records(20) for _ in range(5)]
+    async with opened(path, max_size=1, gzip=True) as sink:
+        for batch in batches:
+            await sink.write(batch)
+        await until(lambda: is_compressed(tmp_path))
+    files = rotated(tmp_path)
+    assert [name.suffix for name in files] == [".gz"] * 4
+    for file, batch in zip([*files, path], batches, strict=True):
+        assert lines(file) == values(batch)
+    assert with_gzip("--test", "--verbose", *files).count(b"OK") == 4
+    assert with_gzip("--decompress", "--stdout", *files) == b"".join(map(content_of, files))
+
+
+async def test_a_compressed_file_has_the_mode_and_the_time_of_the_plain_one(tmp_path: Path) -> None:
+    old = rotated_before(tmp_path, 1)
+    old.chmod(0o604)
+    os.utime(old, ns=(1_767_225_600_000_000_001, 1_767_225_600_123_456_789))
+    async with opened(tmp_path / "events.jsonl", gzip=True):
+        await until(lambda: is_compressed(tmp_path))
+    (file,) = rotated(tmp_path)
+    assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_mtime_ns) == (0o604, 1_767_225_600_123_456_789)
+
+
+async def test_what_was_not_compressed_before_is_compressed_after_the_next_open(tmp_path: Path) -> None:
+    """A crash, or `gzip` was off: plain files, a half of one, and one that is there twice."""
+    olds = [rotated_before(tmp_path, number, b'{"n":%d}\n' % number) for number in range(1, 5)]
+    (tmp_path / f".{olds[0].name}.gz.0123abcd.part").write_bytes(b"\x1f\x8b half")
+    (tmp_path / f"{olds[1].name}.gz").write_bytes(gzip.compress(olds[1].read_bytes()))
+    (tmp_path / f"{olds[2].name}.gz").write_bytes(gzip.compress(olds[2].read_bytes())[:-9])  # another's doing
+    stranger = tmp_path / "events-20260101T000000Z-0001.jsonl.part"
+    stranger.touch()
+    async with opened(tmp_path / "events.jsonl", gzip=True):
+        await until(lambda: stranger.exists() and len([*tmp_path.iterdir()]) == 6)
+        stranger.unlink()
+        assert is_compressed(tmp_path)
+    assert lines(*rotated(tmp_path)) == [{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]
+
+
+async def test_numbers_go_on_and_files_are_kept_across_both_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    batches = [make_records(2) for _ in range(13)]
+    for start, compressed in ((0, True), (4, False), (8, True)):
+        async with opened(path, max_size=1, keep=6, gzip=compressed) as sink:
+            for batch in batches[start : start + 4]:
+                await sink.write(batch)
+            if compressed:
+                await until(lambda: is_compressed(tmp_path))
+    async with opened(path, max_size=1, keep=6) as sink:
+        await sink.write(batches[12])
+    files = rotated(tmp_path)
+    numbers = [int(match[1]) for match in map(ROTATED.fullmatch, [file.name for file in files]) if match]
+    assert numbers == [7, 8, 9, 10, 11, 12]
+    assert lines(*files, path) == values([record for batch in batches[6:] for record in batch])
+    assert [file.suffix for file in files] == [".gz"] * 5 + [".jsonl"]
+
+
+async def test_writes_do_not_wait_for_compression_and_closing_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    large = large_file(tmp_path, 1)
+    began = time.monotonic()
+    async with opened(path, max_size=1, gzip=True) as sink:
+        await until(lambda: parts(tmp_path))
+        batches = [make_records(1) for _ in range(20)]
+        for batch in batches:
+            await sink.write(batch)
+        assert parts(tmp_path)  # so that was beside it
+    assert time.monotonic() - began < 5
+    assert parts(tmp_path) == []
+    assert large.stat().st_size == 16 << 30
+    large.unlink()
+    assert archive(tmp_path) == values([record for batch in batches for record in batch])
+
+
+async def test_a_file_too_many_goes_also_while_it_is_being_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    large_file(tmp_path, 1)
+    async with opened(path, max_size=1, keep=2, gzip=True) as sink:
+        await until(lambda: parts(tmp_path))
+        for _ in range(4):
+            await sink.write(make_records(1))
+        await until(lambda: is_compressed(tmp_path))
+    assert [file.name[-14:] for file in rotated(tmp_path)] == ["-0003.jsonl.gz", "-0004.jsonl.gz"]
+
+
+def test_a_file_removed_at_the_end_of_its_compression_does_not_come_back(tmp_path: Path) -> None:
+    plain, part = tmp_path / OLD.format(1), tmp_path / "part"
+    part.touch()
+    RotatedFiles(tmp_path / "events.jsonl", keep=1).replace(plain, part)
+    assert [*tmp_path.iterdir()] == []
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of its own for the folder; skips where the test may not mount one."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not mounted:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.logs(r"sink:archive: events-\S+ cannot be compressed: less than 32 MiB of the disk are free; it stays")
+async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path):
+        path, ballast = tmp_path / "events.jsonl", tmp_path / "ballast"
+        written = make_records(2)
+        async with opened(path, max_size=1, gzip=True) as sink:
+            ballast.write_bytes(bytes(10 << 20))
+            await sink.write(written)
+            for _ in range(5):
+                written += (batch := make_records(2))
+                await sink.write(batch)
+                await until(lambda: caplog.records)
+            ballast.unlink()
+            assert [file.suffix for file in rotated(tmp_path)] == [".jsonl"] * 5
+            written += (batch := make_records(2))
+            await sink.write(batch)  # that rotates, so all is tried again
+            await until(lambda: is_compressed(tmp_path))
+        assert archive(tmp_path) == values(written)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.logs(r"sink:archive: events-\S+ cannot be compressed: less than 32 MiB of the disk are free; it stays")
+async def test_on_a_full_disk_writes_fail_and_leave_nothing_until_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path):
+        path, ballast = tmp_path / "events.jsonl", tmp_path / "ballast"
+        written = make_records(20)
+        async with opened(path, max_size=10_000, gzip=True) as sink:
+            await sink.write(written)
+            with suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+            for _ in range(3):
+                with pytest.raises(OSError, match="No space left"):
+                    await sink.write(make_records(100))
+            ballast.unlink()
+            for _ in range(3):
+                written += (batch := make_records(100))
+                await sink.write(batch)
+            await until(lambda: is_compressed(tmp_path))
+        assert archive(tmp_path) == values(written)
+
+
+@pytest.mark.logs(r"sink:archive: events-\S+-0001\.jsonl cannot be compressed: File too large; it stays")
+async def test_a_file_that_cannot_be_compressed_stays_and_keeps_up_no_other(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a disk that fills up amid the compression."""
+    content = os.urandom(1 << 20).replace(b"\n", b" ") + b"\n"  # grows by being compressed
+    old = rotated_before(tmp_path, 1, content)
+    rotated_before(tmp_path, 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(content), hard))
+    try:
+        async with opened(tmp_path / "events.jsonl", gzip=True):
+            await until(lambda: [*tmp_path.glob("*-0002.jsonl.gz")])
+            await until(lambda: not parts(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [file.name for file in rotated(tmp_path)] == [old.name, f"{OLD.format(2)}.gz"]
+    assert old.read_bytes() == content
+    async with opened(tmp_path / "events.jsonl", gzip=True):
+        await until(lambda: is_compressed(tmp_path))
+    assert content_of(rotated(tmp_path)[0]) == content
+
+
+KILLED = """
+import asyncio, os, signal, sys, tempfile
+from pathlib import Path
+from ingestd.options import Size
+from ingestd.plugins.sinks.jsonl import JsonlSink
+from ingestd.testing.sinks import make_records
+
+STEPS = {"open", "os.rename", "os.remove", "os.chmod", "os.utime", "os.listdir", "os.scandir"}
+
+async def main(path):
+    sink = JsonlSink("archive", JsonlSink.Options(path=path, max_size=Size(1), keep=3, gzip=True))
+    await sink.open()
+    for batch in (make_records(3) for _ in range(5)):
+        await sink.write(batch)
+        for record in batch:
+            os.write(1, f"{path.parent.name} {record.decode()['id']}\\n".encode())
+        while len(list(path.parent.glob("*.gz"))) != len(list(path.parent.iterdir())) - 1:
+            await asyncio.sleep(0.001)
+    await sink.close()
+
+def child(folder, deadly):
+    step = 0
+    def count(event, arguments):
+        nonlocal step
+        if event in STEPS and arguments and str(arguments[0]).startswith((str(folder), "3")):
+            step += 1
+            if step == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count)
+    asyncio.run(main(folder / "events.jsonl"))
+    os._exit(0)
+
+deadly, code = 0, -signal.SIGKILL
+while code == -signal.SIGKILL:
+    deadly += 1
+    folder = Path(sys.argv[1], str(deadly))
+    folder.mkdir()
+    pid = os.fork()
+    if not pid:
+        child(folder, deadly)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+sys.exit(code)
+"""
+
+
+def test_killed_at_any_step_of_rotation_and_compression_nothing_is_lost_or_taken_for_whole(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    acknowledged: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        name, identity = line.split()
+        acknowledged.setdefault(name, []).append(identity)
+    folders = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
+    assert len(folders) > 50
+
+    async def finish(folder: Path) -> None:
+        async with opened(folder / "events.jsonl", max_size=1, keep=3, gzip=True):
+            await until(lambda: is_compressed(folder))
+
+    for folder in folders:
+        expected = acknowledged.get(folder.name, [])
+        for _ in range(2):  # as the crash left it, and as the next start does
+            if (folder / "events.jsonl").exists():
+                held = [value["id"] for value in archive(folder)]
+                kept = expected[-9:]  # the current file may be new and empty, so three files hold what is left
+                assert [each for each in held if each in kept] == kept
+                assert set(held) - set(expected) <= set(held[-3:])
+            asyncio.run(finish(folder))
+    assert len(acknowledged[folders[-1].name]) == 15
+
+
+@pytest.mark.parametrize("member", ["receivedAt", "decidedAt", "erasedAt"])
+async def test_an_old_file_is_rotated_by_the_next_write(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "events.jsonl"
+    line = json.dumps({"id": "a", member: format_time(now() - 3_700_000)}).encode() + b"\n{}\n"
+    for every, files in (("2h", 0), ("1h", 1)):
+        path.write_bytes(line)
+        first, second = make_records(1), make_records(1)
+        async with opened(path, rotate_every=Duration.parse(every)) as sink:
+            assert rotated(tmp_path) == []
+            await sink.write(first)
+            await sink.write(second)
+        assert len(rotated(tmp_path)) == files
+        assert lines(path)[-2:] == values([*first, *second])
+    assert rotated(tmp_path)[0].read_bytes() == line
+    assert len(lines(path)) == 2
+
+
+@pytest.mark.parametrize("line", ["null", "{}", '{"receivedAt":7}', '{"receivedAt":"soon"}', "no JSON", ""])
+async def test_a_file_whose_first_line_tells_no_time_is_as_old_as_its_last_write(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "events.jsonl"
+    for age, files in ((3000, 0), (3700, 1)):
+        path.write_text(f"{line}\n")
+        os.utime(path, (time.time() - age,) * 2)
+        async with opened(path, rotate_every=Duration.parse("1h")) as sink:
+            await sink.write(make_records(1))
+        assert len(rotated(tmp_path)) == files
+
+
+async def test_an_empty_file_is_never_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.touch()
+    os.utime(path, (0, 0))
+    async with opened(path, rotate_every=Duration.parse("1s")) as sink:
+        await sink.write(make_records(1))
+    assert rotated(tmp_path) == []
+
+
+@given(
+    pauses=st.lists(st.one_of(st.integers(0, 120), st.just(-500)), min_size=1, max_size=30),
+    every=st.integers(1, 100),
+    meanwhile=st.sampled_from(["nothing", "moved", "truncated", "opened again"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_file_takes_lines_for_longer_than_it_may(pauses: list[int], every: int, meanwhile: str) -> None:
+    """Times are in milliseconds of a clock that may be set back."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, clock = Path(name), now()
+        path = folder / "events.jsonl"
+        file = LineFile(path, RotatedFiles(path, keep=None), max_size=10_000, rotate_every=every, now=lambda: clock)
+        for turn, pause in enumerate(pauses):
+            clock += pause
+            if turn == len(pauses) // 2 and path.exists():
+                if meanwhile == "moved":
+                    path.rename(folder / "events-of-before")
+                elif meanwhile == "truncated":
+                    os.truncate(path, 0)
+                elif meanwhile == "opened again":
+                    os.utime(path, ns=(clock * 1_000_000,) * 2)
+                    file.close()
+            file.append(json.dumps({"receivedAt": format_time(clock), "turn": turn}).encode() + b"\n")
+        file.close()
+        (folder / "events-of-before").unlink(missing_ok=True)
+        for each in [*rotated(folder), path]:
+            times = [parse_time(line["receivedAt"]) or 0 for line in lines(each)]
+            assert times[-1] - times[0] < every
+        turns = [line["turn"] for line in lines(*rotated(folder), path)]
+        assert turns == sorted(turns)
+
+
 async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "events.jsonl", tmp_path, Path("/dev/full")):
@@ -264,8 +644,15 @@ async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
         ({"max_size": "0B"}, r"max_size: expected more than 0"),
         ({"keep": 0}, r"keep: expected `int` >= 1"),
         ({"keep": -1}, r"keep: expected `int` >= 1"),
+        ({"rotate_every": "0s"}, r"rotate_every: expected more than 0"),
+        ({"gzip": 9}, r"gzip: expected `bool`"),
     ],
 )
 def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"x\.toml: sinks\.archive\.{message}"):
         read_options(JsonlSink.Options, {"path": "x", **options}, path="sinks.archive", source="x.toml", base=tmp_path)
+
+
+def test_a_path_that_looks_compressed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^sinks\.archive\.path: the file being written is plain; leave \.gz out"):
+        make(tmp_path / "events.jsonl.gz")

@@ -13,7 +13,7 @@ import msgspec
 from ingestd.config import SECTIONS
 from ingestd.delivery import SinkOptions
 from ingestd.options import Options, read_options
-from ingestd.plugins.sinks.jsonl import JsonlSink
+from ingestd.sink import Sink
 
 
 def shown() -> dict[str, Any]:
@@ -58,7 +58,28 @@ def test_every_default_shown_is_the_code_s() -> None:
         assert read_options(type_, table, path=path, source="conf", base=Path("/")) == type_(), path
 
 
-def test_the_options_of_a_jsonl_sink_are_shown() -> None:
-    common = {field.name for field in msgspec.structs.fields(SinkOptions)}
-    own = {field.name for field in msgspec.structs.fields(JsonlSink.Options)}
-    assert set(shown()["sinks"]["archive"]) == common | own
+def sinks() -> dict[str, type[Sink]]:
+    """The built-in ones, by their type."""
+    found: dict[str, type[Sink]] = {}
+    for point in entry_points(group="ingestd"):
+        if point.dist is not None and point.dist.name == "ingestd" and ".sinks." in point.value:
+            point.load().register_sinks(found.__setitem__)
+    return found
+
+
+def names(type_: type[Options]) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(type_)}
+
+
+def test_the_options_of_every_sink_are_shown() -> None:
+    tables = {table["type"]: table for table in shown()["sinks"].values()}
+    assert tables.keys() == sinks().keys()
+    for kind, sink in sinks().items():
+        common = names(SinkOptions) if kind == "jsonl" else {"type"}
+        assert set(tables[kind]) == common | names(sink.Options), kind
+
+
+def test_the_defaults_every_sink_has_are_shown() -> None:
+    table = {name: value for name, value in shown()["sinks"]["archive"].items() if name in names(SinkOptions)}
+    del table["filter"]  # none unless given
+    assert read_options(SinkOptions, table, path="sinks", source="conf", base=Path("/")) == SinkOptions(type="jsonl")

@@ -289,7 +289,7 @@ def numbers() -> list[tuple[str, type[Options], str, Any]]:
 )
 def test_a_number_that_cannot_be_stops_the_start(path: str, options: type[Options], name: str, zero: Any) -> None:
     def read(value: Any) -> Options:
-        required = {field.name: "x" for field in msgspec.structs.fields(options) if field.required}
+        required = {field.name: "x:x" for field in msgspec.structs.fields(options) if field.required}
         return read_options(options, {**required, name: value}, path=path, source="x.toml", base=Path("/"))
 
     below = f"-{zero}" if isinstance(zero, str) else -1

@@ -13,7 +13,7 @@ from ingestd.plugins import key_commands
 from ingestd.plugins.attribution import commands as attribution_commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -23,8 +23,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
-    linked = set(re.findall(r"\(docs/([\w.-]+\.md)", (ROOT / "README.md").read_text()))
-    assert linked == {page.name for page in PAGES if page.parent.name == "docs"}
+    linked = set(re.findall(r"\((docs/[\w./-]+\.md)", (ROOT / "README.md").read_text()))
+    assert linked == {str(page.relative_to(ROOT)) for page in PAGES[1:]}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,173 @@
+"""A file of lines that are whole and on the disk, whatever happens to the disk, the file or the process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ingestd import times
+
+from .rotated_files import RotatedFiles, sync_folder
+
+__all__ = ["LineFile"]
+
+_MODE = 0o640  # less the umask: what customers do is not for everyone on the machine
+_BLOCK = 1 << 16
+_TIMES = ("receivedAt", "decidedAt", "erasedAt")
+"""Where the records of ingestd have the time they came at."""
+
+
+class LineFile:
+    """The file and its rotation. Every method blocks, raises `OSError`, and may be called again after.
+
+    `rotate_every` is in milliseconds, as what `now` returns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rotated: RotatedFiles,
+        *,
+        max_size: int,
+        rotate_every: int | None = None,
+        now: Callable[[], int] = times.now,
+    ) -> None:
+        self._path = path
+        self._rotated = rotated
+        self._max_size = max_size
+        self._rotate_every = rotate_every
+        self._now = now
+        self._fd: int | None = None
+        self._begun = 0
+        """When its first line was written, or that line's record received."""
+
+    def open(self) -> None:
+        self._open()
+
+    def _open(self) -> int:
+        """The descriptor, of a new file if the one that was open is no longer in its place."""
+        if self._fd is not None and self._is_in_place(self._fd):
+            return self._fd
+        self.close()
+        _make_folder(self._path.parent)
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            self._own(fd)
+            _cut_torn_line(fd)
+            os.fsync(fd)
+            sync_folder(self._path.parent)
+            if self._rotate_every is not None:
+                self._begun = _begun(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return fd
+
+    def append(self, lines: bytes) -> bool:
+        """Returns whether the file was rotated before; the lines are in the new one then."""
+        fd = self._open()
+        size = os.fstat(fd).st_size
+        rotate = size > 0 and (size + len(lines) > self._max_size or self._is_old())
+        if rotate:
+            self._rotated.add()
+            fd, size = self._open(), 0
+        if not size:
+            self._begun = self._now()
+        rest = memoryview(lines)
+        try:
+            while rest:  # one write takes it all, but for a disk that is full: the next one says so
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        except OSError:
+            # Should this fail too, the next open cuts off what is torn.
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+            self.close()
+            raise
+        return rotate
+
+    def check(self) -> None:
+        folder = self._path.parent
+        if self._path.exists():
+            fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                self._refuse_special(fd)
+            finally:
+                os.close(fd)
+        else:
+            while not folder.exists():
+                folder = folder.parent
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder} is not a folder")
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(f"the folder {folder} cannot be written to")
+        if os.statvfs(folder).f_bavail == 0:
+            raise OSError(f"the disk of {folder} is full")
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _own(self, fd: int) -> None:
+        """Make sure that no other writes to the file: taking back lines would take theirs."""
+        self._refuse_special(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(f"{self._path} is being written by another sink or process") from error
+
+    def _refuse_special(self, fd: int) -> None:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{self._path} is not a regular file")
+
+    def _is_in_place(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(fd))
+        except FileNotFoundError:
+            return False
+
+    def _is_old(self) -> bool:
+        return self._rotate_every is not None and self._now() - self._begun >= self._rotate_every
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each durably."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _cut_torn_line(fd: int) -> None:
+    """Shorten the file to behind its last line end."""
+    size = end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(fd, end)
+
+
+def _begun(fd: int) -> int:
+    """When the file was begun, as its first record tells; else when it was written last."""
+    written = os.fstat(fd).st_mtime_ns // 1_000_000
+    with open(fd, "rb", closefd=False) as file:
+        line = file.readline()
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return written
+    texts = [record.get(name) for name in _TIMES] if isinstance(record, dict) else []
+    known = [at for text in texts if isinstance(text, str) and (at := times.parse_time(text)) is not None]
+    return min([written, *known])

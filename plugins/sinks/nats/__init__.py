@@ -1,0 +1,96 @@
+"""The `nats` sink: publishes each record to a JetStream stream.
+
+A message is the JSON object byte for byte, and its header `Nats-Msg-Id` is the record's id: within its duplicate
+window the stream takes a record once, however often it comes. Records are published in one go, in order, and a
+write returns when the stream has acknowledged each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ingestd import hookimpl
+from ingestd.errors import ConfigError, SinkReject
+from ingestd.events import Record
+from ingestd.sink import Sink
+
+from .connection import Connection
+from .messages import Message, parts
+from .options import NatsOptions
+from .servers import Servers
+from .stream import Stream
+from .subject import Subject
+
+__all__ = ["NatsSink", "register_sinks"]
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("nats", NatsSink)
+
+
+class NatsSink(Sink):
+    Options = NatsOptions
+
+    def __init__(self, name: str, options: NatsOptions) -> None:
+        super().__init__(name, options)
+        try:
+            self._subject = Subject(options.subject)
+        except ValueError as error:
+            raise ConfigError(f"sinks.{name}.subject: {error}") from None
+        self._stream = Stream(options, self._subject)
+        self._servers = Servers(name, options)
+        self._connection: Connection | None = None
+
+    async def open(self) -> None:
+        await self.close()
+        connection = await self._servers.connect()
+        try:
+            await self._stream.prepare(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        if self._connection is None or self._connection.is_lost:
+            await self.open()
+        connection = self._connection
+        assert connection is not None
+        messages = [self._message(record) for record in batch]
+        most = connection.max_payload
+        refused = {
+            index: f"it has {message.size} bytes with its headers, and the server takes {most} (max_payload)"
+            for index, message in enumerate(messages)
+            if message.size > most
+        }
+        if refused:
+            raise SinkReject(refused)
+        try:
+            for start, part in parts(messages):
+                for index, answer in enumerate(await connection.ask(part), start):
+                    reason = self._stream.refusal(answer, messages[index].subject)
+                    if reason is not None:
+                        refused[index] = reason
+        except BaseException:
+            await self.close()  # whatever else was published may still be stored: its ids tell
+            raise
+        if refused:
+            raise SinkReject(refused)
+
+    async def check(self) -> None:
+        connection = await self._servers.connect()
+        try:
+            await self._stream.check(connection)
+        finally:
+            await connection.close()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _message(self, record: Record) -> Message:
+        value = record.decode()
+        headers = {"Nats-Msg-Id": value["id"], "Nats-Expected-Stream": self.options.stream}
+        return Message(self._subject.of(value), record.body, headers)

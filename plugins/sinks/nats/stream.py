@@ -1,0 +1,89 @@
+"""The stream: looking at it, making it, and what it answers to a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingestd.errors import SinkRetry
+
+from .connection import NOBODY, Connection
+from .options import NatsOptions
+from .subject import Subject
+
+__all__ = ["Stream"]
+
+_TOO_LARGE, _STREAM_EXISTS, _NO_STREAM = 10054, 10058, 10059  # JetStream's err_code
+
+
+class Stream:
+    """Raises `SinkRetry` for what is wrong with it."""
+
+    def __init__(self, options: NatsOptions, subject: Subject) -> None:
+        self._name = options.stream
+        self._may_create = options.create
+        self._duplicate_window = options.duplicate_window
+        self._subject = subject
+
+    async def prepare(self, connection: Connection) -> None:
+        """See to it that it is there."""
+        if await self._find(connection) is None:
+            await self._create(connection)
+
+    async def check(self, connection: Connection) -> None:
+        info = await self._find(connection)
+        if info is None:
+            return
+        config, state = info["config"], info["state"]
+        subjects = config.get("subjects") or []
+        if not any(self._subject.may_be(each) for each in subjects):
+            taken = ", ".join(subjects) or "no subject"
+            raise SinkRetry(f"the stream {self._name} takes {taken}, and not {self._subject.pattern}")
+        limits = [(config["max_msgs"], state["messages"]), (config["max_bytes"], state["bytes"])]
+        if config["discard"] == "new" and any(0 <= limit <= there for limit, there in limits):
+            raise SinkRetry(f"the stream {self._name} is full and discards what is new")
+
+    def refusal(self, answer: Mapping[str, Any], subject: str) -> str | None:
+        """Why it will never take a message that it answers so; raises if it has not taken it for now."""
+        if answer.get("status") == NOBODY:
+            raise SinkRetry(f"no stream takes the subject {subject}")
+        error = answer.get("error")
+        if error is None and answer.get("stream") == self._name:  # which refusals name too
+            return None
+        if error is None:
+            raise SinkRetry(f"the subject {subject} is answered by something that is not the stream {self._name}")
+        reason = f"the stream {self._name} refuses it: {error.get('description')}"
+        if error.get("err_code") == _TOO_LARGE:
+            return reason
+        raise SinkRetry(reason)
+
+    async def _find(self, connection: Connection) -> Mapping[str, Any] | None:
+        """What there is to know of it; None where it is to be created."""
+        answer = await connection.call(f"STREAM.INFO.{self._name}", {})
+        error = answer.get("error")
+        if error is None:
+            if answer["config"].get("no_ack"):
+                raise SinkRetry(f"the stream {self._name} acknowledges nothing (no_ack)")
+            return answer
+        if error.get("err_code") != _NO_STREAM:
+            raise SinkRetry(f"the stream {self._name} cannot be looked at: {error.get('description')}")
+        if not self._may_create:
+            raise SinkRetry(f"there is no stream {self._name}, and create is false")
+        return None
+
+    async def _create(self, connection: Connection) -> None:
+        config = {
+            "name": self._name,
+            "subjects": [self._subject.pattern],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "num_replicas": 1,
+            "duplicate_window": self._duplicate_window.milliseconds * 1_000_000,
+        }
+        answer = await connection.call(f"STREAM.CREATE.{self._name}", config)
+        error = answer.get("error")
+        if error is not None and error.get("err_code") != _STREAM_EXISTS:  # another was quicker
+            raise SinkRetry(f"the stream {self._name} cannot be created: {error.get('description')}")

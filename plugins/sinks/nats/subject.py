@@ -1,0 +1,47 @@
+"""The option `subject`: the subject of each record, and what a stream must take for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Subject"]
+
+_PLACEHOLDER = re.compile(r"\{(type|tenant|key)\}")
+_UNSAFE = re.compile(r"[\s.*>$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST = 100  # characters of a token: servers take no line of more than 4096 bytes
+
+
+class Subject:
+    """Raises `ValueError`."""
+
+    def __init__(self, template: str) -> None:
+        text = _PLACEHOLDER.sub("x", template)
+        if "{" in text or "}" in text:
+            raise ValueError(f"expected no {{}} but {{type}}, {{tenant}} and {{key}}, got {template!r}")
+        if not all(text.split(".")) or re.search(r"[\s*>\x00-\x1f\x7f]", text):
+            raise ValueError(f"expected tokens with dots between them, without spaces, * and >, got {template!r}")
+        if text.startswith(("$", "_INBOX.")):
+            raise ValueError(f"expected none that NATS itself uses, got {template!r}")
+        if len(text.encode()) > 1000:
+            raise ValueError("expected at most 1000 bytes")
+        self._template = template
+        self.pattern = ".".join("*" if _PLACEHOLDER.search(each) else each for each in template.split("."))
+        """What takes all it can be."""
+
+    def of(self, value: Mapping[str, Any]) -> str:
+        """The subject of a record; `_` stands for what it has not, and for what cannot be in a subject."""
+        return _PLACEHOLDER.sub(
+            lambda match: _UNSAFE.sub("_", str(value.get(match[1]) or "")[:_LONGEST]) or "_", self._template
+        )
+
+    def may_be(self, subject: str) -> bool:
+        """Whether a stream with that subject, which may have wildcards, takes some of what it can be."""
+        ours, theirs = self.pattern.split("."), subject.split(".")
+        for our, their in zip(ours, theirs, strict=False):
+            if their == ">":
+                return True
+            if our != their and "*" not in {our, their}:
+                return False
+        return len(ours) == len(theirs)

@@ -1,0 +1,143 @@
+"""The `postgres` sink: each record as a row of a table, by COPY.
+
+A batch is one COPY into the table itself, so one transaction: it is there as a whole, or not at all. The unique
+index on `id` refuses a record that is there already; then the sink asks which are, and copies the others. After a
+start or a failure, where records may come again, it asks first.
+
+PostgreSQL has no U+0000 in text or jsonb: it becomes U+FFFD, in names and values alike. Records that the server refuses
+for what is in them are found by halving and rejected. Any other error is the server's, and the batch comes again on
+a new connection, which looks at the table again, and makes it if it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+from ingestd import hookimpl
+from ingestd.errors import ConfigError, SinkReject
+from ingestd.events import Record
+from ingestd.sink import Sink
+
+from .connection import connect, hang_up
+from .copying import copy, new_rows
+from .errors import DataRefused, told
+from .options import PostgresOptions, check_url
+from .rows import Row, make_rows
+from .table import Table
+
+__all__ = ["PostgresSink", "register_sinks"]
+
+_SIFTING = 1.0  # then what has been found is told; the others come again, and a write stays short
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("postgres", PostgresSink)
+
+
+class PostgresSink(Sink):
+    Options = PostgresOptions
+
+    def __init__(self, name: str, options: PostgresOptions) -> None:
+        super().__init__(name, options)
+        try:
+            self._asyncpg: Any = import_module("asyncpg")
+        except ImportError:
+            raise ConfigError(
+                f"sinks.{name}.type: needs asyncpg, which is not installed: pip install 'ingestd[postgres]'"
+            ) from None
+        check_url(options.url, f"sinks.{name}.url")
+        self._table = Table(options.table, f"sinks.{name}.table", self._asyncpg)
+        self._connection: Any = None
+        self._doubtful = False
+        self._look_first = True
+        self._takes_rows = False
+        """Whether this has been seen on the connection."""
+
+    async def open(self) -> None:
+        async with self._connected():
+            pass
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        rows, refused = await make_rows(batch)
+        try:
+            async with self._connected() as connection:
+                await self._store(connection, [*rows.values()])
+        except DataRefused:
+            # On a new connection: should the table have become another one, a row in its old form is no record's fault.
+            async with self._connected() as connection:
+                refused |= await self._sift(connection, rows)
+        if refused:
+            self._look_first = True  # the others come again
+            raise SinkReject(refused)
+
+    async def check(self) -> None:
+        with told():
+            connection = await self._connect()
+            try:
+                await self._table.check(connection)
+            finally:
+                await hang_up(connection)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await hang_up(connection)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        """The connection. After anything that went wrong on it, the next one is new and the table looked at again."""
+        if self._doubtful or (self._connection is not None and self._connection.is_closed()):
+            await self.close()
+        with told():
+            if self._connection is None:
+                self._connection = await self._connect()
+                self._doubtful = self._look_first = True
+                self._takes_rows = False
+                await self._table.prepare(self._connection)
+            self._doubtful = True
+            yield self._connection
+        self._doubtful = False
+
+    async def _connect(self) -> Any:
+        return await connect(self._asyncpg, self.options.url, f"ingestd {self.name}")
+
+    async def _store(self, connection: Any, rows: Sequence[Row]) -> None:
+        """All of them in one transaction, but for those that are there."""
+        if self._look_first:
+            new = await new_rows(connection, self._table, rows)
+            self._look_first = len(new) < len(rows)
+            # Returning also says that the server takes rows, so one that is there must be refused for nothing else.
+            rows = new if new or self._takes_rows else rows[:1]
+        try:
+            await copy(connection, self._table, rows)
+        except self._asyncpg.UniqueViolationError:
+            new = await new_rows(connection, self._table, rows)
+            if len(new) == len(rows):  # another unique index refuses one of them
+                raise
+            self._look_first = True
+            await copy(connection, self._table, new)
+        self._takes_rows = True
+
+    async def _sift(self, connection: Any, rows: dict[int, Row]) -> dict[int, str]:
+        """Store what can be, by halves and halves of these; returns why of each record that cannot."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + _SIFTING
+        refused: dict[int, str] = {}
+        parts = [[*rows]]
+        while parts and not (refused and clock() > until):
+            part = parts.pop()
+            try:
+                with told():
+                    await self._store(connection, [rows[index] for index in part])
+            except DataRefused as error:
+                if len(part) == 1:
+                    refused[part[0]] = str(error)
+                else:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+        return refused

@@ -1,0 +1,36 @@
+"""Connecting to the database, and hanging up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from ingestd.errors import SinkRetry
+
+__all__ = ["connect", "hang_up"]
+
+_CONNECTING = 10.0
+_HANGING_UP = 2.0
+
+
+async def connect(asyncpg: Any, url: str, application: str) -> Any:
+    named = "application_name=" in url
+    try:
+        connection = await asyncpg.connect(
+            url, timeout=_CONNECTING, server_settings=None if named else {"application_name": application}
+        )
+    except TimeoutError as error:
+        raise SinkRetry(f"PostgreSQL did not answer within {_CONNECTING:g} s") from error
+    encoding = connection.get_settings().server_encoding
+    if encoding != "UTF8":
+        await hang_up(connection)
+        raise SinkRetry(f"the database's encoding is {encoding}, which has not every character: it must be UTF8")
+    return connection
+
+
+async def hang_up(connection: Any) -> None:
+    """Waits a while until the server has cancelled what was under way, lest it goes on waiting for a lock."""
+    with suppress(Exception):
+        async with asyncio.timeout(_HANGING_UP):
+            await connection.close()

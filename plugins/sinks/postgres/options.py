@@ -1,0 +1,37 @@
+"""The options of a postgres sink, and the check of its URL."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+from ingestd.errors import ConfigError
+from ingestd.options import Options, Url
+
+__all__ = ["PostgresOptions", "check_url"]
+
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
+
+
+class PostgresOptions(Options):
+    url: Url
+    """postgresql://user:password@host:port/database and what else asyncpg takes, such as `?sslmode=verify-full`."""
+    table: str = "ingestd_records"
+    """Made if it is not there; `schema.table` where it is not in the first schema of the user's `search_path`."""
+
+
+def check_url(url: str, option: str) -> None:
+    """Raise `ConfigError` for what asyncpg would not take; its own messages would show parts of a password."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    good = re.match("(?i)postgres(ql)?://", url) is not None and not parts.fragment
+    good = good and url.count("@") == parts.netloc.count("@") <= 1 and all(map(_HOST.fullmatch, hosts))
+    try:
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(
+            f"{option}: expected postgresql://user:password@host:port/database;"
+            " in a password / ? # @ : % and foreign letters are written as %2F …"
+        )

@@ -1,0 +1,132 @@
+"""The table: what it must be, making it, and checking it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import Any
+
+from ingestd.errors import ConfigError, SinkRetry
+
+__all__ = ["COLUMNS", "Table"]
+
+_TIME = "timestamp with time zone"
+COLUMNS = {
+    "id": "text",
+    "type": "text",
+    "tenant": "text",
+    "key": "text",
+    "received_at": _TIME,
+    "timestamp": _TIME,
+    "anonymous_id": "text",
+    "user_id": "text",
+    "session_id": "text",
+    "position": "bigint",
+    "record": "jsonb",
+}
+_FURTHER = {  # C: compared by its bytes, which is quicker, and no other order means anything
+    "id": 'COLLATE "C" PRIMARY KEY',
+    "type": "NOT NULL",
+    "received_at": "NOT NULL",
+    "position": "NOT NULL",
+    "record": "NOT NULL",
+}
+
+_SELECT_COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
+"""
+# What is unique together with the time is so alone: a record that comes again has the same. Partitions need that.
+_SELECT_UNIQUE = """
+SELECT EXISTS (
+    SELECT FROM pg_index
+    WHERE indrelid = $1 AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL AND (
+        SELECT array_agg(attname::text ORDER BY attname) FROM pg_attribute
+        WHERE attrelid = indrelid AND attnum = ANY((indkey::int2[])[0 : indnkeyatts - 1])
+    ) IN ('{id}', '{id,received_at}')
+)
+"""
+_SELECT_LACKING = "SELECT name FROM unnest($2::text[]) AS name WHERE NOT has_column_privilege($1::oid, name, $3)"
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+class Table:
+    """Raises `ConfigError` for what cannot be its name, and `SinkRetry` for what is wrong with it."""
+
+    def __init__(self, text: str, option: str, asyncpg: Any) -> None:
+        parts = text.split(".")
+        if len(parts) > 2 or not all(_NAME.fullmatch(part) and len(part.encode()) <= 63 for part in parts):
+            raise ConfigError(
+                f'{option}: expected "table" or "schema.table" of letters, digits and _, each up to 63 bytes,'
+                f" got {text!r}"
+            )
+        self.name = parts[-1]
+        self.schema = parts[0] if len(parts) == 2 else None
+        self.quoted = ".".join(f'"{part}"' for part in parts)
+        self._given = text
+        self._asyncpg = asyncpg
+
+    async def prepare(self, connection: Any) -> None:
+        """See to it that it is there and can take records, and that what is committed is durable."""
+        await connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        table = await self._find(connection)
+        if table is None:
+            columns = ", ".join(f'"{name}" {type_} {_FURTHER.get(name, "")}' for name, type_ in COLUMNS.items())
+            # Another one may be quicker.
+            with suppress(self._asyncpg.DuplicateTableError, self._asyncpg.UniqueViolationError):
+                await connection.execute(f"CREATE TABLE {self.quoted} ({columns})")
+            table = await self._find(connection)
+        await self._inspect(connection, table)
+
+    async def check(self, connection: Any) -> None:
+        """Change nothing, and look whether records could be written."""
+        if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
+            raise SinkRetry("the database is read-only")
+        table = await self._find(connection)
+        if table is None:
+            schema = self.schema or await connection.fetchval("SELECT current_schema()")
+            if schema is None:
+                raise SinkRetry("the user's search_path has no schema that exists")
+            if not await connection.fetchval("SELECT has_schema_privilege($1, 'CREATE')", schema):
+                raise SinkRetry(f"there is no table {self._given}, and no right to CREATE it in schema {schema}")
+            return
+        await self._inspect(connection, table)
+        for right, columns in (("INSERT", [*COLUMNS]), ("SELECT", ["id"])):
+            lacking = await connection.fetch(_SELECT_LACKING, table, columns, right)
+            if lacking:
+                names = ", ".join(name for (name,) in lacking)
+                raise SinkRetry(f"no right to {right} {names} of the table {self._given}")
+
+    async def _find(self, connection: Any) -> int | None:
+        table: int | None = await connection.fetchval("SELECT to_regclass($1)::oid", self.quoted)
+        return table
+
+    async def _inspect(self, connection: Any, table: int | None) -> None:
+        """Raise `SinkRetry` for a table that cannot take records, with all that it lacks."""
+        kind, persistence = await connection.fetchrow(
+            "SELECT relkind::text, relpersistence::text FROM pg_class WHERE oid = $1", table
+        )
+        faults = []
+        if kind not in {"r", "p"}:
+            faults.append("is no table")
+        if persistence == "u":
+            faults.append("is unlogged: a crash of the server would empty it")
+        found = {name: (type_, needed) for name, type_, needed in await connection.fetch(_SELECT_COLUMNS, table)}
+        for name, wanted in COLUMNS.items():
+            type_, _ = found.get(name, (None, False))
+            if type_ is None:
+                faults.append(f"has no column {name} ({wanted})")
+            elif type_ != wanted:
+                faults.append(f"has a column {name} of type {type_}, not {wanted}")
+        faults += [
+            f"has a column {name} that must be given: it needs a default"
+            for name, (_, needed) in found.items()
+            if needed and name not in COLUMNS
+        ]
+        if not await connection.fetchval(_SELECT_UNIQUE, table):
+            faults.append("has no unique index on (id), or on (id, received_at)")
+        if faults:
+            raise SinkRetry(f"the table {self._given} " + "; it ".join(faults))

@@ -1,0 +1,148 @@
+"""The stream on its Redis: what is asked of it, and why it does not do it, in words without secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from redis import asyncio as aioredis
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from ingestd.errors import SinkRetry
+from ingestd.events import Record
+
+__all__ = ["StreamOnRedis"]
+
+_CONNECT_TIMEOUT = 5.0
+
+# In the script, so that of the entries only these numbers travel, and one entry at a time is in memory.
+_FIND = """
+local entries, bytes, wanted, found, before = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, '+'
+for i = 3, #ARGV do wanted[ARGV[i]] = i - 3 end
+while entries > 0 and bytes > 0 do
+    local entry = redis.call('XREVRANGE', KEYS[1], before, '-', 'COUNT', 1)[1]
+    if not entry then break end
+    before = '(' .. entry[1]
+    entries = entries - 1
+    for i = 1, #entry[2], 2 do
+        bytes = bytes - #entry[2][i + 1]
+        local number = entry[2][i] == 'id' and wanted[entry[2][i + 1]]
+        if number then found[#found + 1] = number end
+        if number == 0 then entries = 0 end
+    end
+end
+return found
+"""
+
+_REASONS: dict[type[Exception], str] = {
+    exceptions.OutOfMemoryError: "Redis has no memory left (maxmemory)",
+    exceptions.ReadOnlyError: "this Redis is a replica, which takes no writes",
+    exceptions.BusyLoadingError: "Redis is still loading its data",
+    exceptions.AuthenticationError: "Redis does not accept the user or password",
+}
+
+
+class StreamOnRedis:
+    """Every method raises `SinkRetry`."""
+
+    def __init__(self, url: str, key: str, *, max_length: int | None) -> None:
+        """Connects to nothing yet. Raises `ValueError` for a URL that cannot be."""
+        self._redis = _client(url)
+        self._key = key
+        self._max_length = max_length
+
+    async def check(self) -> None:
+        """Whether an entry could be added, as far as can be told without adding one."""
+        with self._reasons():
+            await self._redis.xlen(self._key)
+            try:
+                # No entry can have this id. But before Redis says so, it says whatever keeps it from adding one.
+                await self._redis.xadd(self._key, {"id": ""}, id="0-0")
+            except exceptions.ResponseError as error:
+                if "must be greater than 0-0" not in str(error):
+                    raise
+
+    async def largest(self) -> int | None:
+        """The bytes one value may have; None where Redis does not tell."""
+        with self._reasons():
+            try:
+                limits = await self._redis.config_get("proto-max-bulk-len")
+            except exceptions.ResponseError:  # not everybody may ask for it
+                limits = {}
+        return int(limits.get("proto-max-bulk-len") or 0) or None
+
+    async def find(self, ids: Sequence[str], *, entries: int, size: int) -> set[int]:
+        """The indexes of those ids that are among the newest entries; `size` bytes of these at the most."""
+        with self._reasons():
+            found: list[int] = await self._redis.eval(_FIND, 1, self._key, entries, size, *ids)
+        return set(found)
+
+    async def add(self, records: Sequence[tuple[str, Record]]) -> None:
+        """All or none of them, each with its id."""
+        with self._reasons():
+            async with self._redis.pipeline(transaction=True) as transaction:
+                for identity, record in records:
+                    transaction.xadd(
+                        self._key,
+                        {"id": identity, "type": record.type, "record": record.body},
+                        maxlen=self._max_length,
+                        approximate=True,
+                    )
+                # Not raised by redis-py, which would put the command into the message, and so a customer's data.
+                results = await transaction.execute(raise_on_error=False)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+
+    async def close(self) -> None:
+        await self._redis.connection_pool.disconnect()
+
+    @contextmanager
+    def _reasons(self) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.RedisError, OSError) as error:
+            raise SinkRetry(self._reason(error)) from error
+
+    def _reason(self, error: Exception) -> str:
+        for kind, reason in _REASONS.items():
+            if isinstance(error, kind):
+                return reason
+        # What was refused before EXEC does have the command in it.
+        text = str(error).rpartition(" of pipeline caused error: ")[2].strip("()'\",")
+        if "WRONGTYPE" in text:
+            return f"the key {self._key} holds something else than a stream"
+        return f"Redis: {text}" if isinstance(error, exceptions.ResponseError) else text or type(error).__name__
+
+
+def _client(url: str) -> aioredis.Redis:
+    """Connects to nothing yet. Raises `ValueError`, also for what redis-py would take for this machine's Redis."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which is not read before
+    except ValueError:  # whose text may show a password in which a character should have been escaped
+        raise ValueError(
+            "expected redis://host:port/db with a number as the port; in a password / ? # @ : % are written as %2F …"
+        ) from None
+    if not url.startswith(f"{parts.scheme}://") or (parts.scheme == "unix" and not parts.path):
+        raise ValueError("expected redis://host:port/db, rediss://host:port/db or unix:///path/of/socket")
+    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]*)?", parts.path):
+        raise ValueError("expected the number of a database behind the host, as in redis://host:6379/0")
+    try:
+        pool = aioredis.ConnectionPool.from_url(
+            url,
+            socket_connect_timeout=_CONNECT_TIMEOUT,
+            socket_timeout=None,  # a write has a time limit already
+            retry=Retry(NoBackoff(), 0),  # redis-py would add a second time what it got no answer to
+            protocol=2,
+            client_name="ingestd",
+        )
+        pool.make_connection()  # which knows whether its options can be
+    except TypeError as error:  # redis-py makes arguments of the options in the URL
+        unknown = re.search(r"unexpected keyword argument '(.*)'", str(error))
+        raise ValueError(f"redis-py does not know its option {unknown[1] if unknown else error}") from None
+    return aioredis.Redis(connection_pool=pool)

@@ -1,0 +1,155 @@
+"""The `webhook` sink: posts each batch of records to a URL, as a JSON array, signed.
+
+A 2xx answer means that the records are durable there. 400, 413 and 422 refuse: a batch that is refused
+is halved, in order, until each record is taken or refused alone, which rejects it. Any other answer, and
+none, is a failure, and the batch comes again; but not those parts of it that have been answered already.
+
+`webhook-id` is made of the ids of the records: the same ones have the same id whenever they come. The
+signature is that of Standard Webhooks, over the array as it is before it is compressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hmac
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http.client import responses
+from typing import NamedTuple
+
+from tornado.httpclient import HTTPRequest
+from tornado.httputil import HTTPHeaders
+
+from ingestd import __version__, hookimpl
+from ingestd.errors import SinkReject, SinkRetry
+from ingestd.events import Record
+from ingestd.ids import named_uuid
+from ingestd.sink import Sink
+
+from .connection import REFUSALS
+from .options import WebhookOptions, signing_key
+from .target import Target
+
+__all__ = ["WebhookSink", "register_sinks"]
+
+_MOST_AFTER = 3600.0
+# Far above a delivery's usual time limit: it ends what goes on when nobody waits any more.
+_CONNECT_TIMEOUT = 120.0
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("webhook", WebhookSink)
+
+
+class _Item(NamedTuple):
+    """One record of a batch: its place there, its id and its body."""
+
+    place: int
+    id: str
+    body: bytes
+
+
+class WebhookSink(Sink):
+    Options = WebhookOptions
+
+    def __init__(self, name: str, options: WebhookOptions) -> None:
+        super().__init__(name, options)
+        path = f"sinks.{name}"
+        self._target = Target(options, path)
+        self._key = signing_key(options.secret, f"{path}.secret")
+        self._outcomes: dict[str, str | None] = {}
+        """By webhook-id, of the batch at hand and its parts: why it was refused, or None if it was taken."""
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        items = await asyncio.to_thread(_items, batch)
+        if _webhook_id(items) not in self._outcomes:  # else it comes again, and goes on where it was
+            self._outcomes.clear()
+        reasons = await self._deliver(items)
+        self._outcomes.clear()
+        if reasons:
+            raise SinkReject(reasons)
+
+    async def check(self) -> None:
+        await self._target.check()
+
+    async def _deliver(self, items: Sequence[_Item]) -> dict[int, str]:
+        """Get each record taken or refused; returns why, by place, those were refused that were."""
+        webhook_id = _webhook_id(items)
+        if webhook_id not in self._outcomes:
+            self._outcomes[webhook_id] = await self._post(webhook_id, [item.body for item in items])
+        refusal = self._outcomes[webhook_id]
+        if refusal is None:
+            return {}
+        if len(items) == 1:
+            return {items[0].place: refusal}
+        middle = len(items) // 2
+        return {**await self._deliver(items[:middle]), **await self._deliver(items[middle:])}
+
+    async def _post(self, webhook_id: str, bodies: list[bytes]) -> str | None:
+        """Returns None if they are taken, or why they are refused."""
+        # In a thread: compressing and signing megabytes takes its time.
+        request = await asyncio.to_thread(self._request, webhook_id, bodies)
+        answer = await self._target.ask(request)
+        told = f"{self._target.host} answers {answer.status} {responses.get(answer.status, '')}".rstrip()
+        if 200 <= answer.status < 300:
+            return None
+        if answer.status in REFUSALS:
+            text = self._target.presentable(answer.text)
+            return f"{told}: {text}" if text else told
+        if 300 <= answer.status < 400:
+            told += "; redirects are not followed, the url must be the one they lead to"
+        raise SinkRetry(told, after=_retry_after(answer.retry_after))
+
+    def _request(self, webhook_id: str, bodies: list[bytes]) -> HTTPRequest:
+        body = b"[" + b",".join(bodies) + b"]"
+        timestamp = str(int(time.time()))
+        headers = {
+            **self._target.headers,
+            "Content-Type": "application/json",
+            "webhook-id": webhook_id,
+            "webhook-timestamp": timestamp,
+        }
+        if self._key is not None:
+            digest = hmac.digest(self._key, f"{webhook_id}.{timestamp}.".encode() + body, "sha256")
+            headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
+        if self.options.gzip:
+            body = gzip.compress(body, 6)
+            headers["Content-Encoding"] = "gzip"
+        return HTTPRequest(
+            self._target.url,
+            "POST",
+            HTTPHeaders(headers),
+            body,
+            connect_timeout=_CONNECT_TIMEOUT,
+            request_timeout=0.0,  # delivery has a time limit
+            follow_redirects=False,
+            decompress_response=False,
+            user_agent=f"ingestd/{__version__}",
+            ssl_options=self._target.tls,
+        )
+
+
+def _items(batch: Iterable[Record]) -> list[_Item]:
+    return [_Item(place, record.decode()["id"], record.body) for place, record in enumerate(batch)]
+
+
+def _webhook_id(items: Iterable[_Item]) -> str:
+    return named_uuid(*(item.id for item in items))
+
+
+def _retry_after(text: str) -> float | None:
+    """Seconds to wait at least, of `Retry-After`: a number of them or an HTTP date."""
+    if re.fullmatch(r"[0-9]+", text):
+        return min(float(text), _MOST_AFTER)
+    try:
+        at = parsedate_to_datetime(text)
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(seconds, _MOST_AFTER) if seconds > 0 else None

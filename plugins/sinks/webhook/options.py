@@ -1,0 +1,84 @@
+"""The options of a webhook, and what of them can be checked before anything is sent."""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+from pathlib import Path
+
+import msgspec
+
+from ingestd.errors import ConfigError
+from ingestd.options import Options, Secret, Url
+
+__all__ = ["WebhookOptions", "checked_headers", "signing_key", "trust"]
+
+_LEAST_SECRET = 16
+
+# What the sink, or the connection, sets itself.
+_OWN_HEADERS = frozenset(
+    {
+        "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive", "te",
+        "trailer", "transfer-encoding", "upgrade", "user-agent", "webhook-id", "webhook-signature", "webhook-timestamp",
+    }
+)  # fmt: skip
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t -~]+")
+
+
+class WebhookOptions(Options):
+    url: Url
+    """Where to post; user and password in it are sent as `Authorization: Basic`."""
+    secret: Secret | None = None
+    """Signs each request: `whsec_` and base64, or any text of at least 16 characters."""
+    headers: dict[str, Secret] = msgspec.field(default_factory=dict)
+    """Sent with each request, beside those the sink sets itself."""
+    gzip: bool = False
+    """Compress what is sent."""
+    ca_file: Path | None = None
+    """Certificates (PEM) to trust instead of the system's."""
+
+
+def signing_key(secret: Secret | None, path: str) -> bytes | None:
+    if secret is None:
+        return None
+    if not secret.startswith("whsec_"):
+        if len(secret) < _LEAST_SECRET:
+            raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} characters")
+        return secret.encode()
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise ConfigError(f"{path}: what follows whsec_ is not base64") from None
+    if len(key) < _LEAST_SECRET:
+        raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} bytes behind whsec_")
+    return key
+
+
+def trust(options: WebhookOptions, scheme: str, path: str) -> ssl.SSLContext | None:
+    if scheme == "http":
+        if options.ca_file is not None:
+            raise ConfigError(f"{path}: is of no use, the url is not https")
+        return None
+    try:
+        return ssl.create_default_context(cafile=options.ca_file)
+    except ssl.SSLError:
+        raise ConfigError(f"{path}: {options.ca_file} holds no certificates in PEM") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {options.ca_file} cannot be read: {error.strerror}") from None
+
+
+def checked_headers(given: dict[str, Secret], path: str) -> dict[str, str]:
+    seen: set[str] = set()
+    for name, value in given.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ConfigError(f"{path}: {name!r} cannot be the name of a header")
+        if name.lower() in _OWN_HEADERS:
+            raise ConfigError(f"{path}.{name}: is set by the sink itself")
+        if name.lower() in seen:
+            raise ConfigError(f"{path}.{name}: is there twice")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ConfigError(f"{path}.{name}: expected one line of ASCII characters")
+        seen.add(name.lower())
+    return {name: str(value).strip() for name, value in given.items()}

@@ -1,0 +1,103 @@
+"""Who is posted to, and how failures are told without what is secret."""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+from urllib.parse import unquote, urlsplit
+
+from tornado.httpclient import HTTPRequest
+from tornado.iostream import StreamClosedError
+from tornado.simple_httpclient import HTTPTimeoutError
+from tornado.tcpclient import TCPClient
+
+from ingestd.errors import ConfigError, SinkRetry
+
+from .connection import Answer, ask
+from .options import WebhookOptions, checked_headers, trust
+
+__all__ = ["Target"]
+
+_LEAST_HIDDEN = 4  # a header that says 1 or on is no secret, and hiding it would spoil what is told
+_MOST_TEXT = 200
+
+
+class Target:
+    """Who is posted to. What it raises names the host, and nothing else of the URL: the rest may be secret."""
+
+    def __init__(self, options: WebhookOptions, path: str) -> None:
+        if not re.fullmatch(r"[!-~]+", options.url):
+            raise ConfigError(f"{path}.url: foreign letters are written as %C5%82 …, in a host's name as xn--…")
+        parts = urlsplit(options.url)
+        if parts.scheme not in {"http", "https"}:
+            raise ConfigError(f'{path}.url: expected an HTTP URL, such as "https://crm.example/in"')
+        try:
+            name, port = parts.hostname, parts.port
+        except ValueError:
+            port = 0
+        if port == 0:
+            raise ConfigError(f"{path}.url: its port is none")
+        if not name:
+            raise ConfigError(f"{path}.url: has no host")
+        self._address = name, port or (443 if parts.scheme == "https" else 80)
+        self.host = parts.netloc.rpartition("@")[2].removesuffix(":")
+        self.url = parts._replace(netloc=self.host, fragment="").geturl()
+        self.tls = trust(options, parts.scheme, f"{path}.ca_file")
+        self._advice = "" if options.ca_file else "; ca_file is for certificates that the system does not know"
+        self.headers = checked_headers(options.headers, f"{path}.headers")
+        hidden = [*self.headers.values(), *(each.rpartition(" ")[2] for each in self.headers.values())]  # Bearer …
+        hidden += [each.partition("=")[2] or each for each in parts.query.split("&")]
+        if parts.username is not None:
+            user, password = unquote(parts.username), unquote(parts.password or "")
+            credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+            if "authorization" in map(str.lower, self.headers):
+                raise ConfigError(f"{path}.headers: Authorization is given, and so are user and password in the url")
+            self.headers["Authorization"] = f"Basic {credentials}"
+            hidden += [credentials, password or user, parts.password or parts.username]
+        hidden += [unquote(each) for each in hidden]
+        self._hidden = sorted({each for each in hidden if len(each) >= _LEAST_HIDDEN}, key=len, reverse=True)
+
+    async def check(self) -> None:
+        client = TCPClient()
+        try:
+            stream = await client.connect(*self._address, ssl_options=self.tls)
+            stream.close()
+        except (OSError, StreamClosedError) as error:
+            raise self._failure(error) from None
+        finally:
+            client.close()
+
+    async def ask(self, request: HTTPRequest) -> Answer:
+        """The answer to a request. Raises `SinkRetry`."""
+        answer = await ask(request)
+        if answer.status == 0:
+            raise self._failure(answer.failure) from None
+        if answer.early and 200 <= answer.status < 300:
+            raise SinkRetry(f"{self.host} answers {answer.status} before it has got everything")
+        return answer
+
+    def presentable(self, raw: bytes) -> str:
+        """The beginning of an answer's text, in one line, without what it repeats of the request's secrets."""
+        text = raw.decode("utf-8", "replace")
+        for secret in self._hidden:
+            text = text.replace(secret, "***")
+        line = "".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split()))
+        return line if len(line) <= _MOST_TEXT else line[:_MOST_TEXT] + "…"
+
+    def _failure(self, error: BaseException | None) -> SinkRetry:
+        if isinstance(error, StreamClosedError):
+            error = error.real_error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return SinkRetry(f"the certificate of {self.host} is not trusted: {error.verify_message}{self._advice}")
+        if isinstance(error, ssl.SSLError):
+            return SinkRetry(f"no TLS connection to {self.host}: {_reason(error)}")
+        if isinstance(error, OSError):
+            return SinkRetry(f"the connection to {self.host} failed: {error.strerror or type(error).__name__}")
+        if isinstance(error, HTTPTimeoutError):
+            return SinkRetry(f"the connection to {self.host} failed: {error}")
+        return SinkRetry(f"{self.host} closed the connection without an answer, or what it answered is no HTTP")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or type(error).__name__).replace("_", " ").lower()

@@ -1,0 +1,753 @@
+"""The nats sink: each record once in the stream, in order, whatever the server or the connection does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nkeys  # type: ignore[import-untyped]  # it has no types
+import pytest
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, StreamConfig
+
+from ingestd.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.events import Record
+from ingestd.options import Duration, Url, read_options
+from ingestd.plugins.sinks.nats import NatsSink
+from ingestd.testing.sinks import SinkContract, make_records
+from tests.support.clients import wait_until
+from tests.support.daemon import Shop
+from tests.support.journals import until
+from tests.support.nats_server import NatsServer, nats_server
+from tests.support.ports import free_port
+from tests.support.webhook_server import make_certificate
+
+DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "nats.md").read_text()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path / "nats", "max_payload: 8MB") as server:
+        yield server
+
+
+def make(server: NatsServer | str, **options: Any) -> NatsSink:
+    url = server if isinstance(server, str) else server.url
+    return NatsSink("bus", NatsSink.Options(**{"stream": "EVENTS", "url": Url(url), **options}))
+
+
+@asynccontextmanager
+async def opened(server: NatsServer | str, **options: Any) -> AsyncIterator[NatsSink]:
+    before = asyncio.all_tasks()
+    sink = make(server, **options)
+    try:
+        await sink.open()
+        yield sink
+    finally:
+        await sink.close()
+        assert asyncio.all_tasks() <= before, "a task outlives the sink"
+
+
+def ids(records: Sequence[Any]) -> list[str]:
+    return [record["id"] for record in records]
+
+
+def values(records: Sequence[Record]) -> list[Any]:
+    return [record.decode() for record in records]
+
+
+async def add_stream(server: NatsServer, **config: Any) -> None:
+    await server.do(lambda jetstream: jetstream.add_stream(StreamConfig(**{"name": "EVENTS", **config})))
+
+
+async def state_of(server: NatsServer) -> dict[str, Any]:
+    info = await server.do(lambda jetstream: jetstream.stream_info("EVENTS"))
+    return {**info.config.as_dict(), "messages": info.state.messages}
+
+
+class TestContract(SinkContract):
+    @pytest.fixture(autouse=True)
+    def with_server(self, server: NatsServer) -> None:
+        self.server = server
+
+    def make_sink(self, folder: Path) -> NatsSink:
+        return make(self.server)
+
+    async def read_back(self, folder: Path) -> list[Any]:
+        return await self.server.records("EVENTS")
+
+    async def interrupt(self, folder: Path) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def make_rejected(self) -> Record:
+        return make_records(1, data={"long": "x" * (8 << 20)})[0]
+
+
+# What arrives
+
+
+async def test_a_message_is_the_record_byte_for_byte_and_has_its_id(server: NatsServer) -> None:
+    batch = [*make_records(2, data={"name": "Łódź \x00"}), Record("order_total", 0, b'{ "id": "x", "type": "order" }')]
+    async with opened(server) as sink:
+        await sink.write(batch)
+    assert await server.messages("EVENTS") == [
+        (
+            f"ingestd.{value['type']}",
+            {"Nats-Msg-Id": value["id"], "Nats-Expected-Stream": "EVENTS"},
+            record.body,
+        )
+        for record, value in zip(batch, values(batch), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "members", "subject"),
+    [
+        ("events", {}, "events"),
+        ("a.{type}.{tenant}.{key}", {}, "a.event.shop.Page_View"),
+        ("a.{key}", {"key": None}, "a._"),
+        ("a.{key}", {"key": ""}, "a._"),
+        ("a.{key}.b", {"key": "*.>$JS\r\nPUB x\t\x00\x7f\u2028\u00a0"}, "a.____JS__PUB_x_____.b"),
+        ("a.{key}", {"key": "Zażółć 🛒"}, "a.Zażółć_🛒"),
+        ("a.{key}", {"key": "ż" * 300}, "a." + "ż" * 100),
+        ("{tenant}-{type}.{tenant}", {"tenant": "$SYS"}, "_SYS-event._SYS"),
+    ],
+)
+async def test_placeholders_are_filled_with_what_can_be_a_token(
+    server: NatsServer, template: str, members: dict[str, Any], subject: str
+) -> None:
+    async with opened(server, subject=template) as sink:
+        await sink.write(make_records(1, **members))
+        await sink.check()
+    assert [each for each, _, _ in await server.messages("EVENTS")] == [subject]
+
+
+async def test_a_batch_larger_than_may_be_in_flight_comes_in_order(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.messages._IN_FLIGHT", 5000)
+    batch = [*make_records(10), *make_records(2, data={"long": "x" * 6000}), *make_records(50)]
+    async with opened(server) as sink:
+        await sink.write(batch)
+    assert await server.records("EVENTS") == values(batch)
+
+
+# Twice
+
+
+async def test_what_comes_again_within_the_window_is_there_once(server: NatsServer) -> None:
+    batch, more = make_records(100), make_records(10)
+    async with opened(server) as sink:
+        await sink.write(batch)
+        await sink.write(batch)
+    async with opened(server) as sink:
+        await sink.write([*batch[50:], *more])
+    assert await server.records("EVENTS") == values([*batch, *more])
+
+
+async def test_the_window_is_the_one_that_was_configured(server: NatsServer) -> None:
+    batch = make_records(1)
+    async with opened(server, duplicate_window=Duration.parse("100ms")) as sink:
+        async with asyncio.timeout(20):
+            while (await state_of(server))["messages"] < 2:
+                await sink.write(batch)
+    assert ids(await server.records("EVENTS")) == ids(values([*batch, *batch]))
+
+
+# The stream
+
+
+async def test_the_stream_is_made_as_the_page_says(server: NatsServer) -> None:
+    async with opened(server, subject="a.{tenant}-x.b.{type}"):
+        pass
+    state = await state_of(server)
+    assert state["subjects"] == ["a.*.b.*"]
+    assert (state["storage"], state["num_replicas"], state["retention"]) == ("file", 1, "limits")
+    assert (state["max_msgs"], state["max_bytes"], state["max_age"]) == (-1, -1, 0)
+    assert state["duplicate_window"] == 120_000_000_000
+
+
+async def test_a_stream_that_is_there_is_not_changed(server: NatsServer) -> None:
+    await add_stream(server, subjects=["ingestd.>", "other"], max_msgs=1000, duplicate_window=7.0)
+    before = await state_of(server)
+    async with opened(server, duplicate_window=Duration.parse("1h")) as sink:
+        await sink.check()
+        await sink.write(make_records(1))
+    assert await state_of(server) == {**before, "messages": 1}
+
+
+async def test_a_stream_that_is_not_there_is_told_if_it_is_not_to_be_made(server: NatsServer) -> None:
+    sink = make(server, create=False)
+    for attempt in (sink.open, sink.check):
+        with pytest.raises(SinkRetry, match=r"^there is no stream EVENTS, and create is false$"):
+            await attempt()
+    await add_stream(server, subjects=["ingestd.*"])
+    await sink.open()
+    await sink.check()
+    await sink.write(make_records(1))
+    await sink.close()
+
+
+async def test_check_makes_nothing(server: NatsServer) -> None:
+    sink = make(server)
+    await sink.check()
+    await sink.close()
+    assert await server.do(lambda jetstream: jetstream.streams_info()) == []
+
+
+async def test_two_that_make_the_stream_at_a_time_do_not_mind(server: NatsServer) -> None:
+    async with asyncio.TaskGroup() as group:
+        sinks = [make(server, duplicate_window=Duration(60 + number)) for number in range(5)]
+        for sink in sinks:
+            group.create_task(sink.open())
+    for sink in sinks:
+        await sink.write(make_records(1))
+        await sink.close()
+    assert (await state_of(server))["messages"] == 5
+
+
+async def test_a_stream_that_is_deleted_is_made_again(server: NatsServer) -> None:
+    async with opened(server) as sink:
+        await sink.write(make_records(2))
+        await server.do(lambda jetstream: jetstream.delete_stream("EVENTS"))
+        batch = make_records(2)
+        with pytest.raises(SinkRetry, match=r"^no stream takes the subject ingestd\.event$"):
+            await sink.write(batch)
+        await sink.write(batch)
+    assert await server.records("EVENTS") == values(batch)
+
+
+async def test_a_stream_with_other_subjects_is_told(server: NatsServer) -> None:
+    await add_stream(server, subjects=["ingestd.event.*", "other.>", "ingestd"])
+    async with opened(server) as sink:
+        with pytest.raises(SinkRetry, match=r"no stream takes the subject ingestd\.event"):
+            await sink.write(make_records(1))
+        with pytest.raises(SinkRetry, match=r"EVENTS takes ingestd\.event\.\*, other\.>, ingestd, and not ingestd\.\*"):
+            await sink.check()
+
+
+async def test_a_stream_that_acknowledges_nothing_is_told(server: NatsServer) -> None:
+    await add_stream(server, subjects=["ingestd.*"], no_ack=True)
+    sink = make(server)
+    for attempt in (sink.open, sink.check):
+        with pytest.raises(SinkRetry, match=r"^the stream EVENTS acknowledges nothing \(no_ack\)$"):
+            await attempt()
+
+
+async def test_a_subject_that_another_stream_has_is_told(server: NatsServer) -> None:
+    await add_stream(server, name="OTHER", subjects=["ingestd.event"])
+    sink = make(server)
+    with pytest.raises(SinkRetry, match="EVENTS cannot be created: subjects overlap with an existing stream"):
+        await sink.open()
+    await add_stream(server, subjects=["something.else"])
+    with pytest.raises(SinkRetry, match="EVENTS refuses it: expected stream does not match"):
+        await sink.write(make_records(1))
+    await sink.close()
+    assert await server.records("OTHER") == []
+
+
+async def test_an_answer_that_is_no_streams_is_not_taken_for_one(server: NatsServer) -> None:
+    await add_stream(server, subjects=["something.else"])
+    client = Client()
+    await client.connect(server.url)
+
+    async def answer(message: Any) -> None:
+        await message.respond(b'{"ok": true}')
+
+    await client.subscribe("ingestd.*", cb=answer)
+    await client.flush()
+    async with opened(server) as sink:
+        with pytest.raises(SinkRetry, match=r"ingestd\.event is answered by something that is not the stream EVENTS"):
+            await sink.write(make_records(3))
+    await client.close()
+
+
+async def test_a_stream_that_is_full_is_told_and_takes_the_rest_later(server: NatsServer) -> None:
+    await add_stream(server, subjects=["ingestd.*"], max_msgs=5, discard=DiscardPolicy.NEW)
+    batch = make_records(8)
+    async with opened(server) as sink:
+        await sink.check()
+        with pytest.raises(SinkRetry, match=r"^the stream EVENTS refuses it: maximum messages exceeded$"):
+            await sink.write(batch)
+        with pytest.raises(SinkRetry, match=r"^the stream EVENTS is full"):
+            await sink.check()
+        assert await server.records("EVENTS") == values(batch[:5])
+        await server.do(
+            lambda jetstream: jetstream.update_stream(
+                StreamConfig(name="EVENTS", subjects=["ingestd.*"], max_msgs=50, discard=DiscardPolicy.NEW)
+            )
+        )
+        await sink.write(batch)
+    assert await server.records("EVENTS") == values(batch)
+
+
+# What is never taken
+
+
+async def test_a_record_beyond_max_payload_is_rejected_and_the_others_are_not(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats", "max_payload: 10000") as server:
+        small, (large,) = make_records(3), make_records(1, data={"long": "x" * 10_000})
+        async with opened(server) as sink:
+            with pytest.raises(SinkReject) as raised:
+                await sink.write([small[0], large, *small[1:]])
+            (reason,) = raised.value.reasons.items()
+            assert reason[0] == 1
+            assert re.fullmatch(r"it has \d+ bytes with its headers, and the server takes 10000 .*", reason[1])
+            # As large as can be: the server would cut the connection at a byte more.
+            headers = len("NATS/1.0\r\nNats-Msg-Id: a\r\nNats-Expected-Stream: EVENTS\r\n\r\n")
+            body = json.dumps({"id": "a", "type": "event", "x": ""}).encode()
+            most = Record("event", 0, body.replace(b'""', b'"' + b"x" * (10_000 - headers - len(body)) + b'"'))
+            await sink.write([*small, most])
+            with pytest.raises(SinkReject, match="1 records"):
+                await sink.write([Record("event", 0, most.body + b" ")])
+        assert await server.records("EVENTS") == values([*small, most])
+
+
+async def test_a_record_beyond_what_the_stream_takes_is_rejected(server: NatsServer) -> None:
+    await add_stream(server, subjects=["ingestd.*"], max_msg_size=5000)
+    small, (large,) = make_records(3), make_records(1, data={"long": "x" * 5000})
+    async with opened(server) as sink:
+        with pytest.raises(SinkReject) as raised:
+            await sink.write([small[0], large, *small[1:]])
+        assert raised.value.reasons == {1: "the stream EVENTS refuses it: message size exceeds maximum allowed"}
+        await sink.write(small)
+    assert await server.records("EVENTS") == values(small)
+
+
+# What goes wrong
+
+
+async def test_killed_and_started_again_amid_writes_it_holds_all_once_and_in_order(server: NatsServer) -> None:
+    batches = [make_records(50, data={"text": "x" * 2000}) for _ in range(60)]
+    async with opened(server) as sink:
+        for number, batch in enumerate(batches):
+            if number % 10 == 5:
+                writing = asyncio.create_task(sink.write(batch))
+                for _ in range(number):  # sent, or not, or in part
+                    await asyncio.sleep(0)
+                server.kill()
+                await asyncio.gather(writing, return_exceptions=True)
+                with pytest.raises(SinkRetry, match=r"Connect call failed|EOF|reset"):
+                    await sink.write(batch)
+                server.start()
+            await _until_written(sink, batch)
+    assert await server.records("EVENTS") == values([record for batch in batches for record in batch])
+
+
+async def _until_written(sink: NatsSink, batch: Sequence[Record]) -> None:
+    """It may be told only now that the connection was lost."""
+    try:
+        await sink.write(batch)
+    except SinkRetry:
+        await sink.write(batch)
+
+
+async def test_a_server_that_stops_ends_a_write_at_once(server: NatsServer) -> None:
+    async with opened(server) as sink:
+        server.signal(signal.SIGSTOP)
+        writing = asyncio.create_task(sink.write(make_records(500, data={"long": "x" * 10_000})))
+        await asyncio.sleep(0.1)
+        server.kill()
+        async with asyncio.timeout(2):
+            with pytest.raises(SinkRetry, match=r"EOF|reset"):
+                await writing
+
+
+async def test_a_write_that_hung_and_was_cancelled_leaves_nothing_and_is_not_there_twice(server: NatsServer) -> None:
+    before = asyncio.all_tasks()
+    async with opened(server) as sink:
+        written: list[Record] = []
+        for size in (10, 1000, 50_000):
+            batch = make_records(100, data={"text": "x" * size})
+            server.signal(signal.SIGSTOP)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await sink.write(batch)
+            assert asyncio.all_tasks() <= before
+            server.signal(signal.SIGCONT)
+            await sink.write(batch)
+            written += batch
+    assert await server.records("EVENTS") == values(written)
+
+
+async def test_a_server_that_does_not_say_a_word_is_told(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.2)
+    before = asyncio.all_tasks()
+    sink = make(server)
+    server.signal(signal.SIGSTOP)
+    with pytest.raises(SinkRetry, match=r"127\.0\.0\.1:\d+: no answer within 0\.2 s"):
+        await sink.open()
+    task = asyncio.create_task(sink.open())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert asyncio.all_tasks() <= before
+    server.signal(signal.SIGCONT)
+    await sink.open()
+    await sink.close()
+
+
+async def test_a_connection_that_ended_while_nothing_was_written_is_made_anew(server: NatsServer) -> None:
+    async with opened(server) as sink:
+        await sink.write(make_records(1))
+        server.stop()
+        server.start()
+        await until(lambda: len(asyncio.all_tasks()) == 1)  # nats-py has found out
+        await sink.write(make_records(1))
+    assert len(await server.records("EVENTS")) == 2
+
+
+async def test_the_first_of_several_servers_that_is_there_is_taken(server: NatsServer) -> None:
+    urls = (Url(f"nats://127.0.0.1:{free_port()}"), Url(server.url), Url(f"nats://127.0.0.1:{free_port()}"))
+    async with opened(server, url=None, servers=urls) as sink:
+        for _ in range(3):
+            await sink.write(make_records(1))
+            server.kill()
+            server.start()
+            with pytest.raises(SinkRetry):
+                await sink.write(make_records(1))
+        server.kill()
+        with pytest.raises(SinkRetry, match=r"(127\.0\.0\.1:\d+: .*){3}"):
+            await sink.open()
+
+
+async def test_no_jetstream_is_told(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats", jetstream=False) as server:
+        sink = make(server)
+        for attempt in (sink.open, sink.check):
+            with pytest.raises(SinkRetry, match="JetStream is not enabled"):
+                await attempt()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"",
+        b"\xff\xfe\r\n",
+        b"INFO {\r\n",
+        b"INFO []\r\n",
+        b'INFO {"max_payload": 1000}\r\n+OK\r\n',
+        b"INFO {\"max_payload\": 1000}\r\n-ERR 'no'\r\n",
+        b'INFO {"max_payload": 1000}\r\nPONG\r\nMSG x\r\n\r\n',
+        b"INFO {\"max_payload\": 1000}\r\nPONG\r\n-ERR 'Stale Connection'\r\n",
+        b"INFO {\"max_payload\": 1000}\r\nPONG\r\n-ERR 'User Authentication Expired'\r\n",
+        b'INFO {"max_payload": 1000}\r\nPONG\r\nINFO {\r\n',
+    ],
+)
+async def test_a_server_that_is_no_nats_is_told_in_time(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.3)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        with suppress(OSError):
+            while await reader.read(100):
+                pass
+        writer.transport.abort()
+
+    before = asyncio.all_tasks()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        sink = make(f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        for attempt in (sink.open, sink.check, lambda: sink.write(make_records(1))):
+            with pytest.raises((SinkRetry, TimeoutError)):
+                async with asyncio.timeout(1):
+                    await attempt()
+        await sink.close()
+        await _until_only(before)
+
+
+async def _until_only(tasks: set[asyncio.Task[Any]]) -> None:
+    """What the listener still does ends soon."""
+    await until(lambda: asyncio.all_tasks() <= tasks)
+
+
+# Who may
+
+
+@pytest.mark.parametrize(
+    ("settings", "right", "wrong"),
+    [
+        ("authorization { user: shop, password: correct }", "shop:correct@", "shop:hunter2@"),
+        ('authorization { user: "a b", password: "p@ss/w%rd" }', "a%20b:p%40ss%2Fw%25rd@", "a%20b:hunter2@"),
+        ("authorization { token: correct-token }", ":correct-token@", ":hunter2@"),
+        ("authorization { token: correct-token }", ":correct-token@", ""),
+    ],
+)
+async def test_a_login_in_the_url(tmp_path: Path, settings: str, right: str, wrong: str) -> None:
+    with nats_server(tmp_path / "nats", settings) as server:
+        place = server.url.removeprefix("nats://")
+        async with opened(f"nats://{right}{place}") as sink:
+            await sink.write(make_records(1))
+        sink = make(f"nats://{wrong}{place}")
+        for attempt in (sink.open, sink.check):
+            with pytest.raises(SinkRetry, match="Authorization Violation") as raised:
+                await attempt()
+            assert "hunter2" not in str(raised.value)
+
+
+async def test_a_user_needs_what_the_page_says_and_lacks_of_it_are_told(tmp_path: Path) -> None:
+    permissions = re.search(r"A user must be able to (.*?)\n\n", DOCS, re.DOTALL)
+    assert permissions is not None
+    info, create, inbox = "$JS.API.STREAM.INFO.EVENTS", "$JS.API.STREAM.CREATE.EVENTS", "_INBOX.>"
+    assert all(each in permissions[1] for each in (info, create, inbox))
+
+    def user(name: str, *publish: str) -> str:
+        allowed = ", ".join(f'"{each}"' for each in publish)
+        return (
+            f'{{ user: {name}, password: x, permissions: {{ publish: [{allowed}], subscribe: ["{inbox}"] }} }}'
+        )  # fmt: skip
+
+    users = [
+        user("all", "ingestd.*", info, create),
+        user("writer", "ingestd.*", info),
+        user("reader", info),
+        user("nobody", "nothing"),
+    ]
+    with nats_server(tmp_path / "nats", f"authorization {{ users: [{', '.join(users)}] }}") as server:
+
+        def url(name: str) -> str:
+            return server.url.replace("://", f"://{name}:x@")
+
+        async with asyncio.timeout(10):
+            with pytest.raises(SinkRetry, match=r"ermissions violation for publish to .\$js.api.stream.create.events"):
+                await make(url("writer")).open()
+            for name in ("all", "writer"):
+                async with opened(url(name)) as sink:
+                    await sink.write(make_records(1))
+            async with opened(url("reader")) as sink:
+                with pytest.raises(SinkRetry, match=r"ermissions violation for publish to .ingestd\.event"):
+                    await sink.write(make_records(1))
+            with pytest.raises(SinkRetry, match=r"ermissions violation for publish to .\$js.api.stream.info.events"):
+                await make(url("nobody")).open()
+
+
+def _token(signer: Any, subject: Any, nats: dict[str, Any]) -> str:
+    """A JWT as `nsc` makes it: what the signer says of the subject."""
+
+    def part(value: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    claims = {
+        "jti": "x", "iat": 1_700_000_000, "iss": signer.public_key.decode(), "sub": subject.public_key.decode(),
+        "name": "test", "nats": {"version": 2, **nats},
+    }  # fmt: skip
+    signed = f"{part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{part(claims)}"
+    return f"{signed}.{base64.urlsafe_b64encode(signer.sign(signed.encode())).decode().rstrip('=')}"
+
+
+def _key(kind: int) -> Any:
+    return nkeys.from_seed(nkeys.encode_seed(os.urandom(32), kind))
+
+
+async def test_a_credentials_file_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+    operator, user = _key(nkeys.PREFIX_BYTE_OPERATOR), _key(nkeys.PREFIX_BYTE_USER)
+    account, system = _key(nkeys.PREFIX_BYTE_ACCOUNT), _key(nkeys.PREFIX_BYTE_ACCOUNT)
+    limits = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "subs": -1, "data": -1,
+              "payload": -1, "imports": -1, "exports": -1, "conn": -1, "leaf": -1}  # fmt: skip
+    accounts = [
+        f"{each.public_key.decode()}: {_token(operator, each, {'type': 'account', 'limits': its})}"
+        for each, its in ((account, limits), (system, {}))
+    ]
+    settings = [
+        f"operator: {_token(operator, operator, {'type': 'operator'})}",
+        f"system_account: {system.public_key.decode()}",
+        f"resolver: MEMORY\nresolver_preload: {{ {', '.join(accounts)} }}",
+    ]
+    credentials = tmp_path / "bus.creds"
+
+    def write_credentials(signer: Any) -> None:
+        token = _token(signer, user, {"type": "user", "subs": -1, "data": -1, "payload": -1})
+        credentials.write_text(
+            f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
+        )
+
+    with nats_server(tmp_path / "nats", "\n".join(settings)) as server:
+        write_credentials(_key(nkeys.PREFIX_BYTE_ACCOUNT))
+        sink = make(server, credentials=credentials)
+        with pytest.raises(SinkRetry, match="Authorization Violation"):
+            await sink.open()
+        write_credentials(account)
+        await sink.open()
+        await sink.write(make_records(3))
+        await sink.close()
+        credentials.write_text("nothing")
+        with pytest.raises(SinkRetry, match="holds no JWT with its seed"):
+            await sink.open()
+        with pytest.raises(ConfigError, match=r"^sinks\.bus\.credentials: .*bus\.creds holds no JWT"):
+            make(server, credentials=credentials)
+        with pytest.raises(ConfigError, match=r"^sinks\.bus\.credentials: .*none cannot be read: No such file"):
+            make(server, credentials=tmp_path / "none")
+
+
+async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    _, certificate = make_certificate(tmp_path)
+    key = certificate.with_name("localhost-key.pem")
+    settings = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\nauthorization {{ token: correct }}'
+    with nats_server(tmp_path / "nats", settings) as server:
+        for scheme in ("tls", "nats"):
+            url = f"{scheme}://:correct@localhost:{server.port}"
+            async with opened(url, ca_file=certificate) as sink:
+                await sink.write(make_records(500))
+                await sink.check()
+            with pytest.raises(SinkRetry, match=r"(?i)certificate.verify.failed"):
+                await make(url).open()
+        with pytest.raises(SinkRetry, match=r"(?i)certificate.verify.failed"):  # it is not for this name
+            await make(f"tls://:correct@127.0.0.1:{server.port}", ca_file=certificate).open()
+
+
+@pytest.mark.parametrize("by", ["scheme", "ca_file"])
+async def test_where_there_must_be_tls_nothing_is_said_without(tmp_path: Path, by: str) -> None:
+    heard, before = b"", asyncio.all_tasks()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        writer.write(b'INFO {"auth_required": true, "max_payload": 1000}\r\n')
+        with suppress(OSError):
+            heard += await reader.read()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        place = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        _, certificate = make_certificate(tmp_path)
+        for login in ("shop:hunter2@", ":hunter2@"):
+            if by == "scheme":
+                sink = make(f"tls://{login}{place}")
+            else:
+                sink = make(f"nats://{login}{place}", ca_file=certificate)
+            with pytest.raises(SinkRetry, match="secure connection not available"):
+                await sink.open()
+        await _until_only(before)
+    assert heard == b""
+
+
+async def test_a_server_without_tls_and_login_is_not_taken_for_one_with_it(server: NatsServer) -> None:
+    with pytest.raises(SinkRetry, match="secure connection not available"):
+        await make(server.url.replace("nats://", "tls://")).open()
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, None),
+        ({"subject": "{type}.{tenant}.{key}"}, None),
+        ({"url": "http://host"}, "url: expected nats://"),
+        ({"url": "nats://"}, "url: expected"),
+        ({"url": "nats://host:4222/events"}, "url: expected nats://"),
+        ({"url": "nats://host:hunter2"}, "url: expected nats://host:port with a number as the port"),
+        ({"url": "nats://hunter2@host"}, "url: expected nats://user:password@host, or nats://:token@host"),
+        ({"url": "nats://:hunter2#x@host"}, "url: expected nats://host:port with a number as the port"),
+        ({"url": "nats://u:hunter2/@host"}, "url: expected nats://host:port with a number as the port"),
+        ({"servers": ["nats://a", "nats://b"]}, "url: either this must be given, or servers"),
+        ({"url": None, "servers": ["nats://a", "ws://b"]}, r"servers\[1\]: expected nats://"),
+        ({"url": None, "servers": []}, "url: either this must be given, or servers"),
+        ({"stream": "a.b"}, "stream: expected `str` matching"),
+        ({"stream": ""}, "stream: expected `str` matching"),
+        ({"subject": ""}, "subject: expected tokens"),
+        ({"subject": "a..b"}, "subject: expected tokens"),
+        ({"subject": ".a"}, "subject: expected tokens"),
+        ({"subject": "a b"}, "subject: expected tokens"),
+        ({"subject": "a.>"}, "subject: expected tokens"),
+        ({"subject": "a.*.{key}"}, "subject: expected tokens"),
+        ({"subject": "a.{user}"}, "subject: expected no {}"),
+        ({"subject": "a.{type!r}"}, "subject: expected no {}"),
+        ({"subject": "a.{type"}, "subject: expected no {}"),
+        ({"subject": "$JS.{type}"}, "subject: expected none that NATS itself uses"),
+        ({"subject": "_INBOX.{type}"}, "subject: expected none that NATS itself uses"),
+        ({"subject": "a" * 1001}, "subject: expected at most 1000 bytes"),
+        ({"duplicate_window": "0s"}, "duplicate_window: expected more than 0"),
+        ({"ca_file": "none.pem"}, r"ca_file: .*none\.pem cannot be used: .*No such file"),
+        ({"ca_file": "bad.pem"}, r"ca_file: .*bad\.pem cannot be used"),
+        ({"server": "x"}, "server: unknown option; did you mean sinks.bus.servers"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
+    (tmp_path / "bad.pem").write_text("nothing")
+    table = {"url": "nats://host", "stream": "EVENTS", **options}
+    if table["url"] is None:
+        del table["url"]
+
+    def read() -> NatsSink:
+        return NatsSink(
+            "bus", read_options(NatsSink.Options, table, path="sinks.bus", source="x.toml", base=tmp_path)
+        )  # fmt: skip
+
+    if message is None:
+        read()
+    else:
+        with pytest.raises(ConfigError, match=rf"sinks\.bus\.{message}") as raised:
+            read()
+        assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", ["nats", "nkeys"])
+def test_a_library_that_is_missing_is_told(tmp_path: Path, missing: str) -> None:
+    program = f"""
+import sys
+sys.modules[{missing!r}] = None
+from pathlib import Path
+from ingestd.plugins.sinks.nats import NatsSink
+NatsSink("bus", NatsSink.Options(stream="EVENTS", url="nats://host", credentials=Path("x")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (
+        "ConfigError: sinks.bus.type: needs nats-py, which is not installed: pip install 'ingestd[nats]'" in done.stderr
+    )
+
+
+# With the daemon, and the page
+
+
+def test_the_daemon_delivers_all_once_though_its_server_was_away(tmp_path: Path, server: NatsServer) -> None:
+    shop = Shop(tmp_path, {"sinks.bus": f'type = "nats"\nurl = "{server.url}"\nstream = "EVENTS"'})
+    with shop.serve() as daemon:
+        for number in range(30):
+            if number == 10:
+                wait_until(lambda: daemon.metric('ingestd_sink_delivered_total{sink="bus"}') > 0)
+                server.kill()
+            if number == 20:
+                server.start()
+            event = {"key": "Page View", "anonymousId": "visitor", "data": {"number": number}}
+            assert daemon.post("/track", event, shop.public.id).status == 200
+        wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="bus"}') == 0)
+    assert asyncio.run(server.records("EVENTS")) == shop.exported()
+    assert not any("Traceback" in line or "ERROR" in line or "nats.aio" in line for line in daemon.log)
+    report = json.loads(shop.command("check", "--json"))
+    assert [each["status"] for each in report["sinks"] if each["name"] == "bus"] == ["ok"]
+
+
+def test_the_page_shows_options_that_are_read_and_a_reader_that_reads(
+    tmp_path: Path, server: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    table = tomllib.loads(example)["sinks"]["bus"]
+    assert table.pop("type") == "nats"
+    options = read_options(NatsSink.Options, table, path="sinks.bus", source="x.toml", base=tmp_path)
+    assert set(re.findall(r"^\| `(\w+)`", DOCS, re.MULTILINE)) == {*NatsSink.Options.__struct_fields__}
+    batch = make_records(3)
+
+    async def write() -> None:
+        async with opened(server, stream=options.stream, subject=options.subject) as sink:
+            await sink.write(batch)
+
+    asyncio.run(write())
+    (reader,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    exec(reader.replace("nats://nats.example:4222", server.url), {})
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["ingestd.shop.event", value["id"]] for value in values(batch)
+    ]

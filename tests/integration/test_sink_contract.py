@@ -1,0 +1,326 @@
+"""The contract suite: a sink that keeps it passes, and each way to break it is found by the test that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.errors import SinkReject
+from ingestd.events import Record
+from ingestd.options import Options
+from ingestd.sink import Sink
+from ingestd.testing.crashes import killed_after
+from ingestd.testing.sinks import SinkContract, make_records
+
+Value = dict[str, Any]
+
+
+class PathOptions(Options):
+    path: Path
+
+
+class Lines(Sink):
+    """Keeps the contract. A file named `broken` beside its own stands for a connection that is lost."""
+
+    Options = PathOptions
+    _fd: int | None = None
+
+    async def open(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.options.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        await asyncio.sleep(0)
+        broken = self.options.path.with_name("broken")
+        if broken.exists():
+            broken.unlink()
+            raise ConnectionError("broken")
+        self.refuse(batch)
+        await asyncio.sleep(0.001)
+        self.keep(b"".join([record.body + b"\n" for record in batch]))
+        await asyncio.sleep(0.001)
+
+    def refuse(self, batch: Sequence[Record]) -> None:
+        reasons = {index: "no" for index, record in enumerate(batch) if b'"never"' in record.body}
+        if reasons:
+            raise SinkReject(reasons)
+
+    def keep(self, lines: bytes) -> None:
+        assert self._fd is not None
+        os.write(self._fd, lines)
+
+    async def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class LinesContract(SinkContract):
+    kind: type[Sink] = Lines
+
+    def make_sink(self, folder: Path) -> Sink:
+        return self.kind("lines", PathOptions(path=folder / "out"))
+
+    async def read_back(self, folder: Path) -> list[Value]:
+        lines = (folder / "out").read_bytes().split(b"\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    async def interrupt(self, folder: Path) -> None:
+        (folder / "broken").touch()
+
+    def make_rejected(self) -> Record | None:
+        return make_records(1, data={"never": True})[0]
+
+
+class TestLines(LinesContract):
+    pass
+
+
+class TestLinesWithoutHooks(SinkContract):
+    """As the suite was before there were any, but for what is made of the records."""
+
+    make_sink = LinesContract.make_sink
+    read_back = LinesContract.read_back
+    kind = Lines
+
+
+class Orders(Lines):
+    """Keeps only orders, as something else."""
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        orders = [record.decode() for record in batch if record.type == "event"]
+        kept = [(order["id"], order["data"]["text"]) for order in orders if order["key"] == "Order Completed"]
+        self.keep(b"".join([json.dumps(order).encode() + b"\n" for order in kept]))
+
+
+class TestOrders(LinesContract):
+    """A sink that makes something else of some records has every test too."""
+
+    kind = Orders
+    keeps_order = False
+    make_rejected = SinkContract.make_rejected
+    interrupt = SinkContract.interrupt
+
+    def make_record(self, number: int, text: str) -> Record:
+        return make_records(1, key="Order Completed", data={"text": text})[0]
+
+    def expected(self, record: Record) -> tuple[str, str] | None:
+        value = record.decode()
+        return (value["id"], value["data"]["text"]) if value.get("key") == "Order Completed" else None
+
+    async def read_back(self, folder: Path) -> list[Any]:
+        return [*reversed(await super().read_back(folder))]
+
+
+class Buffering(Lines):
+    def __init__(self, name: str, options: Any) -> None:
+        super().__init__(name, options)
+        self._kept = b""
+
+    def keep(self, lines: bytes) -> None:
+        self._kept += lines
+
+    async def close(self) -> None:
+        if self._fd is not None:
+            super().keep(self._kept)
+        await super().close()
+
+
+class Forgetful(Lines):
+    """Takes a batch for written before it is."""
+
+    def __init__(self, name: str, options: Any) -> None:
+        super().__init__(name, options)
+        self._known: set[bytes] = set()
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        new = [record for record in batch if record.body not in self._known]
+        self._known |= {record.body for record in batch}
+        await super().write(new)
+
+
+class Swapping(Lines):
+    async def write(self, batch: Sequence[Record]) -> None:
+        await super().write(batch[::-1])
+
+
+class Shortening(Lines):
+    async def write(self, batch: Sequence[Record]) -> None:
+        await super().write([record for record in batch if len(record.body) < 100_000])
+
+
+class Ascii(Lines):
+    def keep(self, lines: bytes) -> None:
+        super().keep(lines.decode().encode("ascii", "replace"))
+
+
+class Picky(Lines):
+    async def write(self, batch: Sequence[Record]) -> None:
+        assert all(record.decode()["anonymousId"] for record in batch)
+        await super().write(batch)
+
+
+class Small(Lines):
+    async def write(self, batch: Sequence[Record]) -> None:
+        assert len(batch) <= 1000
+        await super().write(batch)
+
+
+class SeesBatches(Lines):
+    """Knows a batch that comes again by its first record."""
+
+    _first = b""
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        if batch[0].body != self._first:
+            await super().write(batch)
+            self._first = batch[0].body
+
+
+class Once(Lines):
+    _opened = False
+
+    async def open(self) -> None:
+        assert not self._opened
+        self._opened = True
+        await super().open()
+
+
+class Halfway(Lines):
+    """Cannot be opened after an opening that was cut short."""
+
+    _opening = False
+
+    async def open(self) -> None:
+        assert not self._opening
+        self._opening = True
+        await asyncio.sleep(0)
+        self._opening = False
+        await super().open()
+
+
+class LeavesFiles(Lines):
+    async def close(self) -> None:
+        self._fd = None
+
+
+class LeavesTasks(Lines):
+    async def open(self) -> None:
+        await super().open()
+        self._task = asyncio.create_task(asyncio.Event().wait())
+
+
+class ClosesOnlyWhatIsOpen(Lines):
+    async def close(self) -> None:
+        assert self._fd is not None
+        await super().close()
+
+
+class GivesUp(Lines):
+    """Rejects what it cannot write at the moment."""
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        try:
+            await super().write(batch)
+        except ConnectionError:
+            raise SinkReject(dict.fromkeys(range(len(batch)), "no connection")) from None
+
+
+class RejectsAll(Lines):
+    def refuse(self, batch: Sequence[Record]) -> None:
+        try:
+            super().refuse(batch)
+        except SinkReject:
+            raise SinkReject(dict.fromkeys(range(len(batch)), "no")) from None
+
+
+class KeepsRejected(Lines):
+    def refuse(self, batch: Sequence[Record]) -> None:
+        self.keep(b"".join([record.body + b"\n" for record in batch]))
+        super().refuse(batch)
+
+
+class RejectsWithoutReason(Lines):
+    def refuse(self, batch: Sequence[Record]) -> None:
+        try:
+            super().refuse(batch)
+        except SinkReject as error:
+            raise SinkReject(dict.fromkeys(error.reasons, "")) from None
+
+
+class NeverChecks(Lines):
+    async def check(self) -> None:
+        assert self._fd is not None
+
+
+REJECTS = "test_of_many_records_exactly_those_it_cannot_take_are_rejected"
+FOUND_BY = {
+    Buffering: "test_a_crash_before_the_place_is_stored_loses_nothing",
+    Forgetful: "test_a_write_that_is_cancelled_and_made_again_loses_nothing",
+    Swapping: "test_a_batch_of_one_and_a_batch_of_many_come_in_order",
+    Shortening: "test_a_record_of_a_megabyte_comes_through",
+    Ascii: "test_any_text_comes_through",
+    Picky: "test_records_of_every_type_come_through",
+    Small: "test_the_largest_batch_that_can_be_configured_comes_through",
+    SeesBatches: "test_a_batch_may_come_again",
+    Once: "test_it_can_be_opened_again",
+    Halfway: "test_opening_that_was_cancelled_can_be_tried_again",
+    LeavesFiles: "test_it_lets_go_of_everything_when_it_is_closed",
+    LeavesTasks: "test_it_lets_go_of_everything_when_it_is_closed",
+    ClosesOnlyWhatIsOpen: "test_it_closes_also_when_it_never_wrote_or_opened",
+    GivesUp: "test_what_is_written_while_the_connection_breaks_arrives_later",
+    RejectsAll: REJECTS,
+    KeepsRejected: REJECTS,
+    RejectsWithoutReason: REJECTS,
+    NeverChecks: "test_check_passes_where_it_opens",
+}
+
+
+@pytest.mark.parametrize(("kind", "test"), FOUND_BY.items(), ids=lambda each: getattr(each, "__name__", "by"))
+def test_a_sink_that_breaks_the_contract_is_found_out(kind: type[Lines], test: str, tmp_path: Path) -> None:
+    contract = LinesContract()
+    contract.kind = kind
+    with pytest.raises((AssertionError, KeyError, SinkReject)):
+        getattr(contract, test)(tmp_path)
+
+
+def test_what_is_missing_is_told_with_what_is_there_in_its_place(tmp_path: Path) -> None:
+    contract = LinesContract()
+    contract.kind = Ascii
+    with pytest.raises(AssertionError) as raised:
+        contract.test_any_text_comes_through(tmp_path)
+    told = str(raised.value)
+    assert "5 of 10 are not there, the first" in told
+    assert "zażółć" in told
+    assert "za????" in told
+
+
+def test_a_failure_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
+    contract = LinesContract()
+    contract.kind = Once
+    (tmp_path / "broken").touch()
+    with pytest.raises(AssertionError, match=r"(?s)failed in a process of its own.*ConnectionError: broken"):
+        contract.test_a_crash_before_the_place_is_stored_loses_nothing(tmp_path)
+
+
+def test_a_process_is_killed_when_it_has_done_enough() -> None:
+    async def endless(report: Any) -> None:
+        while True:
+            report()
+            await asyncio.sleep(0.001)
+
+    assert 3 <= killed_after(3, endless) < 1000
+
+
+def test_made_records_have_an_id_of_their_own() -> None:
+    records = make_records(3, tenant="other", colour="red")
+    values = [record.decode() for record in records]
+    assert len({value["id"] for value in values}) == 3
+    assert {(value["tenant"], value["colour"]) for value in values} == {("other", "red")}
+    assert [record.position for record in records] == [1, 2, 3]

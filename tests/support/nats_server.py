@@ -1,0 +1,131 @@
+"""A real NATS server of its own for tests: JetStream on a free port, with its own data, killed at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from .ports import free_port
+
+__all__ = ["NatsServer", "nats_server"]
+
+_T = TypeVar("_T")
+
+
+class NatsServer:
+    """`settings` go into its configuration file as they are; those of JetStream are there unless `jetstream=False`."""
+
+    def __init__(self, folder: Path, settings: str = "", *, jetstream: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.login = ""
+        """What stands before the host in a URL that may do everything, such as `user:password@`."""
+        self._jetstream = jetstream
+        self._process: subprocess.Popen[bytes] | None = None
+        self.configure(settings)
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.login}127.0.0.1:{self.port}"
+
+    def configure(self, settings: str) -> None:
+        """Have other settings from the next start on."""
+        lines = [f"listen: 127.0.0.1:{self.port}", settings]
+        if self._jetstream:
+            lines.append(f"jetstream {{ store_dir: {json.dumps(str(self.folder))} }}")
+        (self.folder / "nats.conf").write_text("\n".join(lines))
+
+    def start(self) -> None:
+        program = shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        assert program is not None, "nats-server is not installed: make test does it"
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, "--config", str(self.folder / "nats.conf")], stdout=log, stderr=log
+            )  # fmt: skip
+        deadline = time.monotonic() + 20
+        while not self._is_ready():
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        # It listens last of all, when what JetStream holds has been read.
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                return connection.recv(5) == b"INFO "
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP, it hangs; SIGCONT, it goes on; SIGHUP, it reads its configuration."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end."""
+        self.signal(signal.SIGTERM)
+        self._end()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.wait(20)
+        self._process = None
+
+    async def do(self, work: Callable[[JetStreamContext], Awaitable[_T]]) -> _T:
+        """Do something with a connection of its own."""
+        client = Client()
+        await client.connect(self.url, connect_timeout=5)
+        try:
+            return await work(client.jetstream())
+        finally:
+            await client.close()
+
+    async def messages(self, stream: str) -> list[tuple[str, dict[str, str], bytes]]:
+        """All a stream holds, in order: subject, headers and body of each message."""
+
+        async def read(jetstream: JetStreamContext) -> list[tuple[str, dict[str, str], bytes]]:
+            state = (await jetstream.stream_info(stream)).state
+            found = []
+            if state.messages:
+                for number in range(state.first_seq, state.last_seq + 1):
+                    message = await jetstream.get_msg(stream, number)
+                    found.append((message.subject or "", message.headers or {}, message.data or b""))
+            return found
+
+        return await self.do(read)
+
+    async def records(self, stream: str) -> list[Any]:
+        """The bodies of all messages, decoded."""
+        return [json.loads(body) for _, _, body in await self.messages(stream)]
+
+
+@contextmanager
+def nats_server(folder: Path, settings: str = "", *, jetstream: bool = True, login: str = "") -> Iterator[NatsServer]:
+    server = NatsServer(folder, settings, jetstream=jetstream)
+    server.login = login
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,143 @@
+"""A real PostgreSQL of its own for tests: on a free port, with its own data, killed at the end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from .ports import free_port
+
+__all__ = ["PostgresServer", "postgres_server"]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+_PATIENCE = 30.0
+
+
+class PostgresServer:
+    """Runs as nobody for root, whom it refuses. `options` are those of postgresql.conf.
+
+    What it has told the system survives a kill, so fsync would only cost time.
+    """
+
+    user = "postgres"
+    password = "correct horse/battery:staple"
+
+    def __init__(self, folder: Path, options: Mapping[str, str] = _NONE) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.port = free_port()
+        self.options = {"fsync": "off", "max_connections": "30", **options}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        self.own(folder)
+        secret = folder / "password"
+        secret.write_text(self.password)
+        self.own(secret)
+        subprocess.run(
+            [_program("initdb"), "--no-sync", "--pgdata", str(self.data), "--encoding", "UTF8", "--locale", "C",
+             "--username", self.user, "--auth", "scram-sha-256", "--pwfile", str(secret)],
+            check=True, capture_output=True, cwd=folder, **self._as,
+        )  # fmt: skip
+
+    def own(self, path: Path) -> None:
+        """Give the server's user what a test has put there."""
+        if self._as:
+            os.chown(path, self._as["user"], self._as["group"])
+
+    def url(self, user: str = user, password: str = password, *, database: str = "postgres", more: str = "") -> str:
+        quoted = password.translate({ord(each): f"%{ord(each):02X}" for each in " /:@?#%"})
+        return f"postgresql://{user}:{quoted}@127.0.0.1:{self.port}/{database}{more}"
+
+    def sql(self, commands: str, *, schema: str = "public") -> list[str]:
+        """What psql prints of it as the superuser: a line each row, the columns with | between them."""
+        done = subprocess.run(
+            [_program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
+             "--host", "127.0.0.1", "--port", str(self.port), "--username", self.user, "--dbname", "postgres"],
+            input=commands, capture_output=True, text=True, check=False, cwd=self.folder,
+            env={**os.environ, "PGPASSWORD": self.password, "PGCONNECT_TIMEOUT": "5",
+                 "PGOPTIONS": f"--search_path={schema}"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("\n")[:-1]  # not `splitlines`, for which other characters end a line too
+
+    def start(self) -> None:
+        options = [f"--{name}={value}" for name, value in self.options.items()]
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            with (self.folder / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [_program("postgres"), "-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
+                     *options],
+                    stdout=log, stderr=log, cwd=self.folder, **self._as,
+                )  # fmt: skip
+            # It ends at once where children of one that was killed have not noticed yet, and is started again.
+            while self._process.poll() is None:
+                if self._answers():
+                    return
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()
+                time.sleep(0.02)
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            self.sql("SELECT 1")
+        except (OSError, AssertionError):
+            return False
+        return True
+
+    def wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not self._answers():
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """As a restart does it: sessions are told, and ended."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def end(self) -> None:
+        """At once, and with all its children, so that nothing writes into a folder that is being removed."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(_PATIENCE)
+
+
+def _program(name: str) -> str:
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda each: float(each.parent.name), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
+    assert found is not None, f"PostgreSQL's {name} is not installed: make test does it"
+    return found
+
+
+@contextmanager
+def postgres_server(options: Mapping[str, str] = _NONE) -> Iterator[PostgresServer]:
+    # Not below a test's folder, which is its user's alone.
+    with tempfile.TemporaryDirectory(prefix="ingestd-postgres-") as folder:
+        server = PostgresServer(Path(folder), options)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.end()
