@@ -1,0 +1,93 @@
+"""Records as the journal holds them, for tests of what takes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..events import Record
+from ..ids import time_uuid
+
+__all__ = ["TEXTS", "make_records", "make_records_of_every_type", "placed"]
+
+_AT = 1_795_233_906_000
+_TIME = "2026-11-21T04:05:06.000Z"
+
+TEXTS = (
+    "",
+    "zażółć gęślą jaźń",
+    "🛒🧾",
+    "日本語",
+    "\x00",
+    "\x1f\x7f",
+    '"\\/',
+    "a\nb\r\nc",
+    "\u2028\u2029",
+    "\ufeff",
+)
+"""What is easily lost on the way."""
+
+_positions = itertools.count(1)
+
+
+def make_records(count: int, **members: Any) -> list[Record]:
+    """Event records as the journal holds them, each with an id of its own; `members` replace or add members."""
+    records = []
+    for number in range(1, count + 1):
+        value = {
+            "id": time_uuid(),
+            "type": "event",
+            "tenant": "shop",
+            "endpoint": "track",
+            "receivedAt": _TIME,
+            "timestamp": _TIME,
+            "key": "Page View",
+            "data": {"number": number},
+            "anonymousId": f"visitor-{number}",
+            "userId": None,
+            "sessionId": "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11",
+            "sessionIsNew": False,
+            "dispatchId": None,
+            "messageId": None,
+            "context": {},
+            "extra": {},
+        }
+        records.append(_record({**value, **members}, number))
+    return records
+
+
+def make_records_of_every_type() -> list[Record]:
+    """Each type beside events that ingestd has, and a plugin's own, which needs nothing but an id and a type."""
+    common = {"tenant": "shop", "anonymousId": "visitor-1", "userId": None}
+    received = {**common, "endpoint": "identify", "receivedAt": _TIME, "timestamp": _TIME}
+    order = {"tenant": "shop", "decidedAt": _TIME, "orderId": "o-1", "model": "last_touch", "credits": {}}
+    value = {"revenue": 40, "total": 49.9, "currency": "EUR"}
+    decided = {
+        **common,
+        **order,
+        "orderEventId": time_uuid(),
+        "orderAt": _TIME,
+        "windowSeconds": 604_800,
+        "value": value,
+    }
+    reversal = {**order, "attributionId": time_uuid(), "reason": "refund", "value": value, "cause": time_uuid()}
+    values: list[dict[str, Any]] = [
+        {"type": "identify", **received, "traits": {"email": "ada@shop.example"}, "context": {}, "extra": {}},
+        {"type": "attribution", **decided, "touchpoint": None, "touchpoints": [], "ignored": [], "leftOut": 0},
+        {"type": "attribution_reversal", **reversal},
+        {"type": "erasure", "tenant": "shop", "erasedAt": _TIME, "userId": "u-17", "anonymousIds": ["visitor-1"]},
+        {"type": "shop:receipt"},
+    ]
+    return [_record({"id": time_uuid(), **value}) for value in values]
+
+
+def _record(value: Mapping[str, Any], number: int = 1) -> Record:
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return Record(value["type"], _AT + number, body, number)
+
+
+def placed(record: Record) -> Record:
+    """As the journal gives it: each one has a position of its own, behind those before it."""
+    return record._replace(position=next(_positions))

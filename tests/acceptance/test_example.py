@@ -1,0 +1,127 @@
+"""A plugin author's day: the example and the pages for authors, as a stranger to this tree would follow them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples/ingestd-orders-csv"
+PAGE = ROOT / "docs" / "writing-plugins.md"
+FREE_PORTS = "--set http.listen=127.0.0.1:0 --set ops.listen=127.0.0.1:0"
+
+
+class Stranger:
+    """An environment of its own with ingestd and the example, and nothing of this tree on its module path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.environment = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL"))
+            },
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTEST_ADDOPTS": "-p no:cacheprovider -W error",
+        }
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+
+    def run(self, command: str, folder: Path) -> str:
+        """Run a line of shell, which must succeed; returns what it prints."""
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree as git knows it, so that nothing is built in ours."""
+    target = tmp_path_factory.mktemp("source") / "ingestd"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def stranger(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+    made = Stranger(tmp_path_factory.mktemp("environment"))
+    made.run(f"pip install --quiet . './{EXAMPLE}[test]'", source)
+    return made
+
+
+def passed(printed: str) -> int:
+    found = re.search(r"(\d+) passed", printed)
+    assert found is not None, printed
+    return int(found[1])
+
+
+def test_the_example_passes_its_own_tests_where_it_is_installed(stranger: Stranger, source: Path) -> None:
+    # Not beside its module: what is tested is what was installed.
+    assert passed(stranger.run("pytest", source / EXAMPLE / "tests")) > 30
+
+
+def test_a_daemon_uses_the_example(stranger: Stranger, tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text(
+        '[http]\nlisten = "127.0.0.1:0"\n[ops]\nlisten = "127.0.0.1:0"\n[store]\nurl = "sqlite:ingestd.db"\n'
+        '[logs]\nformat = "text"\n[sinks.books]\ntype = "orders_csv"\nfolder = "orders"\ntimezone = "Europe/Berlin"\n'
+    )
+    key = json.loads(stranger.run("ingestd keys create --kind public --tenant shop --json", tmp_path))["id"]
+    assert "orders_csv" in stranger.run("ingestd plugins list", tmp_path)
+    assert "FAULT" not in stranger.run("ingestd check", tmp_path)
+    with Daemon(config, command=str(stranger.bin / "ingestd"), environment=stranger.environment) as daemon:
+        order = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o-1", "revenue": 40}}
+        assert daemon.post("/track", order, key).status == 200
+        assert daemon.terminate() == 0
+    (file,) = (tmp_path / "orders").glob("orders-*.csv")
+    header, line = file.read_text(encoding="utf-8-sig").splitlines()
+    assert header.startswith("id,order_id,time,currency,revenue,")
+    assert ",o-1," in line
+
+
+def test_what_the_page_for_authors_says_is_true_of_an_empty_folder(stranger: Stranger, tmp_path: Path) -> None:
+    """Every block of it: the files are written, the commands run; only `serve` is given free ports, and stopped."""
+    text = PAGE.read_text()
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    files = dict(re.findall(r"^`([\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    commands = [block for language, block in blocks if language == "sh"]
+    (tree,) = [block for language, block in blocks if not language]
+    assert set(re.findall(r"^  (\S+)$", tree, re.MULTILINE)) == {*files}
+    assert len(files) + len(commands) + 1 == len(blocks), "a block that is tried by nobody"
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    install, run = commands
+    shown = {}
+    for line in f"{install}{run}".splitlines():
+        began = time.monotonic()
+        if line == "ingestd serve":
+            config, program = tmp_path / "ingestd.toml", str(stranger.bin / "ingestd")
+            config.write_text(config.read_text() + '[http]\nlisten="127.0.0.1:0"\n[ops]\nlisten="127.0.0.1:0"\n')
+            with Daemon(config, command=program, environment=stranger.environment) as daemon:
+                assert daemon.terminate() == 0
+        else:
+            shown[line] = stranger.run(line.replace("ingestd check", f"ingestd check {FREE_PORTS}"), tmp_path)
+        print(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: T201 - how long an author waits
+    assert passed(shown["pytest"]) > 15
+    assert "ingestd-table 1.0" in shown["ingestd plugins list"]
+    assert "warehouse" in shown["ingestd check"]
+    assert (tmp_path / "warehouse.db").exists()
