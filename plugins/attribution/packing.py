@@ -75,7 +75,8 @@ async def read_touches(state: State, key: str, since: int | None = None, until: 
     last = _PARTS - 1 if until is None else min(until, _PARTS - 1)
     members = await state.window(key, since, last)
     parts = {part.number: part.text for part in await _parts(state, key)} if members else {}
-    return [_touch(member, at, parts) for member, at in members]
+    found = (_touch(member, at, parts) for member, at in members)
+    return [touch for touch in found if touch is not None]
 
 
 async def _parts(state: State, key: str) -> list[_Part]:
@@ -100,8 +101,11 @@ def _numbers(member: str) -> tuple[Sequence[int], str]:
     return (_number(session), _number(campaign)), event
 
 
-def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch:
+def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch | None:
+    """None where its parts are gone: then its own life is over too, for theirs is longer, and it is about to go."""
     (session, campaign), event = _numbers(member)
+    if session not in parts or campaign not in parts:
+        return None
     fields: list[Any] = _decode_campaign(parts[campaign])
     fields += [None] * (_FIELDS - len(fields))
     session_id = parts[session]

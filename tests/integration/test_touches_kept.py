@@ -70,6 +70,18 @@ async def test_for_half_a_year_all_that_counts_is_there_and_whole(tmp_path: Path
         assert now - START > 150 * DAY
 
 
+async def test_amid_the_sweep_what_is_over_is_not_there(tmp_path: Path) -> None:
+    """Parts may be swept in a step, and what had them in the next: who comes in between is not kept waiting."""
+    async with sqlite(tmp_path) as backend:
+        for position in range(1, 4):
+            await add(backend.store, touch(random.Random(1), position, START + position), START + position)
+        state = backend.store.begin(START)
+        members = [member for member, _ in await state.window(KEY, 1 << 52)]
+        await state.pull(KEY, members)
+        await backend.store.commit(state)
+        assert await read_touches(backend.store.begin(START + 10), KEY) == []
+
+
 async def test_in_the_end_nothing_is_left(tmp_path: Path) -> None:
     async with sqlite(tmp_path) as backend:
         for position in range(1, 30):
