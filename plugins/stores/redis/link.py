@@ -24,6 +24,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ingestd.errors import Failed, Unavailable
@@ -182,7 +183,10 @@ class Link:
         """Connect, and send again what has no answer yet."""
         connection = self._make_connection()
         try:
-            await connection.connect()
+            try:
+                await connection.connect()
+            except AttributeError as error:  # redis-py's, where one to a Sentinel is cut while it is being made
+                raise RedisConnectionError("the connection to a Sentinel was lost") from error
             await connection.send_command("SCRIPT", "LOAD", _SCRIPT)
             await connection.read_response()
             sent = 0
