@@ -86,7 +86,6 @@ class Runner:
                 self._refused[2]()
             self._refused = _NEVER
             self.status.position, self.status.held = self._cursor.position, True
-            self.status.last = max(self.status.last, self._cursor.position)
             try:
                 await self._work()
             except NotHolder as error:
@@ -105,7 +104,10 @@ class Runner:
             holding.cancel()
 
     async def _hold(self) -> Cursor:
-        return await self._journal.hold(self._consumer.name, self._consumer.start)
+        cursor = await self._journal.hold(self._consumer.name, self._consumer.start)
+        # Not what it has read: a failover may have lost the journal's end, and that with it.
+        self.status.last = max(await self._journal.last(), cursor.position)
+        return cursor
 
     async def _work(self) -> None:
         """Go on with the journal until another daemon does."""
