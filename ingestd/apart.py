@@ -68,7 +68,8 @@ class ApartJournal(Journal):
         await state.put(_noted(cursor.name), msgspec.json.encode(step).decode())
         try:
             await self._store.commit(state)
-            return await self._enter(step, cursor)
+            # Its state is there to stay, so it must not be done again.
+            return await self._enter(step, cursor._replace(deferrable=False))
         except Unavailable as error:
             if not await self._may_be_noted(step, cursor.name):
                 raise

@@ -72,6 +72,14 @@ class Consumer(ABC):
     async def process(self, records: Sequence[Record], step: Step) -> None:
         """Do one step. Raising undoes it; the same records come again after a pause."""
 
+    async def prepare(self, records: Sequence[Record]) -> None:  # noqa: B027 - most have nothing to prepare
+        """Begin on the records of the next step while the step before is being committed, where many wait.
+
+        So this is for what may be done again, and needs no state: that commit may fail, or the process end. The
+        next step is given the very same sequence, unless its records have been removed or another daemon goes on
+        meanwhile. Raising does not undo the step before; the next one is tried after a pause.
+        """
+
     async def turn(self, state: State) -> Turn:
         """What is next. Asked before each step, and every half second; what it writes to `state` is committed.
 

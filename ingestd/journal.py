@@ -27,6 +27,8 @@ class Cursor(NamedTuple):
     """The last record of the step that moves it. Where a journal holds another one in its place by now, the step
     was made of records that are lost, and is refused.
     """
+    deferrable: bool = False
+    """Whether the step may be undone by a power failure, since all it did is done again then."""
 
 
 class Claim(NamedTuple):
@@ -73,6 +75,9 @@ class Journal(ABC):
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
         """Append records and return the position of the last one, or of the cursor, once durable.
+
+        With a deferrable cursor and no records it may return before that: the crash of a process undoes it never,
+        a power failure may until another append has followed.
 
         What `state` wrote becomes durable with them, in the same commit where journal and state live
         together; with `cursor`, the consumer's place moves in it too, and with `claim`, that is made.

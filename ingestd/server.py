@@ -39,7 +39,7 @@ from .retention import Retention
 from .store import Store
 from .validation import Validator
 
-__all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends"]
+__all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends", "tune_the_interpreter"]
 
 log = logging.getLogger("ingestd.server")
 
@@ -215,7 +215,7 @@ class Server:
             self.watch(public.connections.watch(), name="http: limits of time")
             _listen(public, config.http.listen, "events")
             stack.push_async_callback(self._drain, public, ingest)
-            _tune_the_interpreter()
+            tune_the_interpreter()
             log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
             await stopping
         log.info("stopped")
@@ -255,7 +255,7 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _tune_the_interpreter() -> None:
+def tune_the_interpreter() -> None:
     """Settings of Python that pay for a loop that is busy answering, with threads that wait for the disk.
 
     The garbage collector looks, seldom, at what requests leave (almost all is freed at once by reference

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
 
 from ..backoff import Backoff
 from ..consumer import Consumer, Step, Turn
@@ -14,6 +13,7 @@ from ..errors import NotHolder, Unavailable
 from ..events import Record
 from ..journal import Cursor, Journal
 from ..store import Store
+from .ahead import ReadAhead
 from .attempts import Attempts
 from .status import ConsumerStatus
 
@@ -26,13 +26,6 @@ _ATTEND = 0.5  # seconds after which it is looked what else there is to do, thou
 
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
-
-
-class _Ahead(NamedTuple):
-    """The records behind a position, being read."""
-
-    after: int
-    reading: asyncio.Task[Sequence[Record]]
 
 
 class Runner:
@@ -62,7 +55,7 @@ class Runner:
         self._cursor = Cursor(consumer.name, 0)
         self._in_hand: Sequence[Record] = ()
         """What has been read and not been done with."""
-        self._ahead: _Ahead | None = None
+        self._ahead = ReadAhead(journal, consumer.max_records)
         self._refused = _NEVER
         """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
         rest = self._rest if consumer.attended else asyncio.sleep
@@ -120,10 +113,7 @@ class Runner:
             self._in_hand = ()
             opening.cancel()
             await asyncio.wait([opening])
-            if self._ahead is not None:
-                self._ahead.reading.cancel()
-                await asyncio.wait([self._ahead.reading])
-                self._ahead = None
+            await self._ahead.forget()
 
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
         """Do one step, and an errand before it if there is one. One that fails keeps no records waiting."""
@@ -196,7 +186,7 @@ class Runner:
         while True:
             if not await self._wait(patience):
                 return ()
-            records = await self._read()
+            records = await self._ahead.read(self._cursor.position, removed=self.status.removed)
             if records:
                 break
             oldest = (await self._journal.extent()).first  # all that was there behind its place has been removed
@@ -208,21 +198,6 @@ class Runner:
         status.lost += gap + max(0, status.removed - status.reached)
         status.oldest_at = records[0].at
         status.last = max(status.last, status.reached)
-        return records
-
-    async def _read(self) -> Sequence[Record]:
-        """What comes behind its place; and begin to read what comes then, while this is worked on."""
-        after, most = self._cursor.position, self._consumer.max_records
-        ahead, self._ahead = self._ahead, None
-        records: Sequence[Record] = ()
-        if ahead is not None and ahead.after == after >= self.status.removed:  # what is removed counts as lost
-            records = await ahead.reading
-        if not records:  # then there were none yet
-            records = await self._journal.read(after, most)
-        if len(records) == most:
-            reading = asyncio.create_task(_read(self._journal, records[-1].position, most))
-            reading.add_done_callback(_look_at)  # nobody may ever ask for it
-            self._ahead = _Ahead(records[-1].position, reading)
         return records
 
     async def _wait(self, patience: float | None) -> bool:
@@ -249,14 +224,22 @@ class Runner:
         except BaseException:
             self._store.discard(step.state)
             raise
-        await _to_the_end(self._commit(step, len(self._in_hand) if step.done is None else step.done))
+        count = len(self._in_hand) if step.done is None else step.done
+        committing = asyncio.create_task(self._commit(step, count))
+        try:  # the disk, or the network, has time for both
+            if count == len(self._in_hand) and (ahead := await self._ahead.peek(removed=self.status.removed)):
+                await self._consumer.prepare(ahead)
+        finally:
+            await _to_the_end(committing)
 
     async def _commit(self, step: Step, count: int) -> None:
         done, rest = self._in_hand[:count], self._in_hand[count:]
         # Never back behind what has been removed while the step was under way.
         position = max(done[-1].position, self.status.removed)
         try:
-            await self._append(step, self._cursor._replace(position=position, record=done[-1]))
+            # Without records of its own, nothing has come of the step that doing it again would not bring back.
+            cursor = self._cursor._replace(position=position, record=done[-1], deferrable=not step.records)
+            await self._append(step, cursor)
         except NotHolder:
             self._refused = position, count, step.committed
             raise
@@ -278,7 +261,7 @@ class Runner:
             if isinstance(error, NotHolder | Unavailable) or not isinstance(error, Exception):
                 raise
             return error
-        await _to_the_end(self._commit_errand(step))
+        await _to_the_end(asyncio.create_task(self._commit_errand(step)))
         return None
 
     async def _commit_errand(self, step: Step) -> None:
@@ -293,21 +276,12 @@ class Runner:
             raise
 
 
-async def _read(journal: Journal, after: int, limit: int) -> Sequence[Record]:
-    return await journal.read(after, limit)
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(task: asyncio.Task[None]) -> None:
     """Await work that must not be cut in two: being cancelled ends it afterwards."""
-    task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
-        _look_at(task)  # what failed in it is done again by who comes next
+        if not task.cancelled():
+            task.exception()  # what failed in it is done again by who comes next
         raise

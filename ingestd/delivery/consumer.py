@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +29,14 @@ PREFIX = "sink:"
 _LOOK = 0.4  # seconds between two looks for orders
 _DISCARDED = 1000  # dead letters thrown away in one step
 _NEAR = 500  # records before and behind its place among which others are looked for
+
+
+class _Outcome(NamedTuple):
+    """What came of the records of a step: which of them the sink was to have, by index, and how far that came."""
+
+    records: Sequence[Record]
+    wanted: Sequence[int]
+    written: Written
 
 
 class SinkConsumer(Consumer):
@@ -58,8 +67,8 @@ class SinkConsumer(Consumer):
         self._company = Company()
         self._writer = BatchWriter(sink, options, self._company)
         self._errands = BatchWriter(sink, options, self._company)
-        self._written: tuple[Sequence[Record], Written] | None = None
-        """What came of the records of a step, for as long as it is not stored."""
+        self._outcomes: list[_Outcome] = []
+        """Of the records of a step, and of the next one's, for as long as they are not stored."""
         self._orders = Orders()
         self._looked: float | None = None
         self._trouble: Trouble | None = None
@@ -76,7 +85,8 @@ class SinkConsumer(Consumer):
 
     async def close(self) -> None:
         # Another daemon may go on with it: what is known here is of no use when it comes back.
-        self.progress = self._looked = self._trouble = self._written = None
+        self.progress = self._looked = self._trouble = None
+        self._outcomes = []
         self._company.forget()
         self._writer.forget()
         self._errands.forget()
@@ -97,42 +107,48 @@ class SinkConsumer(Consumer):
             await save_trouble(state, name, self._trouble)
         self._looked = time.monotonic()
 
+    async def prepare(self, records: Sequence[Record]) -> None:
+        await self._tried(self._write(records))
+
     async def process(self, records: Sequence[Record], step: Step) -> None:
         await self._tried(self._process(records, step))
 
     async def _process(self, records: Sequence[Record], step: Step) -> None:
         progress = await self._progress(step.state, records[0].position - 1)
-        wanted: Sequence[int] = range(len(records))
-        if self._filter is not None:
-            wanted = [index for index in wanted if self._filter(records[index])]
-        done, delivered = len(records), 0
-        if wanted:
-            written = await self._write(records, wanted)
-            if written.done < len(wanted):
-                done = wanted[written.done]
-            delivered = written.done - len(written.given_up)
-            progress.delivered += delivered
-            progress.given_up += len(written.given_up)
-            for at, given_up in written.given_up.items():
-                await self._bury(step.state, progress, records[wanted[at]], given_up)
-            filtered = done - written.done
-        else:
-            filtered = done
+        outcome = await self._write(records)
+        wanted, written = outcome.wanted, outcome.written
+        done = len(records) if written.done == len(wanted) else wanted[written.done]
+        delivered, filtered = written.done - len(written.given_up), done - written.done
+        for at, given_up in written.given_up.items():
+            await self._bury(step.state, progress, records[wanted[at]], given_up)
+        progress.delivered += delivered
+        progress.given_up += len(written.given_up)
         progress.filtered += filtered
         await save_progress(step.state, self.sink.name, progress)
         step.done = done
-        step.committed = lambda: self._committed(progress, delivered, filtered)
+        step.committed = lambda: self._committed(progress, outcome, delivered, filtered)
 
-    async def _write(self, records: Sequence[Record], wanted: Sequence[int]) -> Written:
-        """Not again while it is the store that fails: the sink has them."""
-        if self._written is None or self._written[0] is not records:
+    async def _write(self, records: Sequence[Record]) -> _Outcome:
+        """Not again what was prepared, nor while it is the store that fails: the sink has them."""
+        for outcome in self._outcomes:
+            if outcome.records is records:
+                return outcome
+        wanted: Sequence[int] = range(len(records))
+        if self._filter is not None:
+            wanted = [index for index in wanted if self._filter(records[index])]
+        written = Written(0, {})
+        if wanted:
             some = records if len(wanted) == len(records) else [records[index] for index in wanted]
-            self._written = records, await self._writer.write(some)
-        return self._written[1]
+            written = await self._writer.write(some)
+        outcome = _Outcome(records, wanted, written)
+        self._outcomes = [*self._outcomes[-1:], outcome]
+        return outcome
 
-    def _committed(self, progress: Progress, delivered: int = 0, filtered: int = 0) -> None:
+    def _committed(
+        self, progress: Progress, outcome: _Outcome | None = None, delivered: int = 0, filtered: int = 0
+    ) -> None:
         self.progress = progress
-        self._written = None
+        self._outcomes = [each for each in self._outcomes if each is not outcome]
         self.delivered += delivered
         self.filtered += filtered
 
@@ -236,7 +252,7 @@ class SinkConsumer(Consumer):
     async def _progress(self, state: State, began: int) -> Progress:
         return await load_progress(state, self.sink.name) or Progress(began)
 
-    async def _tried(self, work: Awaitable[None]) -> None:
+    async def _tried(self, work: Awaitable[object]) -> None:
         """Await work of the sink, and keep what it fails of for who asks how it is."""
         try:
             await work

@@ -74,11 +74,7 @@ class JsonlSink(Sink):
         await self._do(self._open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        bodies = [record.body for record in batch]
-        lines = b"\n".join([*bodies, b""])
-        if lines.count(b"\n") > len(bodies):  # JSON has line breaks between tokens only, where a space is as good
-            lines = b"\n".join([*(body.replace(b"\n", b" ") for body in bodies), b""])
-        await self._do(self._append, lines)
+        await self._do(self._append, batch)
 
     async def check(self) -> None:
         await self._do(self._file.check)
@@ -94,8 +90,11 @@ class JsonlSink(Sink):
         if self._compressor is not None:
             self._compressor.start()  # also for what was not compressed before
 
-    def _append(self, lines: bytes) -> None:
-        if self._file.append(lines) and self._compressor is not None:
+    def _append(self, batch: Sequence[Record]) -> None:
+        bodies = [record.body for record in batch]
+        if b"\n" in b"".join(bodies):  # JSON has line breaks between tokens only, where a space is as good
+            bodies = [body.replace(b"\n", b" ") for body in bodies]
+        if self._file.append(b"\n".join([*bodies, b""])) and self._compressor is not None:
             self._compressor.wake()
 
     def _close(self) -> None:

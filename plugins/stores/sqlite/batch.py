@@ -62,14 +62,16 @@ class Unit:
     rows: list[Row] = field(default_factory=list)
 
 
-def write_batch(connection: sqlite3.Connection, units: Sequence[Unit], last: int | None) -> dict[Unit, Exception]:
+def write_batch(
+    connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, *, synced: bool = True
+) -> dict[Unit, Exception]:
     """Write all units, or those that can be: returns the others, each with the reason, which is its own.
 
     The units are numbered from `last`, the journal's last position; None: it is looked up. Raises
     `sqlite3.Error` when the file cannot be written; nothing of the batch is then.
     """
     try:
-        with transaction(connection):
+        with transaction(connection, synced=synced):
             _write(connection, units, last_position(connection) if last is None else last)
     except Exception as error:
         if not is_row_fault(error):
@@ -170,7 +172,8 @@ def _marks(count: int) -> str:
 
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
 _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
-_decode_heads = msgspec.json.Decoder(list[tuple[str, int, int, int]]).decode
+_decode_types = msgspec.json.Decoder(list[str]).decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 _decode_members = msgspec.json.Decoder(list[tuple[int, str, str, int, int | None]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
@@ -236,7 +239,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list
     while len(records) < limit and size < READ_BYTES:
         wanted = min(limit - len(records), _MANY)
         try:
-            some = _read_together(connection, after, wanted)
+            some, length = _read_together(connection, after, wanted)
         except sqlite3.DataError:  # together they are longer than one value of SQLite may be
             some = [
                 Record(*row)
@@ -245,28 +248,30 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list
                     (after, wanted),
                 )
             ]
+            length = READ_BYTES
         records += some
-        size += sum([len(record.body) for record in some])
+        size += length
         if len(some) < wanted:
             break
         after = records[-1].position
     return records
 
 
-def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> list[Record]:
-    heads, bodies = connection.execute(
-        # Both aggregates are made in one pass, so their rows are in the same order.
-        "SELECT json_group_array(json_array(type, at, position, length(CAST(body AS BLOB)))),"
-        " CAST(group_concat(CAST(body AS TEXT), '') AS BLOB)"
-        " FROM (SELECT * FROM journal WHERE position > ? ORDER BY position LIMIT ?)",
-        (after, limit),
+def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> tuple[list[Record], int]:
+    """Returns how many bytes their bodies have, too."""
+    types, ats, positions, lengths, together = connection.execute(
+        # All aggregates are made in one pass, so their members are in the same order, which is that of the table.
+        "SELECT json_group_array(type), json_group_array(at), json_group_array(position),"
+        " json_group_array(length(CAST(body AS BLOB))), CAST(group_concat(CAST(body AS TEXT), '') AS BLOB)"
+        " FROM journal WHERE position > ? AND position <= (SELECT max(position) FROM"
+        " (SELECT position FROM journal WHERE position > ? ORDER BY position LIMIT ?))",
+        (after, after, limit),
     ).fetchone()
-    found = _decode_heads(heads)
-    ends = [*accumulate(head[3] for head in found)]
-    return [
-        Record(type_, at, bodies[end - length : end], position)
-        for (type_, at, position, length), end in zip(found, ends, strict=True)
-    ]
+    sizes = _decode_numbers(lengths)
+    ends = [*accumulate(sizes)]
+    bodies = [together[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    records = [*map(Record, _decode_types(types), _decode_numbers(ats), bodies, _decode_numbers(positions))]
+    return records, ends[-1] if ends else 0
 
 
 def last_member(connection: sqlite3.Connection) -> int:

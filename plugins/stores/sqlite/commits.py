@@ -25,6 +25,7 @@ __all__ = ["Commits"]
 _log = logging.getLogger("ingestd.sqlite")
 
 _MANY = 1000  # units of one transaction: more would make the first wait for the last
+_DEFERRED = 0.1  # seconds for which steps that may be done again need not be synced
 
 
 class Commits:
@@ -42,6 +43,8 @@ class Commits:
         self._entries = entries
         self._statistics = statistics
         self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
+        self._synced = float("-inf")
+        """When the last commit that was synced began."""
         self._gathering: list[Unit] = []
         self._closing = False
         self._idle = asyncio.Event()
@@ -129,12 +132,16 @@ class Commits:
                 live.append(unit)
         loop = asyncio.get_running_loop()
         if any(unit.rows or unit.records or unit.cursor or unit.also for unit in live):
+            begun = time.perf_counter()
+            synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(unit) for unit in live)
+            if synced:
+                self._synced = begun
             try:
-                written = self._connection.submit(write_batch, live, self.last if self._sure else None)
+                last = self.last if self._sure else None
+                written = self._connection.submit(write_batch, live, last, synced=synced)
             except ValueError as error:  # closed
                 written = loop.create_future()
                 written.set_exception(error)
-            begun = time.perf_counter()
             written.add_done_callback(lambda done: self._written(done, live, flown, time.perf_counter() - begun))
         else:  # nothing of their own: they have waited for what others had written, and that has landed
             loop.call_soon(self._settle, live, flown, {})
@@ -187,6 +194,11 @@ class Commits:
         _log.error("a commit failed", exc_info=error)
         self.report(f"internal error: {error!r}")
         return "internal error"
+
+
+def _is_deferrable(unit: Unit) -> bool:
+    """Whether it may be lost with the power: what it does is done again then."""
+    return unit.cursor is not None and unit.cursor.deferrable and not unit.records and unit.also is None
 
 
 def _take_off(unit: Unit, flown: dict[str, Entry]) -> None:

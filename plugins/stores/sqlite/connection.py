@@ -28,6 +28,9 @@ AUTOCHECKPOINT_PAGES = 2000
 WAL_SIZE_LIMIT = 64 * 1024 * 1024
 WRITER_CACHE_KIB = 32 * 1024
 
+_SYNCED = "PRAGMA synchronous = FULL"
+_UNSYNCED = "PRAGMA synchronous = NORMAL"
+
 _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 
@@ -82,7 +85,7 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise ConfigError(f"{path}: its file system cannot hold a write-ahead log; put the file on a local disk")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(_SYNCED)
     if writing:
         # What is deleted is overwritten: a person who was forgotten must not be found in free pages.
         connection.execute("PRAGMA secure_delete = ON")
@@ -94,10 +97,16 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing; also leaves nothing open where ending the one before had failed."""
+def transaction(connection: sqlite3.Connection, *, synced: bool = True) -> Iterator[None]:
+    """All of it or nothing; also leaves nothing open where ending the one before had failed.
+
+    One that is not synced survives the process, but a power failure only once a synced one has followed it.
+    """
     if connection.in_transaction:
         connection.rollback()
+        connection.execute(_SYNCED)
+    if not synced:
+        connection.execute(_UNSYNCED)
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -106,6 +115,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.rollback()
         raise
+    finally:
+        if not synced:
+            connection.execute(_SYNCED)
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

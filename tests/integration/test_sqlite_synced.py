@@ -1,0 +1,102 @@
+"""What a power failure cannot undo: all that was answered; and what it may: the last tenth of a second of steps."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.journal import Claim, Cursor
+from ingestd.plugins.stores.sqlite import commits
+from ingestd.plugins.stores.sqlite.batch import Unit, write_batch
+from ingestd.plugins.stores.sqlite.connection import transaction
+from ingestd.testing.sinks import make_records
+from tests.support.backends import sqlite_backend
+from tests.support.journals import append
+
+NOW = 1_795_233_906_000
+FULL, NORMAL = 2, 1
+
+Written = list[tuple[bool, list[Unit]]]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    """Each commit: whether it was synced, and what was in it."""
+    found: Written = []
+
+    def write(connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, *, synced: bool) -> Any:
+        found.append((synced, [*units]))
+        return write_batch(connection, units, last, synced=synced)
+
+    monkeypatch.setattr(commits, "write_batch", write)
+    return found
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(tmp_path / "some.db", isolation_level=None)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("CREATE TABLE thing (number INTEGER PRIMARY KEY)")
+        yield opened
+
+
+def level(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA synchronous").fetchone()[0])
+
+
+def test_only_a_transaction_that_says_so_is_not_synced(connection: sqlite3.Connection) -> None:
+    for synced, expected in ((True, FULL), (False, NORMAL), (True, FULL)):
+        with transaction(connection, synced=synced):
+            connection.execute("INSERT INTO thing DEFAULT VALUES")
+            assert level(connection) == expected
+        assert level(connection) == FULL
+
+
+def test_one_that_fails_leaves_the_next_one_synced(connection: sqlite3.Connection) -> None:
+    with suppress(LookupError), transaction(connection, synced=False):
+        raise LookupError
+    assert level(connection) == FULL
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("BEGIN")  # as where the end of the one before has failed
+    with transaction(connection):
+        assert level(connection) == FULL
+
+
+async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, written: Written) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        journal, store = backend.journal, backend.store
+        await append(backend, make_records(5))
+        cursor = await journal.hold("sink:one", "beginning")
+        deferrable = cursor._replace(deferrable=True)
+        written.clear()
+        await append(backend, make_records(1))
+        await journal.append([], store.begin(NOW, step=True), cursor._replace(position=1))
+        await journal.append(make_records(1), store.begin(NOW, step=True), deferrable._replace(position=2))
+        await journal.append([], store.begin(NOW), claim=Claim("message:shop:a", "1", 1000))
+        state = store.begin(NOW)
+        await state.put("session:shop:a", "1")
+        await store.commit(state)
+        await journal.trim(2, 10)
+        assert len(written) == 6
+        assert all(synced for synced, _ in written)
+
+
+async def test_deferrable_steps_are_synced_now_and_then(tmp_path: Path, written: Written) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(200))
+        cursor = await backend.journal.hold("sink:one", "beginning")
+        written.clear()
+        for position in range(1, 201):
+            step = backend.store.begin(NOW, step=True)
+            await backend.journal.append([], step, cursor._replace(position=position, deferrable=True))
+        synced = [each for each, _ in written]
+        assert not all(synced)
+        assert [unit.cursor.position for _, units in written for unit in units if unit.cursor] == [*range(1, 201)]
+    async with sqlite_backend(tmp_path) as backend:
+        [found] = await backend.journal.cursors()
+        assert found == Cursor("sink:one", 200)

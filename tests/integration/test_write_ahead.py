@@ -1,0 +1,142 @@
+"""Where many records wait, the next batch is written while the place moves behind the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ingestd.backend import Backend
+from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.delivery.progress import load_progress
+from ingestd.errors import SinkRetry, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Claim, Cursor
+from ingestd.plugins.stores.sqlite.backend import SqliteBackend
+from ingestd.plugins.stores.sqlite.journal import SqliteJournal
+from ingestd.sink import Sink
+from ingestd.store import State
+from ingestd.testing.sinks import make_records
+from tests.support.backends import sqlite_backend
+from tests.support.journals import append, running, until
+
+
+class Gated(SqliteJournal):
+    """Its places move when `gate` is open, and not while it `fails`."""
+
+    def __init__(self, backend: Backend) -> None:
+        assert isinstance(backend, SqliteBackend)
+        super().__init__(backend)
+        self.gate = asyncio.Event()
+        self.fails = False
+
+    async def append(
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+    ) -> int:
+        if cursor is not None and cursor.position:
+            await self.gate.wait()
+            if self.fails:
+                raise Unavailable("the disk is away")
+        return await super().append(records, state, cursor, claim)
+
+
+class Noting(Sink):
+    """Keeps what it takes; `refuses` says of a batch whether it is to fail."""
+
+    def __init__(self) -> None:
+        super().__init__("noting", self.Options())
+        self.taken: list[int] = []
+        self.writing = 0
+        self.refuses: Callable[[Sequence[Record]], bool] = lambda batch: False
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        self.writing += 1
+        assert self.writing == 1, "two writes at a time"
+        try:
+            await asyncio.sleep(0)
+            if self.refuses(batch):
+                raise SinkRetry("busy")
+            self.taken += [record.position for record in batch]
+        finally:
+            self.writing -= 1
+
+
+def feed(sink: Sink) -> SinkConsumer:
+    consumer = SinkConsumer(sink, SinkOptions(type="noting", start="beginning"))
+    consumer.max_records, consumer.linger = 10, 0.0
+    return consumer
+
+
+async def delivered(backend: Backend) -> int:
+    progress = await load_progress(backend.store.begin(0), "noting")
+    return 0 if progress is None else progress.delivered
+
+
+async def test_one_batch_is_written_ahead_of_its_place_and_no_more(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(50))
+        journal, sink = Gated(backend), Noting()
+        async with running(backend, feed(sink), journal=journal) as (status,):
+            await until(lambda: len(sink.taken) == 20)
+            await asyncio.sleep(0.05)
+            assert (status.position, status.processed, len(sink.taken)) == (0, 0, 20)
+            journal.gate.set()
+        assert sink.taken == [*range(1, 51)]
+        assert (status.position, status.processed, await delivered(backend)) == (50, 50, 50)
+
+
+@pytest.mark.logs("sink:noting: the disk is away; it is tried again")
+async def test_what_was_written_is_not_written_again_while_it_is_the_store_that_fails(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(50))
+        journal, sink = Gated(backend), Noting()
+        journal.gate.set()
+        journal.fails = True
+        async with running(backend, feed(sink), journal=journal) as (status,):
+            await until(lambda: status.failures > 5)
+            assert (status.position, len(sink.taken)) == (0, 20)
+            journal.fails = False
+        assert sink.taken == [*range(1, 51)]
+        assert await delivered(backend) == 50
+
+
+@pytest.mark.logs("sink:noting: busy; it is tried again")
+async def test_a_batch_that_fails_ahead_of_its_place_holds_up_no_place_before_it(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(50))
+        sink = Noting()
+        sink.refuses = lambda batch: batch[0].position == 21
+        async with running(backend, feed(sink)) as (status,):
+            await until(lambda: status.failures > 5)
+            assert (status.position, status.processed, status.last_error) == (20, 20, "busy")
+            assert await delivered(backend) == 20
+            sink.refuses = lambda batch: False
+        assert sink.taken == [*range(1, 51)]
+        assert await delivered(backend) == 50
+
+
+@pytest.mark.logs("sink:noting: 30 records left for the next start")
+async def test_a_stop_amid_a_write_ahead_keeps_the_place_of_what_was_written_before(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(50))
+        sink = Noting()
+        hangs = asyncio.Event()
+
+        class Hanging(Noting):
+            async def write(self, batch: Sequence[Record]) -> None:
+                if batch[0].position == 21:
+                    hangs.set()
+                    await asyncio.Event().wait()
+                await super().write(batch)
+
+        hanging = Hanging()
+        async with running(backend, feed(hanging), patience=0.1) as (status,):
+            await asyncio.wait_for(hangs.wait(), 10)
+            await until(lambda: status.position == 20)
+        async with running(backend, feed(sink)):
+            pass
+        assert hanging.taken == [*range(1, 21)]
+        assert sink.taken == [*range(21, 51)]
+        assert await delivered(backend) == 50
