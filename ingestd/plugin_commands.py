@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from .config import Config
 from .loader import Plugin, Plugins
-from .sink_commands.table import printable, table, write
+from .output import write
+from .terminal import printable, table
 
 __all__ = ["list_plugins"]
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
@@ -23,6 +22,7 @@ from ..hooks import Hooks
 from ..ids import time_uuid
 from ..journal import Journal
 from ..loader import Plugins
+from ..output import write
 from ..person import Person
 from ..server import open_backends
 from ..store import Store
@@ -76,9 +76,9 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
             "erasure": forgetting.erasure,
             "counts": counts,
         }
-        _print([json.dumps(told)])
+        write([json.dumps(told)])
     else:
-        _print(_for_people(traces, counts, dry_run=arguments.dry_run))
+        write(_for_people(traces, counts, dry_run=arguments.dry_run))
 
 
 class Forgetting:
@@ -257,7 +257,3 @@ def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Itera
     width = max(len(name) for name, _ in found)
     for name, count in found:
         yield f"  {name:<{width}}  {count}"
-
-
-def _print(lines: Iterator[str] | Sequence[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -19,13 +19,14 @@ from ..delivery.dead_letters import DeadLetter, read_letter, read_letters
 from ..delivery.orders import Discard, Retry, give_order
 from ..errors import CommandError
 from ..loader import Plugins
+from ..output import write
 from ..server import Backends, open_backends
 from ..store import Store
+from ..terminal import cut, printable, table
 from .durable import read_durable, read_progress
 from .names import check_configured, check_known, known_sinks
 from .progress_bar import ProgressBar
 from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
-from .table import cut, printable, table, write
 
 __all__ = ["discard", "list_letters", "parse_numbers", "retry", "show"]
 

@@ -10,9 +10,9 @@ from ..config import Config
 from ..delivery.orders import set_paused
 from ..findings import show_size
 from ..loader import Plugins
+from ..output import write
 from ..server import open_backends
 from .names import check_configured
-from .table import write
 
 __all__ = ["pause", "resume"]
 

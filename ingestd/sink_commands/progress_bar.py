@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .table import printable
+from ..terminal import printable
 
 __all__ = ["ProgressBar"]
 

@@ -13,13 +13,14 @@ from ..delivery.orders import Replay, give_order
 from ..errors import CommandError
 from ..journal import Extent, Journal
 from ..loader import Plugins
+from ..output import write
 from ..server import open_backends
+from ..terminal import printable
 from .durable import Durable, read_durable
 from .moments import Point, first_since
 from .names import check_configured
 from .progress_bar import ProgressBar
 from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
-from .table import printable, write
 
 __all__ = ["replay"]
 

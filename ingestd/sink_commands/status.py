@@ -14,11 +14,12 @@ from ..delivery.orders import Order, Replay
 from ..findings import Finding, show_age
 from ..journal import Journal
 from ..loader import Plugins
+from ..output import write
 from ..server import Backends, open_backends
+from ..terminal import cut, printable, table
 from .durable import Durable, read_durable
 from .moments import Filling, held_behind, look_at_filling
 from .names import check_known, known_sinks
-from .table import cut, printable, table, write
 
 __all__ = ["daemon_runs", "status"]
 

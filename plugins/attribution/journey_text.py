@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ingestd.terminal import printable
 from ingestd.times import parse_time
 
 from .models import MODELS
 from .orders import worth
-from .terminal import printable
 
 __all__ = ["journey"]
 

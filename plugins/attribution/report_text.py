@@ -10,14 +10,16 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
-from .report import Report, Row, number
-from .terminal import aligned, cut, display_width, money, printable
+from ingestd.terminal import aligned, cut, display_width, printable
 
-__all__ = ["csv_lines", "json_lines", "table"]
+from .report import Report, Row, number
+
+__all__ = ["csv_lines", "json_lines", "money", "table"]
 
 _BAR = 24
 _CURRENCY = 3  # columns of a currency, over the bars
 _NAME = 12  # columns of a campaign's name that there is room for, if need be in place of numbers
+_LARGE = Decimal(10) ** 12
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets take the wide ones for the same
 
 
@@ -63,17 +65,19 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
             del heads[index], widths[index]
             for line in (line for block in cells for line in block):
                 del line[index]
+    numeric = range(1, 1 + len(heads))
     names = max(display_width(name) for name in (by, "total", *(printable(row.campaign) for row in rows)))
     name_width = min(names, max(_NAME, width - _taken(widths) - 2 - _BAR))
     bar_width = min(_BAR, width - name_width - _taken(widths) - 2)
     for block, block_cells in zip(shown, cells, strict=True):
         currency = cut(printable(block[0].currency or "no currency"), max(bar_width, _CURRENCY))
-        yield f"{aligned([by, *heads], [name_width, *widths])}  {currency}"
+        yield f"{aligned([by, *heads], [name_width, *widths], right=numeric)}  {currency}"
         most = max((_length(row, block[-1]) for row in block[:-1]), default=Decimal(0))
         for row, numbers in zip(block, block_cells, strict=True):
             name = cut(printable(row.campaign), name_width)
             share = _length(row, block[-1]) / most if most and row is not block[-1] else Decimal(0)
-            yield f"{aligned([name, *numbers], [name_width, *widths])}  {'█' * round(bar_width * share)}".rstrip()
+            bar = "█" * round(bar_width * share)
+            yield f"{aligned([name, *numbers], [name_width, *widths], right=numeric)}  {bar}".rstrip()
         if block is not shown[-1]:
             yield ""
 
@@ -85,6 +89,11 @@ def _taken(widths: Sequence[int]) -> int:
 def _cells(row: Row, *, whole: bool) -> list[str]:
     orders = f"{row.orders:.0f}" if whole else f"{row.orders:.2f}"
     return [orders, money(row.revenue), money(row.reversed), money(row.net)]
+
+
+def money(amount: Decimal) -> str:
+    """Two digits behind the point; an amount that nobody has, as its power of ten."""
+    return f"{amount:z.2f}" if abs(amount) < _LARGE else f"{amount:.2e}"
 
 
 def _all_whole(rows: Sequence[Row]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -21,27 +20,14 @@ from ingestd.plugins.attribution.marks import Mark, Order
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse
 from ingestd.plugins.attribution.report import DIRECT, NOT_SET, Report, Row, divide, number
-from ingestd.plugins.attribution.report_text import csv_lines, json_lines, table
-from ingestd.plugins.attribution.terminal import aligned, cut, display_width, money, printable
+from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
+from ingestd.terminal import display_width, printable
+from tests.support.terminal import HOSTILE
 
 WEEK = 7 * 86_400_000
 AT = 1_790_000_000_000
 
-HOSTILE = [
-    "\x1b]0;title\x07",
-    "\x9b31m",
-    "\x1b[2J",
-    "line\nbreak",
-    "line\r\nbreak",
-    "tab\there",
-    "\u202eright to left",
-    "\u2066isolated\u2069",
-    "\u200bzero\ufeff",
-    "line\u2028separator\u0085",
-    "\x00\x7f\x80",
-    "\U000e0041tag",
-]
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets take the wide ones for the same
 
 
@@ -319,48 +305,11 @@ def test_a_very_narrow_terminal_still_gets_a_table(width: int) -> None:
     assert max(map(len, lines)) <= 39
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_would_steer_a_terminal_is_replaced(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    assert len(shown) == len(text)
-    assert "\N{REPLACEMENT CHARACTER}" in shown
-    assert not any(unicodedata.category(letter) in {"Cc", "Cf", "Zl", "Zp"} for letter in shown)
-
-
-def test_ordinary_text_of_any_language_is_left_alone() -> None:
-    for text in ("spring sale 50 %", "příliš žluťoučký", "東京セール", "مرحبا", "🎄", "e\u0301"):
-        assert printable(text) == text
-
-
 def test_wide_names_are_aligned() -> None:
     rows = [row("東京", 1, 100), row("abcd", 1, 50), row("e\u0301te\u0301", 1, 25), row("𠮷", 1, 10)]
     # The place of the decimal point, in columns of the terminal.
     places = {display_width(line.partition(".")[0]) for line in lines_of(rows)[1:]}
     assert len(places) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "expected"),
-    [
-        ("abcdef", 6, "abcdef"),
-        ("abcdef", 5, "abcd…"),
-        ("abcdef", 1, "…"),
-        ("東京都", 6, "東京都"),
-        ("東京都", 5, "東京…"),
-        ("東京都", 4, "東…"),
-        ("e\u0301te\u0301", 3, "e\u0301te\u0301"),
-        ("e\u0301te\u0301", 2, "e\u0301…"),
-        ("", 1, ""),
-    ],
-)
-def test_a_name_is_cut_to_columns(text: str, width: int, expected: str) -> None:
-    assert cut(text, width) == expected
-    assert display_width(cut(text, width)) <= width
-
-
-def test_the_first_column_is_to_the_left_and_numbers_to_the_right() -> None:
-    assert aligned(["東", "1", "22"], [4, 3, 3]) == "東      1   22"
 
 
 @pytest.mark.parametrize(

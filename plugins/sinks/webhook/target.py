@@ -13,6 +13,7 @@ from tornado.simple_httpclient import HTTPTimeoutError
 from tornado.tcpclient import TCPClient
 
 from ingestd.errors import ConfigError, SinkRetry
+from ingestd.terminal import printable
 
 from .connection import Answer, ask
 from .options import WebhookOptions, checked_headers, trust
@@ -82,7 +83,7 @@ class Target:
         text = raw.decode("utf-8", "replace")
         for secret in self._hidden:
             text = text.replace(secret, "***")
-        line = "".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split()))
+        line = printable(" ".join(text.split()))
         return line if len(line) <= _MOST_TEXT else line[:_MOST_TEXT] + "…"
 
     def _failure(self, error: BaseException | None) -> SinkRetry:

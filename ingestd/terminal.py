@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["aligned", "cut", "display_width", "money", "printable"]
-
-_LARGE = Decimal(10) ** 12
+__all__ = ["aligned", "cut", "display_width", "printable", "table"]
 
 
 def printable(text: str) -> str:
@@ -42,15 +39,17 @@ def cut(text: str, width: int) -> str:
     return f"{text[:taken]}…"
 
 
-def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """A line of a table: the first column to the left, the others, which are numbers, to the right."""
+def table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> Iterator[str]:
+    """The lines of a table, its header among the rows; the columns `right` are numbers."""
+    widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield aligned(row, widths, right=right).rstrip()
+
+
+def aligned(cells: Sequence[str], widths: Sequence[int], *, right: Collection[int] = ()) -> str:
+    """One line of a table whose columns are that wide; those of `right`, which are numbers, end below one another."""
     shown = []
     for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
         blanks = " " * (width - display_width(cell))
-        shown.append(f"{blanks}{cell}" if index else f"{cell}{blanks}")
+        shown.append(f"{blanks}{cell}" if index in right else f"{cell}{blanks}")
     return "  ".join(shown)
-
-
-def money(amount: Decimal) -> str:
-    """Two digits behind the point; an amount that nobody has, as its power of ten."""
-    return f"{amount:z.2f}" if abs(amount) < _LARGE else f"{amount:.2e}"

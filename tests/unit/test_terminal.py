@@ -1,0 +1,66 @@
+"""What callers chose is shown as it is, steers no terminal, and leaves columns where they are."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.terminal import aligned, cut, display_width, printable, table
+from tests.support.terminal import HOSTILE
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_would_steer_a_terminal_is_replaced(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert len(shown) == len(text)
+    assert "\N{REPLACEMENT CHARACTER}" in shown
+    assert not any(unicodedata.category(letter) in {"Cc", "Cf", "Zl", "Zp"} for letter in shown)
+
+
+def test_ordinary_text_of_any_language_is_left_alone() -> None:
+    for text in ("spring sale 50 %", "příliš žluťoučký", "東京セール", "مرحبا", "🎄", "e\u0301"):
+        assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdef", 5, "abcd…"),
+        ("abcdef", 1, "…"),
+        ("東京都", 6, "東京都"),
+        ("東京都", 5, "東京…"),
+        ("東京都", 4, "東…"),
+        ("e\u0301te\u0301", 3, "e\u0301te\u0301"),
+        ("e\u0301te\u0301", 2, "e\u0301…"),
+        ("", 1, ""),
+    ],
+)
+def test_a_name_is_cut_to_columns(text: str, width: int, expected: str) -> None:
+    assert cut(text, width) == expected
+    assert display_width(cut(text, width)) <= width
+
+
+@given(st.text(), st.integers(1, 40))
+def test_what_is_cut_never_takes_more_columns(text: str, width: int) -> None:
+    shown = cut(text, width)
+    assert display_width(shown) <= width
+    assert shown == text or text.startswith(shown.removesuffix("…"))
+
+
+def test_numbers_are_to_the_right_and_all_else_to_the_left() -> None:
+    assert aligned(["東", "1", "22"], [4, 3, 3], right=[1, 2]) == "東      1   22"
+    assert aligned(["1", "ab"], [3, 4], right=[0]) == "  1  ab  "
+
+
+def test_columns_of_a_table_are_as_wide_as_their_widest_cell_and_lines_end_with_their_text() -> None:
+    rows = [["NAME", "COUNT", "REASON"], ["東京都", "7", "e\u0301te\u0301"], ["a", "12345678", ""]]
+    assert [*table(rows, right=[1])] == [
+        "NAME       COUNT  REASON",
+        "東京都         7  e\u0301te\u0301",
+        "a       12345678",
+    ]
