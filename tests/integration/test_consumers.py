@@ -19,11 +19,12 @@ from ingestd.consumer import Consumer, Step
 from ingestd.consumers import Consumers, ConsumerStatus
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Claim, Cursor, Journal, Start
 from ingestd.store import State, state_key
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import QUICK, append, read_all, running, until
+from tests.support.passing_journal import PassingJournal
 
 COUNTER = state_key("counter", "shop", "")
 
@@ -388,11 +389,11 @@ async def test_a_death_is_told(tmp_path: Path) -> None:
         assert await consumers.stop(0.05) == {"reader": 1}
 
 
-class Unreliable(Journal):
+class Unreliable(PassingJournal):
     """A journal that cannot be used every third time."""
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._calls = 0
 
     def _fail_every_third_time(self) -> None:
@@ -404,45 +405,15 @@ class Unreliable(Journal):
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
         self._fail_every_third_time()
-        return await self._journal.append(records, state, cursor, claim)
-
-    async def claimed(self, key: str, state: State) -> str | None:
-        return await self._journal.claimed(key, state)
+        return await super().append(records, state, cursor, claim)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         self._fail_every_third_time()
-        return await self._journal.read(after, limit)
+        return await super().read(after, limit)
 
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         self._fail_every_third_time()
-        await self._journal.wait(after, cursor)
-
-    async def last(self) -> int:
-        return await self._journal.last()
-
-    async def place(self, name: str, start: Start) -> int:
-        return await self._journal.place(name, start)
-
-    async def hold(self, name: str, start: Start) -> Cursor:
-        return await self._journal.hold(name, start)
-
-    async def release(self, cursor: Cursor) -> None:
-        await self._journal.release(cursor)
-
-    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
-        return await self._journal.replace(changes)
-
-    async def cursors(self) -> Sequence[Cursor]:
-        return await self._journal.cursors()
-
-    async def extent(self) -> Extent:
-        return await self._journal.extent()
-
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        return await self._journal.outlines(after, limit)
-
-    async def trim(self, up_to: int, limit: int) -> int:
-        return await self._journal.trim(up_to, limit)
+        await super().wait(after, cursor)
 
 
 @pytest.mark.logs(r"(deriving|journal): the disk is away; it is tried again")

@@ -27,7 +27,7 @@ from ingestd.delivery.orders import Discard, Order, Replay, Retry, give_order, l
 from ingestd.delivery.progress import Progress, load_progress, load_trouble
 from ingestd.errors import SinkReject, SinkRetry, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Claim, Cursor, Journal, Start
 from ingestd.options import Duration
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
@@ -37,6 +37,7 @@ from ingestd.store import State
 from ingestd.testing.records import make_records
 from tests.support.apart import Apart
 from tests.support.journals import append, running, until
+from tests.support.passing_journal import PassingJournal
 from tests.support.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.logs(
@@ -197,11 +198,11 @@ async def assert_nothing_is_missing(
 # Back ends
 
 
-class Cut(Journal):
+class Cut(PassingJournal):
     """A journal that fails at the step of that number (from 1) and ever after, as where the daemon is killed."""
 
     def __init__(self, journal: Journal, step: int, *, after: bool = False) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._left = step
         self._after = after
         """Whether that step is there all the same."""
@@ -217,47 +218,11 @@ class Cut(Journal):
             self._left -= 1
             if self._left < 0 or (self.reached and not self._after):
                 raise Unavailable("it is gone")
-            position = await self._journal.append(records, state, cursor, claim)
+            position = await super().append(records, state, cursor, claim)
             if self.reached:
                 raise Unavailable("it is gone")
             return position
-        return await self._journal.append(records, state, cursor, claim)
-
-    async def claimed(self, key: str, state: State) -> str | None:
-        return await self._journal.claimed(key, state)
-
-    async def read(self, after: int, limit: int) -> Sequence[Record]:
-        return await self._journal.read(after, limit)
-
-    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
-        await self._journal.wait(after, cursor)
-
-    async def last(self) -> int:
-        return await self._journal.last()
-
-    async def place(self, name: str, start: Start) -> int:
-        return await self._journal.place(name, start)
-
-    async def hold(self, name: str, start: Start) -> Cursor:
-        return await self._journal.hold(name, start)
-
-    async def release(self, cursor: Cursor) -> None:
-        await self._journal.release(cursor)
-
-    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
-        return await self._journal.replace(changes)
-
-    async def cursors(self) -> Sequence[Cursor]:
-        return await self._journal.cursors()
-
-    async def extent(self) -> Extent:
-        return await self._journal.extent()
-
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        return await self._journal.outlines(after, limit)
-
-    async def trim(self, up_to: int, limit: int) -> int:
-        return await self._journal.trim(up_to, limit)
+        return await super().append(records, state, cursor, claim)
 
 
 def sqlite(path: Path) -> SqliteBackend:

@@ -1,0 +1,57 @@
+"""A journal that passes everything on to another one, for tests that change some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingestd.events import Record
+from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.store import State
+
+__all__ = ["PassingJournal"]
+
+
+class PassingJournal(Journal):
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def append(
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+    ) -> int:
+        return await self._journal.append(records, state, cursor, claim)
+
+    async def claimed(self, key: str, state: State) -> str | None:
+        return await self._journal.claimed(key, state)
+
+    async def read(self, after: int, limit: int) -> Sequence[Record]:
+        return await self._journal.read(after, limit)
+
+    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+        await self._journal.wait(after, cursor)
+
+    async def last(self) -> int:
+        return await self._journal.last()
+
+    async def place(self, name: str, start: Start) -> int:
+        return await self._journal.place(name, start)
+
+    async def hold(self, name: str, start: Start) -> Cursor:
+        return await self._journal.hold(name, start)
+
+    async def release(self, cursor: Cursor) -> None:
+        await self._journal.release(cursor)
+
+    async def cursors(self) -> Sequence[Cursor]:
+        return await self._journal.cursors()
+
+    async def extent(self) -> Extent:
+        return await self._journal.extent()
+
+    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+        return await self._journal.outlines(after, limit)
+
+    async def trim(self, up_to: int, limit: int) -> int:
+        return await self._journal.trim(up_to, limit)
+
+    async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
+        return await self._journal.replace(changes)
