@@ -1,12 +1,17 @@
-"""One shop and its daemon for the tests of a module that do not disturb one another."""
+"""For the tests of a module: one shop and its daemon, unless they disturb one another, and a copy of this tree."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import Daemon, Shop
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +23,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def daemon(shop: Shop) -> Iterator[Daemon]:
     with shop.serve() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree as a release would take it: what git knows. What is built of it is not built in ours."""
+    target = tmp_path_factory.mktemp("source") / "ingestd"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target

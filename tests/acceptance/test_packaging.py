@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,21 +18,6 @@ ROOT = Path(__file__).parents[2]
 
 def pip(*arguments: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--quiet", *map(str, arguments)], check=True)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree as a release would take it: what git knows, and nothing built."""
-    target = tmp_path_factory.mktemp("source") / "ingestd"
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    return target
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.journeys import DAY, HOUR, IDENTIFY, TRACK, Sender, attributions, derived
 from tests.support.redis_contents import redis_contents
 from tests.support.redis_shop import RedisShop, redis_shop
+from tests.support.sqlite_lock import locked
 
 JOURNAL = {"journal": 'url = "sqlite:journal.db"'}
 SUPPLIED = "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11"
@@ -120,14 +121,6 @@ def test_orders_are_attributed_over_devices(window: RedisShop, daemon: Daemon) -
 
 
 # Kills
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file: it can be read, and no commit gets through."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
 
 
 class Orders:

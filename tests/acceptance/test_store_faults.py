@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import resource
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.disks import small_disk
 
 UNAVAILABLE = 'ingestd_events_total{endpoint="track",key="Page View",outcome="unavailable"}'
 
@@ -70,19 +67,6 @@ def _locks(connection: sqlite3.Connection) -> bool:
     except sqlite3.OperationalError:  # the daemon was writing at that moment
         return False
     return True
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of its own for the folder; skips where the test may not mount one."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    if not mounted:
-        pytest.skip("no disk can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def event(number: str, **members: Any) -> dict[str, Any]:
@@ -145,7 +129,7 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with small_disk(tmp_path):
+    with small_disk(tmp_path, megabytes=4):
         go_through(full_disk, Shop(tmp_path), "full")
 
 
@@ -159,7 +143,7 @@ def test_a_database_locked_by_another_process(tmp_path: Path) -> None:
 
 
 def test_a_daemon_killed_while_the_disk_is_full_has_lost_nothing(tmp_path: Path) -> None:
-    with small_disk(tmp_path):
+    with small_disk(tmp_path, megabytes=4):
         shop = Shop(tmp_path)
         accepted = []
         with Daemon(shop.config) as daemon:

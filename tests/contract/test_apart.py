@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from hashlib import sha1
@@ -26,6 +25,7 @@ from ingestd.testing.journals import NOW, JournalContract
 from tests.support.apart import Apart
 from tests.support.journals import read_all, running, until
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.sqlite_lock import locked
 
 KEY = state_key("test", "shop", "visitor")
 
@@ -85,17 +85,6 @@ class Counting(Consumer):
                 count = int(await step.state.get(KEY) or 0) + 1
                 await step.state.put(KEY, str(count))
                 step.append(Record("derived", NOW, b"%s %d" % (record.body, count)))
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file, and takes its time."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        connection.close()
 
 
 def remove(database: Path) -> None:

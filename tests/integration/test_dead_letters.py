@@ -6,9 +6,8 @@ import asyncio
 import itertools
 import random
 import signal
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1
 from pathlib import Path
@@ -39,6 +38,7 @@ from tests.support.apart import Apart
 from tests.support.journals import append, running, until
 from tests.support.passing_journal import PassingJournal
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.sqlite_lock import locked
 
 pytestmark = pytest.mark.logs(
     "sink:shelf: .*; it is tried again", "consumers INFO", "journal: .*; it is tried again", "events cannot be stored"
@@ -233,17 +233,6 @@ def redis(server: RedisServer, place: Path) -> RedisBackend:
     """The part of the server that belongs to this place."""
     prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
     return RedisBackend(make_pool(server.url, (), timeout=2), prefix=prefix, timeout=2, patience=5)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file, and takes its time."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        connection.close()
 
 
 _visitors = itertools.count(1)

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from ingestd.plugins.sinks.line_file import LineFile
 from ingestd.plugins.sinks.rotated_files import RotatedFiles
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.times import format_time, now, parse_time
+from tests.support.disks import small_disk
 from tests.support.journals import until
+from tests.support.sinks import values
 
 ROTATED = re.compile(r"events-\d{8}T\d{6}Z-(\d{4,})\.jsonl(?:\.gz)?")
 OLD = "events-20260101T000000Z-{:04d}.jsonl"
@@ -70,10 +72,6 @@ def lines(*paths: Path) -> list[Any]:
     content = b"".join(map(content_of, paths))
     assert not content or content.endswith(b"\n")
     return [json.loads(line) for line in content.splitlines()]
-
-
-def values(records: Sequence[Record]) -> list[Any]:
-    return [record.decode() for record in records]
 
 
 class TestContract(SinkContract):
@@ -402,24 +400,11 @@ def test_a_file_removed_at_the_end_of_its_compression_does_not_come_back(tmp_pat
     assert [*tmp_path.iterdir()] == []
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of its own for the folder; skips where the test may not mount one."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    if not mounted:
-        pytest.skip("no disk can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.mark.logs(r"sink:archive: events-\S+ cannot be compressed: less than 32 MiB of the disk are free; it stays")
 async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with small_disk(tmp_path):
+    with small_disk(tmp_path, megabytes=40):
         path, ballast = tmp_path / "events.jsonl", tmp_path / "ballast"
         written = make_records(2)
         async with opened(path, max_size=1, gzip=True) as sink:
@@ -440,7 +425,7 @@ async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
 
 @pytest.mark.logs(r"sink:archive: events-\S+ cannot be compressed: less than 32 MiB of the disk are free; it stays")
 async def test_on_a_full_disk_writes_fail_and_leave_nothing_until_there_is_room(tmp_path: Path) -> None:
-    with small_disk(tmp_path):
+    with small_disk(tmp_path, megabytes=40):
         path, ballast = tmp_path / "events.jsonl", tmp_path / "ballast"
         written = make_records(20)
         async with opened(path, max_size=10_000, gzip=True) as sink:

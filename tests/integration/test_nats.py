@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,14 +22,14 @@ from nats.js.api import DiscardPolicy, StreamConfig
 
 from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
-from ingestd.options import Duration, Url, read_options
+from ingestd.options import Duration, Url
 from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.testing.sinks import SinkContract, make_records
-from tests.support.clients import wait_until
 from tests.support.daemon import Shop
 from tests.support.journals import until
 from tests.support.nats_server import NatsServer, nats_server
 from tests.support.ports import free_port
+from tests.support.sinks import configured, options_shown, send_through_an_outage, values
 from tests.support.webhook_server import make_certificate
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "nats.md").read_text()
@@ -57,14 +56,6 @@ async def opened(server: NatsServer | str, **options: Any) -> AsyncIterator[Nats
     finally:
         await sink.close()
         assert asyncio.all_tasks() <= before, "a task outlives the sink"
-
-
-def ids(records: Sequence[Any]) -> list[str]:
-    return [record["id"] for record in records]
-
-
-def values(records: Sequence[Record]) -> list[Any]:
-    return [record.decode() for record in records]
 
 
 async def add_stream(server: NatsServer, **config: Any) -> None:
@@ -163,7 +154,7 @@ async def test_the_window_is_the_one_that_was_configured(server: NatsServer) -> 
         async with asyncio.timeout(20):
             while (await state_of(server))["messages"] < 2:
                 await sink.write(batch)
-    assert ids(await server.records("EVENTS")) == ids(values([*batch, *batch]))
+    assert await server.records("EVENTS") == values([*batch, *batch])
 
 
 # The stream
@@ -681,17 +672,11 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
     table = {"url": "nats://host", "stream": "EVENTS", **options}
     if table["url"] is None:
         del table["url"]
-
-    def read() -> NatsSink:
-        return NatsSink(
-            "bus", read_options(NatsSink.Options, table, path="sinks.bus", source="x.toml", base=tmp_path)
-        )  # fmt: skip
-
     if message is None:
-        read()
+        configured(NatsSink, "bus", table, tmp_path)
     else:
         with pytest.raises(ConfigError, match=rf"sinks\.bus\.{message}") as raised:
-            read()
+            configured(NatsSink, "bus", table, tmp_path)
         assert "hunter2" not in str(raised.value)
 
 
@@ -715,30 +700,15 @@ NatsSink("bus", NatsSink.Options(stream="EVENTS", url="nats://host", credentials
 
 def test_the_daemon_delivers_all_once_though_its_server_was_away(tmp_path: Path, server: NatsServer) -> None:
     shop = Shop(tmp_path, {"sinks.bus": f'type = "nats"\nurl = "{server.url}"\nstream = "EVENTS"'})
-    with shop.serve() as daemon:
-        for number in range(30):
-            if number == 10:
-                wait_until(lambda: daemon.metric('ingestd_sink_delivered_total{sink="bus"}') > 0)
-                server.kill()
-            if number == 20:
-                server.start()
-            event = {"key": "Page View", "anonymousId": "visitor", "data": {"number": number}}
-            assert daemon.post("/track", event, shop.public.id).status == 200
-        wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="bus"}') == 0)
+    log = send_through_an_outage(shop, "bus", server)
     assert asyncio.run(server.records("EVENTS")) == shop.exported()
-    assert not any("Traceback" in line or "ERROR" in line or "nats.aio" in line for line in daemon.log)
-    report = json.loads(shop.command("check", "--json"))
-    assert [each["status"] for each in report["sinks"] if each["name"] == "bus"] == ["ok"]
+    assert not any("Traceback" in line or "ERROR" in line or "nats.aio" in line for line in log)
 
 
 def test_the_page_shows_options_that_are_read_and_a_reader_that_reads(
     tmp_path: Path, server: NatsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
-    table = tomllib.loads(example)["sinks"]["bus"]
-    assert table.pop("type") == "nats"
-    options = read_options(NatsSink.Options, table, path="sinks.bus", source="x.toml", base=tmp_path)
-    assert set(re.findall(r"^\| `(\w+)`", DOCS, re.MULTILINE)) == {*NatsSink.Options.__struct_fields__}
+    options = options_shown(DOCS, "nats", NatsSink, tmp_path)
     batch = make_records(3)
 
     async def write() -> None:

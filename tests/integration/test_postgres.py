@@ -32,6 +32,7 @@ from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.journals import until
 from tests.support.postgres_server import PostgresServer, postgres_server
+from tests.support.sinks import ids_of
 
 asyncpg: Any = import_module("asyncpg")  # it has no types
 
@@ -132,10 +133,6 @@ async def turns(count: int = 10) -> None:
     """Let the loop take in what has come."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def ids(records: Sequence[Record]) -> list[str]:
-    return [record.decode()["id"] for record in records]
 
 
 def record(body: bytes) -> Record:
@@ -301,7 +298,7 @@ async def test_a_record_that_is_refused_is_rejected_alone(warehouse: Warehouse, 
         # It comes again without them, with what follows.
         more = make_records(2)
         await sink.write([*good, *more])
-    assert warehouse.ids() == ["0", *ids([*good, *more])]
+    assert warehouse.ids() == ["0", *ids_of([*good, *more])]
 
 
 async def test_reasons_do_not_show_the_row(warehouse: Warehouse) -> None:
@@ -331,7 +328,7 @@ async def test_a_batch_of_nothing_but_refused_records_ends_soon_enough(
         await sink.write(batch)
     assert batch == good
     assert writes > 1
-    assert warehouse.ids() == ids(good)
+    assert warehouse.ids() == ids_of(good)
 
 
 async def test_the_same_record_twice_in_a_batch_is_one_row(warehouse: Warehouse) -> None:
@@ -340,7 +337,7 @@ async def test_the_same_record_twice_in_a_batch_is_one_row(warehouse: Warehouse)
         await sink.write([*batch, *batch])
         more = make_records(3)
         await sink.write([*more, *batch, *more])
-    assert warehouse.ids() == ids([*batch, *more])
+    assert warehouse.ids() == ids_of([*batch, *more])
 
 
 async def test_two_sinks_may_write_the_same_records_at_once(warehouse: Warehouse) -> None:
@@ -352,7 +349,7 @@ async def test_two_sinks_may_write_the_same_records_at_once(warehouse: Warehouse
                 await sink.write(batch)
 
         await asyncio.gather(write(one), write(other))
-    assert warehouse.ids() == ids([*chain(*batches)])
+    assert warehouse.ids() == ids_of([*chain(*batches)])
 
 
 @pytest.mark.parametrize(
@@ -413,7 +410,7 @@ async def test_a_table_may_have_more_than_the_sink_asks_for(warehouse: Warehouse
         await sink.write([*batch, *more])
         await sink.close()
         await sink.write([*batch, *more])
-    assert warehouse.ids() == ids([*batch, *more])
+    assert warehouse.ids() == ids_of([*batch, *more])
 
 
 async def test_a_table_in_a_schema_with_names_that_are_words_of_sql(warehouse: Warehouse) -> None:
@@ -424,7 +421,7 @@ async def test_a_table_in_a_schema_with_names_that_are_words_of_sql(warehouse: W
         await sink.write(batch)
         await sink.close()
         await sink.write(batch)
-    assert warehouse.ids('"Order"."select"') == ids(batch)
+    assert warehouse.ids('"Order"."select"') == ids_of(batch)
 
 
 async def test_a_schema_that_is_not_there_is_told(warehouse: Warehouse) -> None:
@@ -503,7 +500,7 @@ async def test_a_connection_lost_amid_a_write(warehouse: Warehouse) -> None:
             with pytest.raises(SinkRetry, match=r"terminating connection|closed in the middle"):
                 await write
         await sink.write(batch)
-    assert warehouse.ids() == ids([*first, *batch])
+    assert warehouse.ids() == ids_of([*first, *batch])
 
 
 @pytest.mark.logs(LOST)
@@ -525,7 +522,7 @@ async def test_a_server_that_goes_away_amid_a_write_and_comes_back(
             finally:
                 warehouse.server.start()
         await sink.write(batch)
-    assert warehouse.ids() == ids([*first, *batch])
+    assert warehouse.ids() == ids_of([*first, *batch])
 
 
 async def test_a_server_process_that_hangs_amid_a_large_write_and_dies(warehouse: Warehouse) -> None:
@@ -543,7 +540,7 @@ async def test_a_server_process_that_hangs_amid_a_large_write_and_dies(warehouse
             await write
         warehouse.server.wait_until_it_answers()  # it has begun anew, as it does when one of its processes dies
         await sink.write(batch)
-    assert warehouse.ids() == ids([*first, *batch])
+    assert warehouse.ids() == ids_of([*first, *batch])
 
 
 async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
@@ -555,7 +552,7 @@ async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
         warehouse.sql(f"""
             CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;
             CREATE TRIGGER fail BEFORE INSERT ON ingestd_records FOR EACH ROW
-            WHEN (new.id = '{ids(last)[-1]}') EXECUTE FUNCTION fail()
+            WHEN (new.id = '{ids_of(last)[-1]}') EXECUTE FUNCTION fail()
         """)
         with pytest.raises(SinkRetry, match="not today"):
             await sink.write([*first, *last])
@@ -563,7 +560,7 @@ async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
         warehouse.sql("DROP TRIGGER fail ON ingestd_records")
         await sink.write(last)
         await sink.write([*first, *last])
-    assert warehouse.ids() == ids([*first, *last])
+    assert warehouse.ids() == ids_of([*first, *last])
 
 
 async def test_a_restart_between_two_writes_is_not_even_noticed(warehouse: Warehouse) -> None:
@@ -574,7 +571,7 @@ async def test_a_restart_between_two_writes_is_not_even_noticed(warehouse: Wareh
         warehouse.server.start()
         await turns()
         await sink.write(more)
-    assert warehouse.ids() == ids([*batch, *more])
+    assert warehouse.ids() == ids_of([*batch, *more])
 
 
 async def test_what_a_lost_connection_had_committed_is_not_written_twice(warehouse: Warehouse) -> None:
@@ -583,7 +580,7 @@ async def test_what_a_lost_connection_had_committed_is_not_written_twice(warehou
         await sink.write(batch)
         await warehouse.hang_up()
         await sink.write(batch)
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_write_that_waits_for_a_lock_is_cancelled_and_leaves_no_session_behind(warehouse: Warehouse) -> None:
@@ -601,7 +598,7 @@ async def test_a_write_that_waits_for_a_lock_is_cancelled_and_leaves_no_session_
             with suppress(asyncio.CancelledError):
                 await write
         await sink.write(batch)
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
     await until(lambda: warehouse.sessions() == 0)
 
 
@@ -615,7 +612,7 @@ async def test_a_time_limit_of_the_server_is_no_records_fault(warehouse: Warehou
             await sink.write(batch)
     await sink.write(batch)
     await sink.close()
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_read_only_database(warehouse: Warehouse) -> None:
@@ -632,7 +629,7 @@ async def test_a_read_only_database(warehouse: Warehouse) -> None:
         warehouse.sql(f"ALTER ROLE {warehouse.user} RESET default_transaction_read_only")
         await sink.check()
         await sink.write(batch)
-    assert warehouse.ids() == ids([*first, *batch])
+    assert warehouse.ids() == ids_of([*first, *batch])
 
 
 async def test_revoked_rights(warehouse: Warehouse) -> None:
@@ -656,7 +653,7 @@ async def test_revoked_rights(warehouse: Warehouse) -> None:
         await sink.check()
     await sink.write(batch)
     await sink.close()
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_user_who_may_not_make_the_table(warehouse: Warehouse) -> None:
@@ -690,7 +687,7 @@ async def test_a_changed_password_and_a_user_shut_out(warehouse: Warehouse) -> N
         warehouse.sql(f"ALTER ROLE {warehouse.user} {undo}")
         await sink.write(batch)
     await sink.close()
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_table_that_was_dropped_is_made_again(warehouse: Warehouse) -> None:
@@ -702,7 +699,7 @@ async def test_a_table_that_was_dropped_is_made_again(warehouse: Warehouse) -> N
             with pytest.raises(SinkRetry, match="does not exist"):
                 await sink.write(batch)
             await sink.write(batch)
-            assert warehouse.ids() == ids(batch)
+            assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_table_replaced_by_one_of_another_form_is_no_records_fault(warehouse: Warehouse) -> None:
@@ -719,7 +716,7 @@ async def test_a_table_replaced_by_one_of_another_form_is_no_records_fault(wareh
                 await sink.write(batch)
         warehouse.sql("DROP TABLE ingestd_records; ALTER TABLE old RENAME TO ingestd_records")
         await sink.write(batch)
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_columns_and_partitions_that_are_not_as_they_were_are_no_records_fault(warehouse: Warehouse) -> None:
@@ -739,7 +736,7 @@ async def test_columns_and_partitions_that_are_not_as_they_were_are_no_records_f
                 await sink.write(batch)
         warehouse.sql("CREATE TABLE rest PARTITION OF ingestd_records DEFAULT")
         await sink.write(batch)
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_disk_that_is_full(warehouse: Warehouse) -> None:
@@ -759,7 +756,7 @@ async def test_a_disk_that_is_full(warehouse: Warehouse) -> None:
         finally:
             kept.replace(file)
         await sink.write(batch)
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 async def test_a_commit_waits_for_the_disk_although_the_server_would_not(warehouse: Warehouse) -> None:
@@ -906,7 +903,7 @@ async def test_tls(warehouse: Warehouse) -> None:
         server.sql("ALTER SYSTEM RESET ssl")
         server.stop()
         server.start()
-    assert warehouse.ids() == ids(batch)
+    assert warehouse.ids() == ids_of(batch)
 
 
 def shown_queries() -> list[str]:
@@ -933,10 +930,10 @@ async def test_the_queries_shown_do_what_is_said_of_them(warehouse: Warehouse) -
     warehouse.sql(indexes)
     assert warehouse.sql(orders) == ["2026-11-21|EUR|1|49.9"]
     assert warehouse.sql(next_ones.replace("$1", "5").replace("$2", "100")) == [
-        f"{position}|{id_}" for position, id_ in zip((6, 7), ids([erasure, *after]), strict=True)
+        f"{position}|{id_}" for position, id_ in zip((6, 7), ids_of([erasure, *after]), strict=True)
     ]
     warehouse.sql(forget)
-    assert warehouse.ids() == ids([batch[3], erasure, *after])
+    assert warehouse.ids() == ids_of([batch[3], erasure, *after])
 
 
 def test_a_daemon_delivers_everything_once_though_the_server_starts_late_and_is_killed(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import json
 import re
 import signal
-import tomllib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ import redis
 
 from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
-from ingestd.options import Url, read_options
+from ingestd.options import Url
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.testing.sinks import SinkContract, make_records
-from tests.support.clients import wait_until
 from tests.support.daemon import Shop
 from tests.support.ports import free_port
 from tests.support.redis_proxy import redis_proxy
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.sinks import configured, ids_of, options_shown, send_through_an_outage
 from tests.support.webhook_server import make_certificate
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "redis_stream.md").read_text()
@@ -57,10 +56,6 @@ def entries(server: RedisServer) -> list[dict[bytes, bytes]]:
 
 def ids(server: RedisServer) -> list[str]:
     return [entry[b"id"].decode() for entry in entries(server)]
-
-
-def ids_of(records: Sequence[Record]) -> list[str]:
-    return [record.decode()["id"] for record in records]
 
 
 async def refused(sink: RedisStreamSink, reason: str) -> None:
@@ -452,16 +447,11 @@ async def test_tls(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
     table = {"url": "redis://host/0", "stream": "events", **options}
-
-    def read() -> RedisStreamSink:
-        values = read_options(RedisStreamSink.Options, table, path="sinks.feed", source="x.toml", base=tmp_path)
-        return RedisStreamSink("feed", values)
-
     if message is None:
-        read()
+        configured(RedisStreamSink, "feed", table, tmp_path)
     else:
         with pytest.raises(ConfigError, match=rf"sinks\.feed\.{message}") as raised:
-            read()
+            configured(RedisStreamSink, "feed", table, tmp_path)
         assert "hunter2" not in str(raised.value)
 
 
@@ -470,34 +460,15 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
 
 def test_the_daemon_delivers_all_once_though_its_redis_was_away(tmp_path: Path, server: RedisServer) -> None:
     shop = Shop(tmp_path, {"sinks.feed": f'type = "redis_stream"\nurl = "{server.url}"\nstream = "events"'})
-    with shop.serve() as daemon:
-        for number in range(30):
-            if number == 10:
-                server.kill()
-            if number == 20:
-                server.start()
-            event = {"key": "Page View", "anonymousId": "visitor", "data": {"number": number}}
-            assert daemon.post("/track", event, shop.public.id).status == 200
-        wait_until(lambda: len(ids(server)) >= 30)
+    log = send_through_an_outage(shop, "feed", server)
     assert [json.loads(entry[b"record"]) for entry in entries(server)] == shop.exported()
-    assert not any("Traceback" in line or "ERROR" in line for line in daemon.log)
-    assert run_check(shop) == "ok"
-
-
-def run_check(shop: Shop) -> str:
-    report = json.loads(shop.command("check", "--json"))
-    (status,) = [each["status"] for each in report["sinks"] if each["name"] == "feed"]
-    return str(status)
+    assert not any("Traceback" in line or "ERROR" in line for line in log)
 
 
 def test_the_page_shows_options_that_are_read_and_a_reader_that_reads(
     tmp_path: Path, server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
-    table = tomllib.loads(example)["sinks"]["feed"]
-    assert table.pop("type") == "redis_stream"
-    options = read_options(RedisStreamSink.Options, table, path="sinks.feed", source="x.toml", base=tmp_path)
-    assert set(re.findall(r"^\| `(\w+)`", DOCS, re.MULTILINE)) == {*RedisStreamSink.Options.__struct_fields__}
+    options = options_shown(DOCS, "redis_stream", RedisStreamSink, tmp_path)
     batch = make_records(3)
 
     async def write() -> None:

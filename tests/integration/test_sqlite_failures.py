@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,7 +17,9 @@ from ingestd.events import Record
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
 from ingestd.store import Field, State
+from tests.support.disks import small_disk
 from tests.support.journals import until
+from tests.support.sqlite_lock import locked
 
 NOW = 1_795_233_906_000
 
@@ -46,17 +46,6 @@ async def put(backend: SqliteBackend, key: str, value: str) -> State:
 
 async def ids(backend: SqliteBackend) -> list[str]:
     return [found.body.decode() for found in await backend.journal.read(0, 100_000)]
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file, and takes its time."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        connection.close()
 
 
 @contextmanager
@@ -107,25 +96,17 @@ async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("only root can mount")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, megabytes=1):
+        yield tmp_path
 
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: database or disk is full")
-async def test_a_full_disk(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
+async def test_a_full_disk(disk: Path) -> None:
+    ballast = disk / "ballast"
     ballast.write_bytes(b"x" * 400_000)
     stored = []
-    async with opened(small_disk) as backend:
+    async with opened(disk) as backend:
 
         async def fill() -> None:
             for number in range(1000):
@@ -139,7 +120,7 @@ async def test_a_full_disk(small_disk: Path) -> None:
         await until(lambda: backend.problem() is None)
         assert [int(text) for text in await ids(backend)] == stored
         await backend.journal.append([record("after")], await put(backend, "after", "x"))
-    async with opened(small_disk) as backend:
+    async with opened(disk) as backend:
         assert [text.strip() for text in await ids(backend)] == [*map(str, stored), "after"]
         assert await backend.store.begin(NOW).get(str(stored[-1])) == "x"
         assert await backend.store.begin(NOW).get(str(stored[-1] + 1)) is None

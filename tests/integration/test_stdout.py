@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,13 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
 from tests.support.journals import until
+from tests.support.sinks import values
 
 FULL = 1 << 16  # bytes that a pipe of Linux takes
 
 
 def make(descriptor: int) -> StdoutSink:
     return StdoutSink("out", StdoutSink.Options(), descriptor=descriptor)
-
-
-def values(records: Sequence[Record]) -> list[Any]:
-    return [record.decode() for record in records]
 
 
 def decoded(content: bytes) -> list[Any]:

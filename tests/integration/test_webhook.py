@@ -7,7 +7,7 @@ import base64
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -18,12 +18,13 @@ from tornado.httpclient import AsyncHTTPClient
 
 from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
-from ingestd.options import Secret, Url, read_options
+from ingestd.options import Secret, Url
 from ingestd.plugins.sinks.webhook import WebhookSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Reply, Shop, run_ingestd
 from tests.support.ports import free_port
+from tests.support.sinks import configured, values
 from tests.support.webhook_server import Received, WebhookServer, make_certificate, raw_server, webhook_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks" / "webhook.md"
@@ -48,11 +49,8 @@ async def opened(url: str, **options: Any) -> AsyncIterator[WebhookSink]:
         await sink.close()
 
 
-def configured(folder: Path, **options: Any) -> WebhookSink:
-    """As from a file."""
-    table = {"url": "https://crm.example/in", **options}
-    read = read_options(WebhookSink.Options, table, path="sinks.crm", source="x.toml", base=folder)
-    return WebhookSink("crm", read)
+def made(folder: Path, **options: Any) -> WebhookSink:
+    return configured(WebhookSink, "crm", {"url": "https://crm.example/in", **options}, folder)
 
 
 async def failure(url: str, **options: Any) -> SinkRetry:
@@ -60,10 +58,6 @@ async def failure(url: str, **options: Any) -> SinkRetry:
         with pytest.raises(SinkRetry) as raised:
             await sink.write(make_records(2))
     return raised.value
-
-
-def values(records: Sequence[Record]) -> list[Any]:
-    return [record.decode() for record in records]
 
 
 def numbers(received: Received) -> list[int]:
@@ -658,7 +652,7 @@ def test_options_that_cannot_work_are_refused_without_showing_secrets(
 ) -> None:
     (tmp_path / "empty.pem").touch()
     with pytest.raises(ConfigError, match=rf"^sinks\.crm\.{message}") as raised:
-        configured(tmp_path, **options)
+        made(tmp_path, **options)
     assert "hidden" not in str(raised.value)
 
 
@@ -666,13 +660,13 @@ def test_options_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "url").write_text("https://user:hidden@crm.example/in\n")
     (tmp_path / "key").write_text(SECRET + "\n")
     monkeypatch.setenv("CRM_KEY", "hidden")
-    sink = configured(
+    sink = made(
         tmp_path, url={"file": "url"}, secret={"file": "key"}, headers={"X-Api-Key": {"env": "CRM_KEY"}}, gzip=True
     )
     assert sink.options.headers["X-Api-Key"] == "hidden"
     assert "hidden" not in repr(sink.options)
     with pytest.raises(ConfigError, match=r"CRM_NONE is not set"):
-        configured(tmp_path, headers={"X-Api-Key": {"env": "CRM_NONE"}})
+        made(tmp_path, headers={"X-Api-Key": {"env": "CRM_NONE"}})
 
 
 # The installed daemon

@@ -1,0 +1,72 @@
+"""What tests of sinks have in common: records as they are read back, options as from a file, an outage."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ingestd.events import Record
+from ingestd.options import read_options
+from ingestd.sink import Sink
+
+from .clients import wait_until
+from .daemon import Shop
+
+__all__ = ["configured", "ids_of", "options_shown", "send_through_an_outage", "values"]
+
+_S = TypeVar("_S", bound=Sink)
+
+
+class Server(Protocol):
+    """What a sink writes to."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def values(records: Sequence[Record]) -> list[Any]:
+    return [record.decode() for record in records]
+
+
+def ids_of(records: Sequence[Record]) -> list[str]:
+    return [record.decode()["id"] for record in records]
+
+
+def configured(sink_class: type[_S], name: str, table: Mapping[str, Any], folder: Path) -> _S:
+    """A sink as its table in a configuration file says. Raises `ConfigError`."""
+    options = read_options(sink_class.Options, table, path=f"sinks.{name}", source="x.toml", base=folder)
+    return sink_class(name, options)
+
+
+def options_shown(page: str, kind: str, sink_class: type[Sink], folder: Path) -> Any:
+    """The options of the example on a sink's page, which must tell of each option there is and of no other."""
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {*sink_class.Options.__struct_fields__}
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    [(name, table)] = tomllib.loads(example)["sinks"].items()
+    assert table.pop("type") == kind
+    return configured(sink_class, name, table, folder).options
+
+
+def send_through_an_outage(shop: Shop, sink: str, server: Server) -> list[str]:
+    """Thirty events to a daemon, a third of them while the sink's server is away.
+
+    Returns the log, when all is delivered and `ingestd check` finds nothing wrong with the sink.
+    """
+    with shop.serve() as daemon:
+        for number in range(30):
+            if number == 10:
+                wait_until(lambda: daemon.metric(f'ingestd_sink_delivered_total{{sink="{sink}"}}') > 0)
+                server.kill()
+            if number == 20:
+                server.start()
+            event = {"key": "Page View", "anonymousId": "visitor", "data": {"number": number}}
+            assert daemon.post("/track", event, shop.public.id).status == 200
+        wait_until(lambda: daemon.metric(f'ingestd_sink_pending{{sink="{sink}"}}') == 0)
+    report = json.loads(shop.command("check", "--json"))
+    assert [each["status"] for each in report["sinks"] if each["name"] == sink] == ["ok"]
+    return daemon.log
