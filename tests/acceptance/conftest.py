@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, Shop
+from tests.support.sink_desk import Desk
+from tests.support.told_sink import told_installed
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +25,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def daemon(shop: Shop) -> Iterator[Daemon]:
     with shop.serve() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def told_sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Daemons and commands find the sink of type `told`."""
+    with told_installed(tmp_path_factory.mktemp("site")):
+        yield
+
+
+@pytest.fixture
+def desk(tmp_path: Path, told_sink: None) -> Desk:
+    return Desk(tmp_path)
 
 
 @pytest.fixture(scope="module")
