@@ -1,0 +1,41 @@
+"""What was written beside what is there: nothing is missing, nothing strange, and all in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["assert_same"]
+
+
+def assert_same(held: Sequence[Any], written: Sequence[Any], *, in_order: bool) -> None:
+    """Each value that was written is held, and for the first time in its order; it may be held again."""
+    there, wanted = [*dict.fromkeys(map(_text, held))], [*dict.fromkeys(map(_text, written))]
+    missing, strange = [*_without(wanted, there)], [*_without(there, wanted)]
+    near = f"; there is, and was never written, {_short(strange[0])}" if strange else ""
+    assert not missing, f"{len(missing)} of {len(wanted)} are not there, the first {_short(missing[0])}{near}"
+    assert not strange, f"{len(strange)} are there that were never written, the first {_short(strange[0])}"
+    assert not in_order or there == wanted, "they are not there in the order they were written"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """The same for what is equal: 1.0 is 1, and a tuple a list."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _without(values: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = {*others}
+    return [value for value in values if value not in known]
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 600 else f"{value[:600]}… ({len(value)} characters)"

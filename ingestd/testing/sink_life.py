@@ -1,0 +1,117 @@
+"""Tests of a sink's life: opened and closed any number of times and at any moment, it loses and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from ..events import Record
+from .sink_traits import SinkTraits
+from .writes import Pause, cancelled_after
+
+__all__ = ["SinkLife"]
+
+
+class SinkLife(SinkTraits):
+    """Opening, closing, checking."""
+
+    def test_what_was_written_stays_when_it_is_closed_and_opened_again(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            written = []
+            for _ in range(3):
+                async with self._open(tmp_path) as sink:
+                    batch = self._records(3)
+                    await sink.write(batch)
+                    written += batch
+            await self._assert_holds(tmp_path, written)
+
+        asyncio.run(scenario())
+
+    def test_it_can_be_opened_again(self, tmp_path: Path) -> None:
+        """The same object: its daemon may lose a sink to another one, and go on with it again."""
+
+        async def scenario() -> None:
+            written = []
+            sink = self.make_sink(tmp_path)
+            for _ in range(3):
+                batch = self._records(3)
+                await sink.open()
+                await sink.write(batch)
+                await sink.close()
+                written += batch
+            await self._assert_holds(tmp_path, written)
+
+        asyncio.run(scenario())
+
+    def test_opening_that_was_cancelled_can_be_tried_again(self, tmp_path: Path) -> None:
+        """That is what a time limit does to it; it comes again on the same object, also after a close."""
+
+        async def scenario() -> None:
+            written: list[Record] = []
+            for turns in (0, 1, 2, 3, 5, 8, 13, 21):
+                for closes in (False, True):
+                    sink = self.make_sink(tmp_path)
+                    try:
+                        await cancelled_after(Pause(turns), sink.open())
+                        if closes:
+                            await sink.close()
+                        await sink.open()
+                        batch = self._records(2)
+                        await sink.write(batch)
+                        written += batch
+                    finally:
+                        await sink.close()
+            await self._assert_holds(tmp_path, written)
+
+        asyncio.run(scenario())
+
+    def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            await self.make_sink(tmp_path).close()
+            async with self._open(tmp_path):
+                pass
+            async with self._open(tmp_path) as sink:
+                await sink.write(self._records(1))
+            await sink.close()  # once more
+
+        asyncio.run(scenario())
+
+    def test_it_lets_go_of_everything_when_it_is_closed(self, tmp_path: Path) -> None:
+        """No task of its own and no file or connection is left open, however often it is opened."""
+
+        async def use(times: int) -> None:
+            for _ in range(times):
+                async with self._open(tmp_path) as sink:
+                    await sink.write(self._records(2))
+
+        async def scenario() -> None:
+            await use(2)  # what is made once may stay
+            tasks, before = asyncio.all_tasks(), _open_files()
+            await use(6)
+            deadline = time.monotonic() + 5  # a connection is closed some turns of the loop later
+            while asyncio.all_tasks() - tasks or _open_files() > before:
+                left = [str(task.get_coro()) for task in asyncio.all_tasks() - tasks]
+                assert time.monotonic() < deadline, f"tasks {left}; {_open_files() - before} files more are open"
+                await asyncio.sleep(0.02)
+
+        asyncio.run(scenario())
+
+    def test_check_passes_where_it_opens(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            async with self._open(tmp_path) as sink:
+                await sink.check()
+                await sink.write(self._records(1))
+                await sink.check()
+            fresh = self.make_sink(tmp_path)
+            await fresh.check()  # as `ingestd check` does it
+            await fresh.close()
+
+        asyncio.run(scenario())
+
+
+def _open_files() -> int:
+    """How many this process has open, where that can be told."""
+    folder = Path("/proc/self/fd")
+    return len(os.listdir(folder)) if folder.is_dir() else 0
