@@ -97,6 +97,8 @@ class Consumers:
 
         Returns how many records are left for the next start, by name, of those that have any.
         """
+        for runner in self._runners:
+            runner.hurry()
         # What a broken journal keeps from being done or counted is there at the next start, like the rest.
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(patience):

@@ -56,6 +56,8 @@ class Runner:
         self._in_hand: Sequence[Record] = ()
         """What has been read and not been done with."""
         self._ahead = ReadAhead(journal, consumer.max_records)
+        self._lingering: asyncio.Timeout | None = None
+        self._hurried = False
         self._refused = _NEVER
         """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
         rest = self._rest if consumer.attended else asyncio.sleep
@@ -85,6 +87,12 @@ class Runner:
                 _log.info("%s: %s", self.name, error)
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 await self.close(self._grace)  # opened again once this daemon holds it again
+
+    def hurry(self) -> None:
+        """Linger no more: the daemon stops, and waits for what is to be done yet."""
+        self._hurried = True
+        if self._lingering is not None and not self._lingering.expired():
+            self._lingering.reschedule(asyncio.get_running_loop().time())
 
     async def _become_holder(self) -> Cursor:
         holding = asyncio.create_task(self._attempts.until_done(self._hold))
@@ -207,10 +215,15 @@ class Runner:
                 await self._journal.wait(after, self._cursor)
         except TimeoutError:
             return False
-        if consumer.linger:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(consumer.linger):
+        if consumer.linger and not self._hurried:
+            self._lingering = asyncio.timeout(consumer.linger)
+            try:
+                async with self._lingering:
                     await self._journal.wait(after + consumer.max_records - 1, self._cursor)
+            except TimeoutError:
+                pass
+            finally:
+                self._lingering = None
         return True
 
     def _go_to(self, position: int) -> None:

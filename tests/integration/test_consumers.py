@@ -308,6 +308,16 @@ async def test_a_step_lingers_for_more_but_not_when_it_is_full(tmp_path: Path) -
         assert full.batches == [[1, 2, 3]]
 
 
+async def test_a_shutdown_lets_nobody_linger(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        waiting, idle = Reader("waiting", linger=3600.0), Reader("idle", start="now", linger=3600.0)
+        await append(backend, make_records(1))
+        async with running(backend, waiting, idle) as (status, _):
+            await until(lambda: status.held)
+            await append(backend, make_records(1))
+        assert (waiting.seen, idle.seen) == ([1, 2], [2])
+
+
 async def test_at_shutdown_all_catch_up_also_with_what_others_derive(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         reader = Reader("reader", max_records=7)
