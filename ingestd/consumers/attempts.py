@@ -43,11 +43,11 @@ class Attempts:
         while True:
             try:
                 result = await attempt(*args, **kwargs)
-            except NotHolder:
-                raise
             except (Exception, asyncio.CancelledError) as error:
                 if task.cancelling():
                     raise asyncio.CancelledError from error
+                if isinstance(error, NotHolder):
+                    raise
                 # Else a CancelledError came from inside the attempt, and is a failure like another.
                 self._failed(error)
                 await self.rest(self._pause(error))

@@ -603,8 +603,7 @@ class Sinks:
                 assert not await set_paused(backend.store, NAME, paused=True)
                 assert shelf.taken == [1, 2]
             async with daemon(backend, shelf) as (_, status):  # it is not waited for at the end either
-                await until(lambda: status.paused)
-                assert status.oldest_pending_seconds > 0
+                await until(lambda: status.paused and status.oldest_pending_seconds > 0)
                 assert shelf.taken == [1, 2]
                 await pause(backend, paused=False)
                 await at_rest(backend)

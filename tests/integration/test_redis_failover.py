@@ -187,7 +187,17 @@ class Senders:
 
 
 async def texts(backend: RedisBackend, kind: str) -> list[str]:
-    return [record.body.decode() for record in await read_all(backend.journal) if record.type == kind]
+    """Of the journal as it is once it can be read: a Sentinel may take a primary that is slow for one that is down."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                return _texts(await read_all(backend.journal), kind)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+def _texts(records: Sequence[Record], kind: str) -> list[str]:
+    return [record.body.decode() for record in records if record.type == kind]
 
 
 async def derived_once(backend: RedisBackend) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from ingestd.backend import Backend
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.progress import load_progress
-from ingestd.errors import SinkRetry, Unavailable
+from ingestd.errors import NotHolder, SinkRetry, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Claim, Cursor
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
@@ -24,13 +24,13 @@ from tests.support.journals import append, running, until
 
 
 class Gated(SqliteJournal):
-    """Its places move when `gate` is open, and not while it `fails`."""
+    """Its places move when `gate` is open, and not while it `fails`, or `refuses` since they are another's."""
 
     def __init__(self, backend: Backend) -> None:
         assert isinstance(backend, SqliteBackend)
         super().__init__(backend)
         self.gate = asyncio.Event()
-        self.fails = False
+        self.fails = self.refuses = False
 
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
@@ -39,6 +39,8 @@ class Gated(SqliteJournal):
             await self.gate.wait()
             if self.fails:
                 raise Unavailable("the disk is away")
+            if self.refuses:
+                raise NotHolder("it is another's")
         return await super().append(records, state, cursor, claim)
 
 
@@ -61,6 +63,21 @@ class Noting(Sink):
             self.taken += [record.position for record in batch]
         finally:
             self.writing -= 1
+
+
+class Hanging(Noting):
+    """Takes what comes before that position."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.hangs = asyncio.Event()
+        self._at = at
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        if batch[0].position == self._at:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        await super().write(batch)
 
 
 def feed(sink: Sink) -> SinkConsumer:
@@ -117,23 +134,24 @@ async def test_a_batch_that_fails_ahead_of_its_place_holds_up_no_place_before_it
         assert await delivered(backend) == 50
 
 
+async def test_a_stop_ends_a_consumer_whose_place_has_become_anothers_just_then(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(50))
+        journal, sink = Gated(backend), Hanging(at=11)
+        journal.refuses = True
+        async with running(backend, feed(sink), journal=journal, patience=0.1):
+            await asyncio.wait_for(sink.hangs.wait(), 10)
+            asyncio.get_running_loop().call_later(0.3, journal.gate.set)
+        assert sink.taken == [*range(1, 11)]
+
+
 @pytest.mark.logs("sink:noting: 30 records left for the next start")
 async def test_a_stop_amid_a_write_ahead_keeps_the_place_of_what_was_written_before(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
-        sink = Noting()
-        hangs = asyncio.Event()
-
-        class Hanging(Noting):
-            async def write(self, batch: Sequence[Record]) -> None:
-                if batch[0].position == 21:
-                    hangs.set()
-                    await asyncio.Event().wait()
-                await super().write(batch)
-
-        hanging = Hanging()
+        sink, hanging = Noting(), Hanging(at=21)
         async with running(backend, feed(hanging), patience=0.1) as (status,):
-            await asyncio.wait_for(hangs.wait(), 10)
+            await asyncio.wait_for(hanging.hangs.wait(), 10)
             await until(lambda: status.position == 20)
         async with running(backend, feed(sink)):
             pass
