@@ -295,7 +295,7 @@ def test_a_sink_that_cannot_write_shows_what_waits_and_recovers(tmp_path: Path) 
         wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="archive"}') == 3)
         assert daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 3
         assert daemon.metric('ingestd_consumer_failures_total{consumer="sink:archive"}') >= 2
-        assert daemon.metric('ingestd_sink_oldest_pending_seconds{sink="archive"}') > 0
+        wait_until(lambda: daemon.metric('ingestd_sink_oldest_pending_seconds{sink="archive"}') > 0)
         assert daemon.ops("/readyz").status == 200
         shop.archive.rmdir()
         wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="archive"}') == 0)
