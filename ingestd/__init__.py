@@ -1,4 +1,4 @@
-"""Customer-event ingestion for e-commerce: three endpoints, a durable journal, sinks."""
+"""Customer-event ingestion for e-commerce: HTTP endpoints, a durable journal, sinks."""
 
 from __future__ import annotations
 

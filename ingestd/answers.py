@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from .errors import Refused
 from .events import Endpoint, Session
 
-__all__ = ["Answer", "problem", "success"]
+__all__ = ["Answer", "problem", "results", "success"]
 
 
 class Answer(NamedTuple):
@@ -34,6 +35,13 @@ def success(endpoint: Endpoint, session: Session) -> Answer:
     return Answer(
         200, b'{"success":true,"session":{"sessionId":"%b","isNew":%b}}' % (session.session_id.encode(), is_new)
     )
+
+
+def results(endpoint: Endpoint, answers: Iterable[Answer]) -> Answer:
+    """200 to a batch: each event's own answer, with its status in it."""
+    each = [answer.body if answer.status >= 400 else b'{"status":200,' + answer.body[1:] for answer in answers]
+    head = b"{" if endpoint is Endpoint.CUSTOMER_EVENTS else b'{"success":true,'
+    return Answer(200, b'%b"results":[%b]}' % (head, b",".join(each)))
 
 
 def problem(refused: Refused, *, allow: str | None = None) -> Answer:

@@ -15,7 +15,7 @@ from . import times
 from .errors import CommandError, ConfigError, NotHolder, Unavailable
 from .events import Record
 from .ids import random_uuid
-from .journal import Claim, Cursor, Extent, Journal, Outline, Start
+from .journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
 from .store import State, Store, state_key
 
 __all__ = ["ApartJournal", "Ownership"]
@@ -61,6 +61,18 @@ class ApartJournal(Journal):
             return await self._append_step(records, state, cursor)
         await self._store.commit(state)
         return await self._journal.append(records, self._home.begin(state.now), claim=claim)
+
+    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
+        kept = await asyncio.gather(*(self._store.commit(each.state) for each in appends), return_exceptions=True)
+        answers = [each if isinstance(each, Exception) else None for each in kept]
+        # All at once, so that none overtakes another whose state took longer.
+        rest = [place for place, error in enumerate(answers) if error is None]
+        entered = await self._journal.append_each(
+            [appends[place]._replace(state=self._home.begin(appends[place].state.now)) for place in rest]
+        )
+        for place, error in zip(rest, entered, strict=True):
+            answers[place] = error
+        return answers
 
     async def _append_step(self, records: Sequence[Record], state: State, cursor: Cursor) -> int:
         given = [(record.type, record.at, record.body) for record in records]

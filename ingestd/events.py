@@ -22,6 +22,10 @@ class Endpoint(Enum):
     CUSTOMER_EVENTS = "customer-events"
     IDENTIFY = "identify"
 
+    def operation(self, *, batch: bool) -> str:
+        """What a request is called in logs and measured under."""
+        return f"{self.value}-batch" if batch else self.value
+
 
 class Request:
     """One HTTP request to an ingest endpoint, as the `authenticate` hook sees it.
@@ -30,9 +34,12 @@ class Request:
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
     cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
     address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
+
+    A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
+    `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
     """
 
-    __slots__ = ("_body", "_decode", "endpoint", "headers", "id", "peer", "received_at")
+    __slots__ = ("_body", "_decode", "batch", "endpoint", "events", "headers", "id", "peer", "received_at")
 
     def __init__(
         self,
@@ -43,9 +50,12 @@ class Request:
         received_at: int,
         peer: str = "",
         id: str | None = None,
+        batch: bool = False,
     ) -> None:
         self.id = id or time_uuid()
         self.endpoint = endpoint
+        self.batch = batch
+        self.events = 1
         self.headers = headers
         self.received_at = received_at
         self.peer = peer
@@ -109,13 +119,14 @@ class Event:
 
     def to_record(self) -> Record:
         """The record as sinks, exports and the journal hold it."""
+        received_at = format_time(self.received_at)
         value: dict[str, Any] = {
             "id": self.id,
             "type": self.type,
             "tenant": self.tenant,
             "endpoint": self.endpoint.value,
-            "receivedAt": format_time(self.received_at),
-            "timestamp": format_time(self.timestamp),
+            "receivedAt": received_at,
+            "timestamp": received_at if self.timestamp == self.received_at else format_time(self.timestamp),
         }
         if self.type == "event":
             value["key"] = self.key

@@ -124,8 +124,8 @@ def admit(request: Request, principal: Principal | None) -> None:
     """Has this sender sent too much? Raise `Limited` to answer 429, before anything else is said.
 
     Called for every request to an ingest endpoint that has come whole, once `authenticate` has been
-    asked. `principal` is None if nobody knows the sender or an `authenticate` refused: the answer will be
-    that refusal, a 401 most often.
+    asked. A batch is one request, of `request.events` events. `principal` is None if nobody knows the sender
+    or an `authenticate` refused: the answer will be that refusal, a 401 most often.
     """
 
 

@@ -199,7 +199,8 @@ class Server:
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(
                 self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
-                max_waiting=config.http.max_waiting, stored_address=STORED_FORMS[config.http.store_address],
+                max_waiting=config.http.max_waiting, max_body=int(config.http.max_body),
+                stored_address=STORED_FORMS[config.http.store_address],
             )  # fmt: skip
             retention = Retention(self.journal, config.journal, consumers, refuse=pipeline.refuse)
             await retention.start()

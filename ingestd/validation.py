@@ -19,7 +19,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from .errors import BadRequest, SchemaViolation, UnknownKey
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 
-__all__ = ["MAX_DEPTH", "MAX_VIOLATIONS", "EventSchema", "Validator", "parse_body"]
+__all__ = ["MAX_DEPTH", "MAX_EVENTS", "MAX_VIOLATIONS", "EventSchema", "Validator", "parse_batch", "parse_body"]
 
 MAX_DEPTH = 200
 """Objects and arrays in one another, the body itself included.
@@ -30,6 +30,9 @@ jsonschema_rs cannot report a fault of a value nested more than 255 deep; encode
 MAX_VIOLATIONS = 50
 """How many faults of one body its sender is told."""
 
+MAX_EVENTS = 1000
+"""How many a batch may hold."""
+
 # jsonschema_rs makes all its error objects at once, 10 µs and some kB each, and a megabyte has room for
 # 500,000 faults. Of a body of more values than this only the first fault is told.
 _MAX_EXPLAINED_VALUES = 3_000
@@ -37,6 +40,15 @@ _MAX_EXPLAINED_VALUES = 3_000
 _MAX_POINTER = 500
 _MAX_MESSAGE = 200
 _MAX_QUOTED_KEY = 100
+
+# Fields for one more than may be, the rest is passed over: a list would be made whole before it is counted, and a few
+# megabytes have room for millions.
+_EVENTS = [f"event_{number}" for number in range(MAX_EVENTS + 1)]
+_Events = msgspec.defstruct("_Events", [(name, msgspec.Raw, msgspec.UNSET) for name in _EVENTS], array_like=True)
+_Batch = msgspec.defstruct("_Batch", [("events", _Events)])
+_decode_batch = msgspec.json.Decoder(_Batch).decode
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _TYPE_NAMES: Mapping[type, str] = {
     dict: "object",
@@ -59,18 +71,47 @@ def parse_body(body: bytes) -> dict[str, Any]:
     """The JSON object a body is. Raises `BadRequest`, with where it stops being one."""
     try:
         value = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is not JSON: {_fault(error, body)}", code="invalid_json") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"the body is not UTF-8 (byte {_invalid_byte(body)})", code="invalid_json") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except _UNREADABLE as error:
+        raise _unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
     # The count is a bound of the depth and far cheaper.
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
     return value
+
+
+def parse_batch(body: bytes) -> list[bytes]:
+    """The bodies of the events of a batch, each to be parsed by itself. Raises `BadRequest` for what is no batch."""
+    try:
+        batch: Any = _decode_batch(body)
+    except msgspec.ValidationError:
+        _refuse_batch(parse_body(body))
+    except _UNREADABLE as error:
+        raise _unreadable(error, body) from None
+    events = [bytes(event) for event in msgspec.structs.astuple(batch.events) if event is not msgspec.UNSET]
+    if not 1 <= len(events) <= MAX_EVENTS:
+        found = "none" if not events else "more"
+        raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}")
+    return events
+
+
+def _refuse_batch(body: dict[str, Any]) -> NoReturn:
+    if "events" not in body:
+        raise _wrong_batch("/events", "required, but missing")
+    raise _wrong_batch("/events", f"expected array, got {_type_name(body['events'])}")
+
+
+def _wrong_batch(pointer: str, message: str) -> BadRequest:
+    return BadRequest(f"{pointer}: {message}", code="invalid_envelope", errors=[SchemaViolation(pointer, message)])
+
+
+def _unreadable(error: Exception, body: bytes) -> BadRequest:
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if isinstance(error, UnicodeDecodeError):
+        return BadRequest(f"the body is not UTF-8 (byte {_invalid_byte(body)})", code="invalid_json")
+    return BadRequest(f"the body is not JSON: {_fault(error, body)}", code="invalid_json")
 
 
 class EventSchema(NamedTuple):
@@ -248,7 +289,7 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-def _fault(error: msgspec.DecodeError, body: bytes) -> str:
+def _fault(error: Exception, body: bytes) -> str:
     """What msgspec says; but some halves of surrogate pairs it takes for the end of the body, or places behind them."""
     text = str(error)
     half = _LONE_SURROGATE.match(body) if "truncated" in text or "surrogate" in text else None

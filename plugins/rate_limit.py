@@ -1,4 +1,4 @@
-"""Limits on the rate of requests, of each key and of each client address. Off unless a rate is given."""
+"""Limits on the rate of events, of each key and of each client address. Off unless a rate is given."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RateLimitPlugin:
 
     @hookimpl
     def admit(self, request: Request, principal: Principal | None) -> None:
-        """Take a token from the request's buckets, or from none if one of them is empty."""
+        """Take a token for each event from the request's buckets, or from none if one of them has too few."""
         if not self._limits:
             return
         now, wait, exceeded, buckets = self._clock(), 0, None, []
@@ -62,7 +62,7 @@ class RateLimitPlugin:
             name = limit.whose(request, principal)
             if name is not None:
                 buckets.append((limit.buckets, name))
-                needed = limit.buckets.wait(name, now)
+                needed = limit.buckets.wait(name, now, request.events)
                 if needed > wait:
                     wait, exceeded = needed, limit
         if exceeded is not None:
@@ -73,7 +73,7 @@ class RateLimitPlugin:
                 retry_after=seconds,
             )
         for bucket, name in buckets:
-            bucket.take(name, now)
+            bucket.take(name, now, request.events)
 
 
 def _limit(by: str, rate: Rate | None, burst: int | None, whose: _Whose) -> list[_Limit]:

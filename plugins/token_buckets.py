@@ -47,7 +47,7 @@ class TokenBuckets:
     def __init__(self, rate: Rate, burst: int, *, most: int = 100_000) -> None:
         self._speed = rate.number
         self._token = rate.period
-        self._spare = (burst - 1) * self._token
+        self._burst = burst
         self._most = most
         self._full_at: OrderedDict[Hashable, int] = OrderedDict()  # what was taken from last at the end
 
@@ -55,23 +55,27 @@ class TokenBuckets:
         """How many buckets are kept."""
         return len(self._full_at)
 
-    def wait(self, name: Hashable, now: int) -> int:
-        """How many nanoseconds from `now` until the bucket has a token; 0 if it has one."""
+    def wait(self, name: Hashable, now: int, count: int = 1) -> int:
+        """How many nanoseconds from `now` until the bucket has so many tokens, or is full; 0 if it is so far."""
         full_at = self._full_at.get(name)
         if full_at is None:
             return 0
-        missing = full_at - self._spare - now * self._speed
+        spare = max(self._burst - count, 0) * self._token
+        missing = full_at - spare - now * self._speed
         return -(-missing // self._speed) if missing > 0 else 0
 
-    def take(self, name: Hashable, now: int) -> None:
-        """Take a token, which must be there. `now` never goes back."""
+    def take(self, name: Hashable, now: int, count: int = 1) -> None:
+        """Take tokens when there is nothing to wait for. `now` never goes back.
+
+        Of more than a bucket holds, it owes the rest: nothing can be taken until that has come in too.
+        """
         now *= self._speed
         full_at = self._full_at.get(name)
         if full_at is None:
-            self._full_at[name] = now + self._token
+            self._full_at[name] = now + count * self._token
             self._forget(now)
         else:
-            self._full_at[name] = max(full_at, now) + self._token
+            self._full_at[name] = max(full_at, now) + count * self._token
             self._full_at.move_to_end(name)
 
     def _forget(self, now: int) -> None:

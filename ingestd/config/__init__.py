@@ -36,6 +36,7 @@ _Share = Annotated[float, Meta(ge=0, le=1)]
 class HttpOptions(Options):
     listen: Address = Address("127.0.0.1", 8080)
     max_body: PositiveSize = Size.parse("1MiB")
+    max_batch_body: PositiveSize = Size.parse("4MiB")
     max_headers: _Count = 100
     max_header_size: PositiveSize = Size.parse("16KiB")
     max_connections: _Count = 4096

@@ -47,6 +47,7 @@ class AccessLog:
         size: int,
         peer: str,
         request_id: str,
+        batch: bool = False,
     ) -> None:
         """Log an answer, if it is to be logged. `size` is that of the request's body in bytes, `code` a problem's."""
         if not (self._errors if status >= 400 else self.samples and random.random() < self._sample):  # noqa: S311 - no secret
@@ -60,7 +61,7 @@ class AccessLog:
             self._left_out[status] += 1
             return
         method = method if method in _METHODS else "-"
-        where = endpoint.value if endpoint is not None else None
+        where = endpoint.operation(batch=batch) if endpoint is not None else None
         log.log(
             _level(status),
             "%s %s %d%s in %.1f ms, %d bytes from %s",

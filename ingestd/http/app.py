@@ -32,6 +32,10 @@ class Ingest(HTTPServerConnectionDelegate):
         f"{BASE_PATH}/customer-events": Endpoint.CUSTOMER_EVENTS,
         f"{BASE_PATH}/identify/public": Endpoint.IDENTIFY,
     }
+    batch_routes: ClassVar[Mapping[str, Endpoint]] = {
+        f"{BASE_PATH}/batch": Endpoint.TRACK,
+        f"{BASE_PATH}/customer-events/batch": Endpoint.CUSTOMER_EVENTS,
+    }
 
     def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
         self.pipeline = pipeline
@@ -42,6 +46,7 @@ class Ingest(HTTPServerConnectionDelegate):
         self.plain_head = _plain_head(self.cors)
         """The head of a 200, but for request id and Content-Length, if it is the same to every origin; else empty."""
         self.max_body = int(options.max_body)
+        self.max_batch_body = int(options.max_batch_body)
         self.max_headers = options.max_headers
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""

@@ -67,7 +67,10 @@ class Exchange(HTTPMessageDelegate):
         path = start_line.path
         if not path.startswith("/"):  # a proxy's form of it, which names scheme and host (RFC 9112, 3.2.2)
             path = "/" + "".join(path.split("/", 3)[3:])
-        self._endpoint = self._ingest.routes.get(path.partition("?")[0])
+        path = path.partition("?")[0]
+        self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
+        self._batch = path in self._ingest.batch_routes
+        self._limit = self._ingest.max_batch_body if self._batch else self._ingest.max_body
         # Nothing to say about the connection, and the same to every origin.
         self._plain = start_line.version == "HTTP/1.1" and "Connection" not in headers and bool(self._ingest.plain_head)
         self._ingest.begin(self)
@@ -78,7 +81,7 @@ class Exchange(HTTPMessageDelegate):
             refused = HeadersTooLarge(f"There are more than {self._ingest.max_headers} header lines.")
             self._stream.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
-        if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._ingest.max_body:
+        if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
             self._cut_off()
         return None
 
@@ -86,13 +89,13 @@ class Exchange(HTTPMessageDelegate):
         if self._answered:
             return None
         self._size += len(chunk)
-        if self._size <= self._ingest.max_body:
+        if self._size <= self._limit:
             self._chunks.append(chunk)
             return None
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
         self._stream.let_go(kept + len(chunk))
-        if self._size > 16 * self._ingest.max_body:
+        if self._size > 16 * self._limit:
             self._cut_off()
         return None
 
@@ -101,7 +104,7 @@ class Exchange(HTTPMessageDelegate):
             return
         self._stream.read_whole()
         endpoint = self._endpoint
-        if endpoint is None or self._method != "POST" or self._size > self._ingest.max_body:
+        if endpoint is None or self._method != "POST" or self._size > self._limit:
             self._answer_without_pipeline()
         else:
             self._task = asyncio.get_running_loop().create_task(self._handle(endpoint))
@@ -118,7 +121,7 @@ class Exchange(HTTPMessageDelegate):
             return
         self._closing = True
         if self._endpoint is not None and self._method == "POST":
-            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0)
+            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0, batch=self._batch)
         self._write(problem(refused))
 
     def _cut_off(self) -> None:
@@ -130,7 +133,7 @@ class Exchange(HTTPMessageDelegate):
 
     async def _handle(self, endpoint: Endpoint) -> None:
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        headers, limit = self._headers, self._ingest.max_body
+        headers, limit = self._headers, self._limit
         request = Request(
             endpoint,
             headers,
@@ -138,6 +141,7 @@ class Exchange(HTTPMessageDelegate):
             received_at=times.now(),
             peer=self._peer(),
             id=self._id,
+            batch=self._batch,
         )
         current_request.set(request)
         try:
@@ -161,8 +165,8 @@ class Exchange(HTTPMessageDelegate):
         elif self._method != "POST":
             self._write(problem(MethodNotAllowed(f"This path takes {_ALLOW}."), allow=_ALLOW))
         else:
-            refused = too_large(self._ingest.max_body)
-            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0)
+            refused = too_large(self._limit)
+            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0, batch=self._batch)
             self._write(problem(refused))
 
     def _preflight(self) -> None:
@@ -218,7 +222,7 @@ class Exchange(HTTPMessageDelegate):
     def _log(self, answer: Answer) -> None:
         self._ingest.access.answered(
             self._method, self._endpoint, answer.status, code=answer.code, size=self._size, peer=self._peer(),
-            seconds=time.perf_counter() - self._started, request_id=self._id,
+            seconds=time.perf_counter() - self._started, request_id=self._id, batch=self._batch,
         )  # fmt: skip
 
     def _end(self) -> None:

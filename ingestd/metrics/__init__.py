@@ -73,12 +73,15 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=self.registry)
         self._events = Counter(
             "ingestd_events",
-            "Requests to /track and /customer-events by what became of them.",
+            "Events sent to /track and /customer-events, also in batches, by what became of them.",
             ["endpoint", "key", "outcome"],
             registry=self.registry,
         )
         self._identifies = Counter(
-            "ingestd_identifies", "Requests to /identify/public by outcome.", ["outcome"], registry=self.registry
+            "ingestd_identifies",
+            "Identify requests, also in batches, by what became of them.",
+            ["outcome"],
+            registry=self.registry,
         )
         durations = Histogram(
             "ingestd_http_request_duration_seconds",
@@ -87,8 +90,10 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
             registry=self.registry,
         )
-        self._observe = {endpoint: durations.labels(endpoint.value).observe for endpoint in Endpoint}
-        self._count: dict[tuple[Endpoint, str, Outcome], Callable[[], None]] = {}
+        self._observe = {(endpoint, False): durations.labels(endpoint.value).observe for endpoint in Endpoint}
+        for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
+            self._observe[endpoint, True] = durations.labels(endpoint.operation(batch=True)).observe
+        self._count: dict[tuple[Endpoint, str, Outcome], Callable[[float], None]] = {}
         self.waiting = Gauge(
             "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
         )
@@ -120,8 +125,15 @@ class Metrics:
             "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
         ).labels(__version__, platform.python_version()).set(1)
 
-    def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float) -> None:
-        """Count one request; `key` is a known event key or empty."""
+    def answered(
+        self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False, events: int = 1
+    ) -> None:
+        """Count a request that had one outcome, and so many events; `key` is a known event key or empty."""
+        self.count(endpoint, key, outcome, events)
+        self.took(endpoint, seconds, batch=batch)
+
+    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
+        """Count events, or identify requests, of one outcome."""
         count = self._count.get((endpoint, key, outcome))
         if count is None:
             if endpoint is Endpoint.IDENTIFY:
@@ -129,8 +141,11 @@ class Metrics:
             else:
                 count = self._events.labels(endpoint.value, key, outcome.value).inc
             self._count[endpoint, key, outcome] = count
-        count()
-        self._observe[endpoint](seconds)
+        count(events)
+
+    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
+        """Count a request by how long it took to answer."""
+        self._observe[endpoint, batch](seconds)
 
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request that was refused for how it came."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..backend import Backend
 from ..errors import Claimed
 from ..events import Record
-from ..journal import Claim, Cursor, Extent, Journal, Outline, size_of
+from ..journal import Append, Claim, Cursor, Extent, Journal, Outline, size_of
 from ..store import Field, state_key
 
 __all__ = ["JournalContract"]
@@ -221,6 +221,33 @@ class JournalContract(ABC):
             assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1001)) is None
             assert await claim(backend, "over", NOW + 1001) == "over"
             assert len(await backend.journal.read(0, 100)) == 2
+
+    async def test_what_is_appended_together_keeps_its_order_and_each_has_its_own_fate(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            earlier, taken = backend.store.begin(NOW), Claim(f"{KEY}-3", "first", 1000)
+            await backend.journal.append([_record("taken")], earlier, claim=taken)
+            appends = []
+            for number in range(100):
+                state = backend.store.begin(NOW)
+                if number % 2:
+                    await state.put(f"{KEY}:{number}", f"{number}")
+                claim = Claim(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
+                appends.append(Append(_record(f"{number}"), state, claim))
+            answers = await backend.journal.append_each(appends)
+            first: dict[int, str] = {3: "first"}
+            refused = {}
+            for number in range(3, 100, 10):
+                if first.setdefault(number % 7, f"{number}") != f"{number}":
+                    refused[number] = first[number % 7]
+            assert {place for place, error in enumerate(answers) if error is not None} == {*refused}
+            assert {n: error.value for n, error in enumerate(answers) if isinstance(error, Claimed)} == refused
+            assert await backend.journal.append_each([]) == []
+        async with self.backend(tmp_path) as backend:
+            ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
+            assert ids == ["taken", *(f"{number}" for number in range(100) if number not in refused)]
+            reader = backend.store.begin(NOW)
+            for number in set(range(1, 100, 2)) - refused.keys():
+                assert await reader.get(f"{KEY}:{number}") == f"{number}"
 
     async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:

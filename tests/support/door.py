@@ -80,7 +80,8 @@ async def door(folder: Path, *plugins: object, options: HttpOptions | None = Non
         metrics = Metrics()
         pipeline = Pipeline(
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
-            max_waiting=options.max_waiting, stored_address=STORED_FORMS[options.store_address],
+            max_waiting=options.max_waiting, max_body=int(options.max_body),
+            stored_address=STORED_FORMS[options.store_address],
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)
         server = IngestServer(ingest, options, metrics)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
-from ingestd.ids import named_uuid, random_uuid, time_uuid
+from ingestd.ids import named_uuid, next_uuids, random_uuid, time_uuid
 
 
 @pytest.mark.parametrize(("make", "version"), [(time_uuid, 7), (random_uuid, 4)])
@@ -26,6 +27,22 @@ def test_a_time_uuid_carries_its_millisecond_and_sorts_by_it() -> None:
     while time.time_ns() // 1_000_000 <= after:
         pass
     assert first < time_uuid()
+
+
+@pytest.mark.parametrize("first", [time_uuid(), "01a1ff1d-4f96-7fff-bfff-fffffffffffe"], ids=["new", "last"])
+def test_the_next_uuids_are_of_the_same_moment_and_never_the_same(first: str) -> None:
+    made = [*islice(next_uuids(first), 1000)]
+    assert made[0] == first
+    assert len(set(made)) == 1000
+    for text in made:
+        parsed = uuid.UUID(text)
+        assert (str(parsed), parsed.variant, parsed.version) == (text, uuid.RFC_4122, 7)
+        assert text[:18] == first[:18]
+
+
+def test_the_next_uuids_sort_behind_one_another() -> None:
+    made = [*islice(next_uuids("01a1ff1d-4f96-7fff-8fff-fffffffffffe"), 1000)]
+    assert made == sorted(made)
 
 
 def test_a_named_uuid_is_that_of_its_parts_and_no_others() -> None:

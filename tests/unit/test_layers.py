@@ -20,9 +20,10 @@ LAYERS: dict[str, list[str]] = {
         "apart", "hooks", "loader", "schema_files", "validation", "consumers", "consumers.ahead", "consumers.attempts",
         "consumers.runner", "consumers.status", "delivery", "delivery.consumer", "delivery.dead_letters",
         "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress", "delivery.status",
-        "delivery.writer", "retention", "pipeline", "answers", "metrics", "metrics.exposition", "metrics.loop_delay",
-        "logs", "logs.formats", "logs.redaction", "binding", "file_limits", "checking", "checking.config_faults",
-        "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
+        "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "storing", "batches", "chains",
+        "failures", "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats",
+        "logs.redaction", "binding", "file_limits", "checking", "checking.config_faults", "checking.report",
+        "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
         "http", "http.access", "http.app", "http.body", "http.connections", "http.cors", "http.ingest", "http.listener",

@@ -123,6 +123,43 @@ def test_the_wait_is_the_least_that_suffices(rate: Rate, burst: int, pauses: Seq
         assert admitted(buckets, "a", now)
 
 
+batches = st.lists(st.tuples(st.integers(0, 10**14), st.integers(1, 60)), max_size=40)
+
+
+@given(rates, bursts, batches)
+def test_no_stretch_of_time_has_more_than_the_largest_batch_or_the_burst_and_the_rate_times_the_time(
+    rate: Rate, burst: int, batches: Sequence[tuple[int, int]]
+) -> None:
+    buckets = TokenBuckets(rate, burst)
+    now, taken = 0, []
+    for pause, count in batches:
+        now += pause
+        if buckets.wait("a", now, count) == 0:
+            buckets.take("a", now, count)
+            taken.append((now, count))
+    for first, (since, _) in enumerate(taken):
+        total, largest = 0, burst
+        for until, count in taken[first:]:
+            total, largest = total + count, max(largest, count)
+            assert total <= largest + Fraction(rate.number * (until - since), rate.period)
+
+
+@given(rates, bursts, batches)
+def test_a_batch_of_any_size_is_taken_once_its_wait_is_over(
+    rate: Rate, burst: int, batches: Sequence[tuple[int, int]]
+) -> None:
+    buckets = TokenBuckets(rate, burst)
+    now = 0
+    for pause, count in batches:
+        now += pause
+        wait = buckets.wait("a", now, count)
+        if wait > 0:
+            assert buckets.wait("a", now + wait - 1, count) > 0
+            now += wait
+        assert buckets.wait("a", now, count) == 0
+        buckets.take("a", now, count)
+
+
 def test_full_buckets_are_forgotten() -> None:
     buckets = TokenBuckets(rate("10/s"), 5)
     for number in range(10_000):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from ingestd.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
 from ingestd.schema_files import DRAFT
-from ingestd.validation import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
+from ingestd.validation import MAX_DEPTH, MAX_EVENTS, MAX_VIOLATIONS, Validator, parse_batch, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
 from tests.support.reference import Reference
 
@@ -91,6 +92,34 @@ def test_the_deepest_body_that_passes_can_be_told_its_faults() -> None:
         "/data",
         "/anonymousId",
     }
+
+
+@given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists), min_size=1, max_size=MAX_EVENTS))
+def test_a_batch_is_taken_apart_and_nothing_in_it_is_judged(events: list[Any]) -> None:
+    body = json.dumps({"sentAt": [{}], "events": events, "\u00e9": 1}).encode()
+    assert [json.loads(event) for event in parse_batch(body)] == events
+
+
+def test_what_only_one_event_is_to_blame_for_is_left_to_it() -> None:
+    events = [b'"\xff"', b"[" * 300 + b"]" * 300, b"1"]
+    assert parse_batch(b'{"events":[' + b" , ".join(events) + b"]}") == events
+
+
+def test_a_batch_may_have_a_thousand_events() -> None:
+    assert len(parse_batch(b'{"events":[' + b"0," * (MAX_EVENTS - 1) + b"0]}")) == MAX_EVENTS == 1000
+    with pytest.raises(BadRequest, match="expected 1 to 1000 events, got more"):
+        parse_batch(b'{"events":[' + b"0," * MAX_EVENTS + b"0]}")
+
+
+def test_a_body_of_millions_of_events_is_refused_without_making_them() -> None:
+    body = b'{"events":[' + b"0," * 2_000_000 + b"0]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequest):
+            parse_batch(body)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_many_brackets_beside_one_another_are_not_deep() -> None:
@@ -338,6 +367,7 @@ def test_deep_json_does_not_crash_the_process(tmp_path: Path) -> None:
     write(tmp_path, "tree.json", schema("tree", "Tree Grown", properties={"t": {"$ref": "#"}}))
     program = """
 import sys
+import tracemalloc
 from pathlib import Path
 from ingestd.errors import BadRequest
 from ingestd.validation import MAX_DEPTH, Validator, parse_body

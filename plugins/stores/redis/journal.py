@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from ingestd.errors import Claimed, NotHolder, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
 from ..tail import READ_BYTES, Tail
@@ -61,7 +61,7 @@ class RedisJournal(Journal):
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
-        rows = state.rows() if isinstance(state, StepState) else []
+        rows = _rows(state)
         if not (records or rows or cursor or claim):
             return await self.last()
         place = None
@@ -73,11 +73,8 @@ class RedisJournal(Journal):
             }  # fmt: skip
             if cursor.record is not None:
                 place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
-        given = [(record.type, record.at, raw(record.body)) for record in records]
-        asked = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
-        answer = await self._backend.link.ask("append", state.now, given, self._known, asked, place, rows)
-        if answer[0] == "claimed":
-            raise Claimed(answer[1])
+        answer = await self._ask(records, state, claim, place, rows)
+        _check(answer)
         if answer[0] == "not holder":
             assert cursor is not None
             self._held.pop(cursor.name, None)
@@ -86,6 +83,42 @@ class RedisJournal(Journal):
             raise _passed()
         if cursor is not None:
             self._held[cursor.name] = cursor.position
+        return self._appended(records, answer)
+
+    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
+        # All leave in this turn; a task for each of them would cost more than that.
+        asked = [self._ask_or_fail(append) for append in appends]
+        answers: list[Exception | None] = []
+        for append, answer in zip(appends, asked, strict=True):
+            try:
+                self._appended([append.record], _check(await answer))
+                answers.append(None)
+            except Exception as error:  # noqa: BLE001 - whoever appended it raises it
+                answers.append(error)
+        return answers
+
+    def _ask_or_fail(self, append: Append) -> asyncio.Future[Any]:
+        try:
+            return self._ask([append.record], append.state, append.claim, None, _rows(append.state))
+        except Unavailable as error:
+            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _ask(
+        self,
+        records: Sequence[Record],
+        state: State,
+        claim: Claim | None,
+        place: dict[str, Any] | None,
+        rows: Sequence[Any],
+    ) -> asyncio.Future[Any]:
+        given = [(record.type, record.at, raw(record.body)) for record in records]
+        asked = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
+        return self._backend.link.queue("append", state.now, given, self._known, asked, place, rows)
+
+    def _appended(self, records: Sequence[Record], answer: Any) -> int:
+        """Take note of it, and return the position."""
         _, position, last, version = answer
         if records:
             if self._tail_since != self._backend.link.connected_at:
@@ -247,6 +280,16 @@ class RedisJournal(Journal):
 
     def _key(self, name: str) -> str:
         return self._backend.prefix + name
+
+
+def _rows(state: State) -> Sequence[Any]:
+    return state.rows() if isinstance(state, StepState) else []
+
+
+def _check(answer: Any) -> Any:
+    if answer[0] == "claimed":
+        raise Claimed(answer[1])
+    return answer
 
 
 def _passed() -> NotHolder:

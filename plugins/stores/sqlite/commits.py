@@ -62,26 +62,40 @@ class Commits:
         `also` is run on the connection's thread, in the same transaction. Raises `Unavailable`, and
         `Failed` for what can never be stored.
         """
+        try:
+            done = self.begin(state, records, cursor, also)
+            return done if isinstance(done, int) else await done  # it is written whatever becomes of who waits here
+        except Refused:
+            if state is not None:
+                state.undo()
+            raise
+
+    def begin(
+        self,
+        state: EntriesState | None = None,
+        records: Sequence[Record] = (),
+        cursor: Cursor | None = None,
+        also: Callable[[sqlite3.Connection, int], object] | None = None,
+    ) -> asyncio.Future[int] | int:
+        """As `commit`, without waiting: what it would return, or the future of that.
+
+        Where that is an error, what the unit has written is still to be undone.
+        """
         entries = {} if state is None else state.touched
         pending = bool(records) or cursor is not None or also is not None
         dead = state is not None and state.dead
         for entry in entries.values():
             dead = dead or entry.dead
             pending = pending or entry.dirty or entry.flying
-        try:
-            if dead:
-                raise Unavailable(DEPENDS)
-            if not pending:
-                return self.last
-            if self._closing:
-                raise Unavailable("The store is closed.")
-            unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also)
-            self._gather(unit)
-            return await unit.done  # it is written whatever becomes of who waits here
-        except Refused:
-            if state is not None:
-                state.undo()
-            raise
+        if dead:
+            raise Unavailable(DEPENDS)
+        if not pending:
+            return self.last
+        if self._closing:
+            raise Unavailable("The store is closed.")
+        unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also)
+        self._gather(unit)
+        return unit.done
 
     async def wait(self, after: int) -> None:
         """Returns when there are durable records behind that position."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ingestd.errors import Claimed, CommandError
+from ingestd.errors import Claimed, CommandError, Refused
 from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
 from ..entries_state import EntriesState
@@ -23,6 +24,39 @@ if TYPE_CHECKING:
 __all__ = ["SqliteJournal"]
 
 
+async def _make(claim: Claim, state: State) -> None:
+    earlier = await state.get(claim.key)
+    if earlier is None and not await state.swap(claim.key, None, claim.value, claim.ttl):
+        earlier = await state.get(claim.key)
+    if earlier is not None:
+        raise Claimed(earlier)
+
+
+async def _begin(commits: Commits, append: Append) -> asyncio.Future[int] | int | Exception:
+    assert isinstance(append.state, EntriesState)
+    try:
+        if append.claim is not None:
+            await _make(append.claim, append.state)
+        return commits.begin(append.state, [append.record])
+    except Exception as error:  # noqa: BLE001 - it is told in its turn
+        return error
+
+
+async def _outcome(done: asyncio.Future[int] | int | Exception, state: State) -> Exception | None:
+    assert isinstance(state, EntriesState)
+    try:
+        if isinstance(done, Exception):
+            raise done
+        if isinstance(done, asyncio.Future):
+            await done
+    except Refused as refused:
+        state.undo()
+        return refused
+    except Exception as error:  # noqa: BLE001 - whoever appended it raises it
+        return error
+    return None
+
+
 class SqliteJournal(Journal):
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
@@ -32,12 +66,16 @@ class SqliteJournal(Journal):
     ) -> int:
         assert isinstance(state, EntriesState)
         if claim is not None:
-            earlier = await state.get(claim.key)
-            if earlier is None and not await state.swap(claim.key, None, claim.value, claim.ttl):
-                earlier = await state.get(claim.key)
-            if earlier is not None:
-                raise Claimed(earlier)
+            await _make(claim, state)
         return await self._backend.commit(state, records, cursor)
+
+    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
+        commits = self._backend.commits
+        if commits is None:
+            return await super().append_each(appends)
+        # Begun one after the other without a pause, so they are in one commit; and no task for each of them.
+        begun = [await _begin(commits, append) for append in appends]
+        return [await _outcome(done, append.state) for done, append in zip(begun, appends, strict=True)]
 
     async def claimed(self, key: str, state: State) -> str | None:
         return await state.get(key)

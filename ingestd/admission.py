@@ -1,0 +1,49 @@
+"""Who sends this, have they sent too much, and may they: what is asked of a request before anything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .errors import Forbidden, Refused, Unauthorized
+from .events import Endpoint, Principal, Request
+from .hooks import Hooks
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    async def admit(self, request: Request, read: Callable[[], None] | None = None) -> Principal:
+        """Who sends it. Raises `Refused`: `Limited` before anything else, 401 before 403.
+
+        `read` is called for who may send, before they are asked for too much: how much that is, a batch must be
+        read for. What it refuses comes last.
+        """
+        principal, refused = None, None
+        try:
+            principal = await self._hooks.authenticate(request)
+            _check(request, principal)
+            if read is not None:
+                read()
+        except Refused as error:
+            refused = error
+        await self._hooks.admit(request, principal)  # whoever it is: over its rate it is told that first
+        if refused is not None:
+            raise refused
+        assert principal is not None
+        return principal
+
+
+def _check(request: Request, principal: Principal | None) -> None:
+    if principal is None:
+        if request.bearer() is None:
+            raise Unauthorized("No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key")
+        raise Unauthorized("This key is not valid here.")
+    if request.endpoint is Endpoint.CUSTOMER_EVENTS:
+        permissions = principal.grants.get("CRM")
+        if permissions is None:
+            raise Forbidden("This key has no access to the app CRM.", code="no_app_access")
+        if "ADMIN" not in permissions:
+            raise Forbidden("This key has no permission ADMIN in the app CRM.", code="no_permission")

@@ -1,0 +1,109 @@
+"""A request with many events: each is read, stored and answered as if it had come by itself, in their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from .answers import Answer, problem, results, success
+from .chains import Pace
+from .errors import BadRequest, Failed, Refused, SchemaViolation, TooLarge
+from .events import Endpoint, Event, Principal, Request
+from .failures import Failures
+from .ids import next_uuids
+from .metrics import Metrics
+from .outcomes import Outcome
+from .reading import Kind, Reader
+from .storing import Stored, Storing
+from .validation import parse_body
+
+__all__ = ["Batches"]
+
+
+class _Item:
+    """One event on its way to its answer: `error` is there from the moment that it is refused."""
+
+    __slots__ = ("error", "event", "key", "kind", "stored")
+
+    def __init__(self) -> None:
+        self.kind: Kind = "event"
+        self.key = ""
+        self.event: Event | None = None
+        self.error: Refused | None = None
+        self.stored: Stored | None = None
+
+
+class Batches:
+    """`max_body` is what a single event may be long, also here."""
+
+    def __init__(
+        self, reader: Reader, storing: Storing, metrics: Metrics, failures: Failures, *, max_body: int
+    ) -> None:
+        self._reader = reader
+        self._storing = storing
+        self._metrics = metrics
+        self._failures = failures
+        self._max_body = max_body
+
+    async def answer(self, request: Request, principal: Principal, bodies: Sequence[bytes]) -> Answer:
+        """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
+        items = []
+        pace = Pace()
+        for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
+            if pace.is_over():
+                await pace.pause()
+            items.append(self._read(request, principal, body, record_id))
+        await self._store([item for item in items if item.event is not None], request)
+        answers = []
+        counts: Counter[tuple[Kind, str, Outcome]] = Counter()
+        for item in items:
+            outcome, answer = _answer(request, item)
+            counts[item.kind, item.key, outcome] += 1
+            answers.append(answer)
+        for (kind, key, outcome), count in counts.items():
+            self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
+        return results(request.endpoint, answers)
+
+    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str) -> _Item:
+        item = _Item()
+        try:
+            if len(raw) > self._max_body:
+                raise TooLarge(f"The event is larger than {self._max_body} bytes.")
+            body = parse_body(raw)
+            item.kind = _take_kind(body)
+            if item.kind == "event":
+                item.key = self._reader.key_of(body)
+            item.event = self._reader.read(request, principal, body, kind=item.kind, record_id=record_id)
+        except Refused as refused:
+            item.error = refused
+        return item
+
+    async def _store(self, items: Sequence[_Item], request: Request) -> None:
+        if not items:
+            return
+        stored = await self._storing.store_all([item.event for item in items if item.event is not None])
+        for item, result in zip(items, stored, strict=True):
+            if isinstance(result, Stored):
+                item.stored = result
+            elif isinstance(result, Refused):
+                item.error = result
+            else:
+                self._failures.tell(request, result)
+                item.error = Failed("The event could not be processed. It was not stored.")
+
+
+def _take_kind(body: dict[str, Any]) -> Kind:
+    """What the body says it is. That is the batch's word, and none of the event's."""
+    kind: Kind = body.pop("type", "event")
+    if kind not in ("event", "identify"):
+        fault = SchemaViolation("/type", 'expected "event" or "identify"')
+        raise BadRequest(f"{fault.pointer}: {fault.message}", code="invalid_envelope", errors=[fault])
+    return kind
+
+
+def _answer(request: Request, item: _Item) -> tuple[Outcome, Answer]:
+    if item.error is not None:
+        return item.error.outcome, problem(item.error)
+    assert item.stored is not None
+    return item.stored.outcome, success(request.endpoint, item.stored.session)

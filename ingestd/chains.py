@@ -1,0 +1,82 @@
+"""Which events of a batch go one after the other, and how the others go beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from .events import Event
+
+__all__ = ["Pace", "beside_each_other", "chains"]
+
+_T = TypeVar("_T")
+
+_LONGEST = 0.005  # seconds
+
+
+class Pace:
+    """Lets others have the event loop in the middle of long work."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def is_over(self) -> bool:
+        return time.perf_counter() - self._since > _LONGEST
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0)
+        self._since = time.perf_counter()
+
+
+def chains(events: Sequence[Event]) -> list[list[int]]:
+    """The events, by their places, in groups that do not touch each other: no visitor, no message and no user that is
+    linked is in two of them. Groups are in the order of their first events.
+    """
+    leaders = [*range(len(events))]
+    first: dict[Hashable, int] = {}
+    for place, event in enumerate(events):
+        _join(leaders, first.setdefault(event.anonymous_id, place), place)
+        if event.message_id is not None:
+            _join(leaders, first.setdefault(("message", event.message_id), place), place)
+        if event.type == "identify" and event.user_id is not None:
+            _join(leaders, first.setdefault(("user", event.user_id), place), place)
+    groups: dict[int, list[int]] = {}
+    for place in range(len(events)):
+        groups.setdefault(_leader(leaders, place), []).append(place)
+    return [*groups.values()]
+
+
+def _leader(leaders: list[int], place: int) -> int:
+    while leaders[place] != place:
+        leaders[place] = leaders[leaders[place]]
+        place = leaders[place]
+    return place
+
+
+def _join(leaders: list[int], one: int, other: int) -> None:
+    if one != other:
+        one, other = _leader(leaders, one), _leader(leaders, other)
+        leaders[max(one, other)] = min(one, other)
+
+
+async def beside_each_other(work: Callable[[_T], Awaitable[None]], all: Iterable[_T]) -> None:
+    """Do the work for each, beginning in order; while one has to wait, the others go on. It must not raise.
+
+    A task is made only where one has to wait: most work finds what it needs in memory, and tasks would cost more.
+    """
+    rest = iter(all)
+    tasks: list[asyncio.Task[None]] = []
+
+    async def go_on() -> None:
+        relieved = False
+        for each in rest:
+            if not relieved:
+                relieved = True
+                tasks.append(asyncio.create_task(go_on()))
+            await work(each)
+
+    await go_on()
+    for task in tasks:  # each may have added another one
+        await task

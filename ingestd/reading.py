@@ -1,0 +1,82 @@
+"""A body as an event: checked against its schema, what it does not name kept apart, and its time within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from . import times
+from .events import Endpoint, Event, Principal, Request
+from .validation import Validator
+
+__all__ = ["Kind", "Reader"]
+
+Kind = Literal["event", "identify"]
+
+_DAY = 86_400_000
+_EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
+_IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
+
+
+class Reader:
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is."""
+
+    def __init__(self, validator: Validator, stored_address: Callable[[str], str] | None) -> None:
+        self._validator = validator
+        self._stored_address = stored_address
+
+    def key_of(self, body: Mapping[str, Any]) -> str:
+        """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
+        named = body.get("key")
+        return named if isinstance(named, str) and named in self._validator.keys else ""
+
+    def read(
+        self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
+    ) -> Event:
+        """Raises `BadRequest` and `UnknownKey`."""
+        is_event = kind == "event"
+        if is_event:
+            self._validator.event(body)
+        else:
+            self._validator.identify(body)
+        public = request.endpoint is not Endpoint.CUSTOMER_EVENTS
+        # What a server tells of a visitor, in a batch, is no browser's doing, whatever it is.
+        endpoint = Endpoint.IDENTIFY if public and not is_event else request.endpoint
+        received_at = request.received_at
+        known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
+        extra = {name: value for name, value in body.items() if name not in known}
+        timestamp = received_at
+        sent = extra.get("timestamp")
+        if isinstance(sent, str):
+            at = times.parse_time(sent)
+            if at is not None:
+                del extra["timestamp"]
+                if at <= received_at and not (public and at < received_at - _DAY):
+                    timestamp = at
+        dispatch_id = body.get("dispatchId")
+        if not is_event and isinstance(dispatch_id, str):
+            # An identify request may tell it, but nothing else under that name is refused there.
+            del extra["dispatchId"]
+        context = body.get("context", {})
+        if public and self._stored_address is not None and request.peer:
+            # Unless the caller tells one; and not that of a shop's backend, which is nobody's.
+            context.setdefault("ip", self._stored_address(request.peer))
+        return Event(
+            id=record_id,
+            type=kind,
+            tenant=principal.tenant,
+            endpoint=endpoint,
+            received_at=received_at,
+            timestamp=timestamp,
+            key=body["key"] if is_event else None,
+            data=body["data"] if is_event else {},
+            traits={} if is_event else body.get("traits", {}),
+            anonymous_id=body["anonymousId"],
+            user_id=body.get("userId") or None,
+            session_id=body.get("sessionId"),
+            session_is_new=False,
+            dispatch_id=dispatch_id if isinstance(dispatch_id, str) else None,
+            message_id=body.get("messageId"),
+            context=context,
+            extra=extra,
+        )

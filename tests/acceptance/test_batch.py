@@ -1,0 +1,257 @@
+"""Batches: each event is answered and stored as if it had come by itself, on one file and on Redis."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.clients import at_once
+from tests.support.daemon import Daemon, Key, Reply, Shop, sign
+from tests.support.redis_shop import redis_shop
+
+PAGE: dict[str, Any] = {"key": "Page View", "data": {}}
+SESSIONS = [str(uuid4()) for _ in range(2)]
+MIB = 1 << 20
+
+
+class Place(NamedTuple):
+    """A shop whose daemon runs, with the keys of a second tenant."""
+
+    shop: Shop
+    daemon: Daemon
+    public: Key
+    server: Key
+
+    def send(self, events: Any, **headers: str) -> Reply:
+        return self.daemon.post("/batch", {"events": events}, self.shop.public.id, **headers)
+
+    def send_signed(self, events: Any, key: Key | None = None) -> Reply:
+        key = key or self.shop.server
+        body = json.dumps({"events": events}).encode()
+        return self.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
+
+    def records(self, visitor: str) -> list[dict[str, Any]]:
+        return [record for record in self.shop.exported() if record.get("anonymousId") == visitor]
+
+    def counted(self, outcome: str, key: str = "", endpoint: str = "track") -> float:
+        return self.daemon.metric(f'ingestd_events_total{{endpoint="{endpoint}",key="{key}",outcome="{outcome}"}}')
+
+
+@pytest.fixture(scope="module", params=["sqlite", "redis", "window"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("batch")
+    if request.param == "sqlite":
+        yield from _place(Shop(folder))
+    else:
+        apart = {"journal": 'url = "sqlite:journal.db"'} if request.param == "window" else {}
+        with redis_shop(folder, apart) as shop:
+            yield from _place(shop)
+
+
+def _place(shop: Shop) -> Iterator[Place]:
+    public, server = shop.create_key("public", "other"), shop.create_key("server", "other")
+    with shop.serve() as daemon:
+        yield Place(shop, daemon, public, server)
+
+
+@pytest.fixture
+def visitor() -> str:
+    """One that no other test has."""
+    return f"visitor-{uuid4()}"
+
+
+def statuses(answer: Reply) -> list[int]:
+    assert answer.status == 200, answer.body
+    return [result["status"] for result in answer.json()["results"]]
+
+
+# Answers
+
+
+def test_events_of_a_visitor_see_what_those_before_them_did(place: Place, visitor: str) -> None:
+    page = {**PAGE, "anonymousId": visitor}
+    answer = place.send(
+        [page, {"type": "identify", "anonymousId": visitor, "userId": "user"}, {"type": "event", **page}]
+    )
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    session_id = answer.json()["results"][0]["session"]["sessionId"]
+    assert answer.json() == {
+        "success": True,
+        "results": [
+            {"status": 200, "success": True, "session": {"sessionId": session_id, "isNew": is_new}}
+            for is_new in (True, False, False)
+        ],
+    }
+    records = place.records(visitor)
+    assert [record["type"] for record in records] == ["event", "identify", "event"]
+    assert [record["endpoint"] for record in records] == ["track", "identify", "track"]
+    assert [record["userId"] for record in records] == [None, "user", "user"]
+    assert [record["sessionIsNew"] for record in records] == [True, False, False]
+    assert [record["extra"] for record in records] == [{}] * 3
+
+
+def test_a_signed_batch_is_answered_like_signed_events(place: Place, visitor: str) -> None:
+    page = {**PAGE, "anonymousId": visitor}
+    supplied = {"type": "identify", "anonymousId": visitor, "userId": "user", "sessionId": SESSIONS[0]}
+    answer = place.send_signed([page, supplied, {**page, "key": "No"}, page])
+    first, second, third, fourth = answer.json()["results"]
+    assert set(answer.json()) == {"results"}
+    assert first == fourth == {"status": 200, "session": {"sessionId": first["session"]["sessionId"]}}
+    # What a server says does not replace the session of the visitor's browser.
+    assert second == {"status": 200, "session": {"sessionId": SESSIONS[0]}}
+    assert (third["status"], third["code"]) == (404, "unknown_key")
+    records = place.records(visitor)
+    assert [record["endpoint"] for record in records] == ["customer-events"] * 3
+    assert [record["userId"] for record in records] == [None, "user", "user"]
+
+
+def test_each_bad_event_is_told_its_own_faults(place: Place, visitor: str) -> None:
+    page = {**PAGE, "anonymousId": visitor}
+    wrong_price = {"key": "Product Viewed", "anonymousId": visitor, "data": {"price": "1", "name": 2}}
+    deep = json.loads('{"data":' + '{"a":' * 200 + "1" + "}" * 201)
+    bad = [{}, wrong_price, {**page, "key": "Page view"}, 5, {**page, "type": "page"}, {**page, "type": None}, deep]
+    answer = place.send([page, *bad, page])
+    assert statuses(answer) == [200, 400, 400, 404, 400, 400, 400, 400, 200]
+    results = answer.json()["results"]
+    for event, result in zip(bad, results[1:-1], strict=True):
+        if not isinstance(event, dict) or "type" not in event:
+            alone = place.daemon.post("/track", event, place.shop.public.id)
+            assert result == alone.json()  # pointers included
+    assert {fault["pointer"] for fault in results[2]["errors"]} == {"/data/price", "/data/name"}
+    assert [fault["pointer"] for fault in results[5]["errors"]] == ["/type"]
+    assert len(place.records(visitor)) == 2
+
+
+def test_one_bad_among_a_thousand_keeps_the_others_from_nothing(place: Place, visitor: str) -> None:
+    events: list[Any] = [{**PAGE, "anonymousId": visitor, "number": number} for number in range(1000)]
+    events[700] = {**events[700], "data": []}
+    assert statuses(place.send(events)) == [400 if number == 700 else 200 for number in range(1000)]
+    stored = [record["extra"]["number"] for record in place.records(visitor)]
+    assert stored == [number for number in range(1000) if number != 700]
+
+
+def test_the_ids_of_records_count_on_from_that_of_the_request(place: Place, visitor: str) -> None:
+    page = {**PAGE, "anonymousId": visitor}
+    answer = place.send([page, {**page, "data": 1}, page])
+    first, second = [record["id"] for record in place.records(visitor)]
+    assert first == answer.headers["x-request-id"]
+    assert int(second.replace("-", ""), 16) == int(first.replace("-", ""), 16) + 2
+
+
+def test_copies_of_a_message_are_stored_once(place: Place, visitor: str) -> None:
+    copy = {**PAGE, "anonymousId": visitor, "messageId": f"m-{visitor}"}
+    other = {**copy, "anonymousId": f"{visitor}-2"}
+    results = place.send([copy, copy, other]).json()["results"]
+    assert results[0] == results[1] == results[2]
+    assert results[0]["session"]["isNew"] is True
+    assert place.send([copy]).json()["results"] == results[:1]
+    assert place.daemon.post("/track", copy, place.shop.public.id).json() == {
+        name: value for name, value in results[0].items() if name != "status"
+    }
+    assert len(place.records(visitor)) == 1
+    assert place.records(f"{visitor}-2") == []
+
+
+def test_simultaneous_batches_make_one_session_and_store_a_message_once(place: Place, visitor: str) -> None:
+    events = [{**PAGE, "anonymousId": visitor, "messageId": f"{visitor}-{number}"} for number in range(20)]
+    answers = at_once([lambda: place.send(events).json()["results"]] * 8)
+    assert all(answer == answers[0] for answer in answers)
+    records = place.records(visitor)
+    assert sorted(record["messageId"] for record in records) == sorted(event["messageId"] for event in events)
+    assert len({record["sessionId"] for record in records}) == 1
+    assert [record["sessionIsNew"] for record in records].count(True) == 1
+
+
+# A batch, beside the same events one after the other
+
+visitors = st.sampled_from(["anna", "ben", "cleo"])
+optional: dict[str, st.SearchStrategy[Any]] = {
+    "userId": st.sampled_from(["u-1", "u-2", "", None, "guest"]),
+    "sessionId": st.sampled_from(SESSIONS),
+    "messageId": st.sampled_from(["m-1", "m-2", "m-3"]),
+}
+pages = st.fixed_dictionaries(
+    {"key": st.just("Page View"), "data": st.just({}), "anonymousId": visitors}, optional=optional
+)
+identifies = st.fixed_dictionaries(
+    {"type": st.just("identify"), "anonymousId": visitors},
+    optional={**optional, "traits": st.dictionaries(st.sampled_from(["plan", "email"]), st.integers(0, 3))},
+)
+faulty = st.sampled_from([{}, 5, {"key": "No", "data": {}, "anonymousId": "anna"}, {**PAGE, "anonymousId": ""}])
+public_batches = st.lists(pages | identifies | faulty, min_size=1, max_size=12)
+signed_batches = st.lists(pages | faulty, min_size=1, max_size=12)
+
+
+def named(event: Any, number: int) -> Any:
+    """The event of visitors, users and messages that are this example's own."""
+    if not isinstance(event, dict):
+        return event
+    own = {"anonymousId", "messageId", "userId"}
+    return {
+        name: f"{value}-{number}" if name in own and value not in {"", None, "guest"} else value
+        for name, value in event.items()
+    }
+
+
+def one_by_one(place: Place, events: Sequence[Any], *, signed: bool) -> list[Any]:
+    answers = []
+    for event in events:
+        kind = event.get("type", "event") if isinstance(event, dict) else "event"
+        body = {name: value for name, value in event.items() if name != "type"} if isinstance(event, dict) else event
+        if signed:
+            answer = place.daemon.post_signed(body, place.server)
+        else:
+            path = "/identify/public" if kind == "identify" else "/track"
+            answer = place.daemon.post(path, body, place.public.id)
+        answers.append({"status": answer.status, **answer.json()})
+    return answers
+
+
+def alike(values: Sequence[Any]) -> list[Any]:
+    """With sessions by the order in which they appear."""
+    text = json.dumps(values)
+    for number, session_id in enumerate(dict.fromkeys(re.findall(r'"sessionId": "([^"]*)"', text))):
+        text = text.replace(session_id, f"session {number}")
+    plain: list[Any] = json.loads(text)
+    return plain
+
+
+EXAMPLES = count()
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
+def test_a_batch_is_what_its_events_are_one_after_the_other(place: Place, signed: bool) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(signed_batches if signed else public_batches)
+    def each(events: list[Any]) -> None:
+        number = next(EXAMPLES)
+        events = [named(event, number) for event in events]
+        answer = place.send_signed(events) if signed else place.send(events)
+        results, alone = answer.json()["results"], one_by_one(place, events, signed=signed)
+        # Whatever comes after it finds the same state.
+        after = [{**PAGE, "anonymousId": f"{visitor}-{number}"} for visitor in ("anna", "ben", "cleo")]
+        results += place.send(after).json()["results"]
+        alone += one_by_one(place, after, signed=False)
+        assert alike(results) == alike(alone)
+        numbers.append(number)
+
+    numbers: list[int] = []
+    each()
+    by_tenant: dict[str, dict[str, list[Any]]] = {"shop": {}, "other": {}}
+    for record in place.shop.exported():
+        example = str(record.get("anonymousId", "")).rpartition("-")[2]
+        if example.isdigit() and int(example) in numbers:
+            own = {"id", "receivedAt", "timestamp", "tenant"}
+            told = {name: value for name, value in record.items() if name not in own}
+            by_tenant[record["tenant"]].setdefault(example, []).append(told)
+    for example, records in by_tenant["shop"].items():
+        assert alike(records) == alike(by_tenant["other"].pop(example))
+    assert by_tenant["other"] == {}

@@ -1,0 +1,168 @@
+"""What plugins see of batches, and what becomes of the other events when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tornado.httpclient import HTTPResponse
+
+from ingestd import hookimpl
+from ingestd.config import HttpOptions
+from ingestd.errors import Limited
+from ingestd.events import Endpoint, Event, Principal, Request
+from ingestd.options import Size
+from ingestd.store import State
+from tests.support.door import PAGE_VIEW, Slow, door
+
+
+def of(*visitors: str) -> dict[str, Any]:
+    return {"events": [{**PAGE_VIEW, "anonymousId": visitor} for visitor in visitors]}
+
+
+def results(answer: HTTPResponse) -> list[Any]:
+    assert answer.code == 200, answer.body
+    found: list[Any] = json.loads(answer.body)["results"]
+    return found
+
+
+class Picky:
+    """Fails with one visitor, after the state was written; drops another; refuses a third."""
+
+    @hookimpl
+    async def enrich(self, event: Event, state: State) -> None:
+        if event.anonymous_id == "odd":
+            raise RuntimeError("the password is hunter2")
+        if event.anonymous_id == "fast":
+            raise Limited("Slowly, please.", retry_after=7)
+
+    @hookimpl
+    def filter_event(self, event: Event) -> str | None:
+        return "a robot" if event.anonymous_id == "robot" else None
+
+
+@pytest.mark.logs("a request to track-batch failed")
+async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(tmp_path: Path) -> None:
+    async with door(tmp_path, Picky()) as public:
+        answer = await public.post(of("a", "odd", "robot", "fast", "b", "odd"), "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 500, 200, 429, 200, 500]
+        assert results(answer)[1]["code"] == "internal_error"
+        assert results(answer)[3]["detail"] == "Slowly, please."
+        assert b"hunter2" not in answer.body
+        assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
+        counted = {outcome: public.counted(outcome) for outcome in ("accepted", "failed", "dropped", "limited")}
+        assert counted == {"accepted": 2, "failed": 2, "dropped": 1, "limited": 1}
+        # What it had done to the session by then stays, as it does for a single event.
+        assert results(await public.post(of("odd", "a"), "/batch"))[1]["session"]["isNew"] is False
+
+
+class Unstorable:
+    """Has one event write what no store can keep."""
+
+    @hookimpl
+    async def enrich(self, event: Event, state: State) -> None:
+        if event.anonymous_id == "odd":
+            await state.put("unstorable:odd", "\ud800")
+
+
+@pytest.mark.logs("one event could not be stored, for what is in it")
+async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+    async with door(tmp_path, Unstorable()) as public:
+        answer = await public.post(of("a", "odd", "b"), "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 500, 200]
+        assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
+
+
+class Watchful:
+    """Remembers what it is asked, and lets in as many events as it is told."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.seen: list[tuple[Endpoint, bool, int]] = []
+
+    @hookimpl
+    def admit(self, request: Request, principal: Principal | None) -> None:
+        self.seen.append((request.endpoint, request.batch, request.events))
+        if request.events > self.most:
+            raise Limited("Too many.", retry_after=3)
+
+
+async def test_a_batch_is_admitted_whole_by_how_many_events_it_has(tmp_path: Path) -> None:
+    watchful = Watchful(2)
+    async with door(tmp_path, watchful) as public:
+        assert len(results(await public.post(of("a", "b"), "/batch"))) == 2
+        refused = await public.post(of("a", "b", "c"), "/batch")
+        assert (refused.code, refused.headers["Retry-After"]) == (429, "3")
+        assert (await public.post({"events": 3}, "/batch")).code == 400
+        assert (await public.post()).code == 200
+        assert watchful.seen == [
+            (Endpoint.TRACK, True, 2), (Endpoint.TRACK, True, 3), (Endpoint.TRACK, True, 1), (Endpoint.TRACK, False, 1),
+        ]  # fmt: skip
+        assert public.counted("limited", "") == 3
+        assert public.counted("invalid", "") == 1
+        assert len(await public.records()) == 3
+
+
+async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(tmp_path: Path) -> None:
+    class Lookup:
+        together = most = 0
+
+        @hookimpl
+        async def enrich(self, event: Event) -> None:
+            self.together += 1
+            self.most = max(self.most, self.together)
+            await asyncio.sleep(0.01)
+            self.together -= 1
+            event.extra["seen"] = time.monotonic_ns()
+
+    lookup = Lookup()
+    async with door(tmp_path, lookup) as public:
+        answer = await public.post(of(*[f"{number % 50}" for number in range(100)]), "/batch")
+        assert [result["session"]["isNew"] for result in results(answer)] == [True] * 50 + [False] * 50
+        assert lookup.most == 50
+        records = await public.records()
+        assert [record["anonymousId"] for record in records] == [f"{number % 50}" for number in range(100)]
+        assert all(records[number]["extra"]["seen"] < records[number + 50]["extra"]["seen"] for number in range(50))
+
+
+async def test_each_event_of_a_batch_waits_for_its_commit(tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=HttpOptions(max_waiting=3)) as public:
+        # More than there is ever room for are taken when nothing else waits.
+        first = asyncio.ensure_future(public.post(of("a", "b", "c", "d"), "/batch"))
+        await slow.arrived.wait()
+        assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 4
+        refused = await public.post(of("e", "f"), "/batch")
+        assert (refused.code, json.loads(refused.body)["code"]) == (503, "unavailable")
+        assert "Retry-After" in refused.headers
+        assert public.counted("unavailable", "") == 2
+        slow.go.set()
+        assert [result["status"] for result in results(await first)] == [200] * 4
+        assert [result["status"] for result in results(await public.post(of("e", "f", "g"), "/batch"))] == [200] * 3
+        assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 0
+
+
+async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(tmp_path: Path) -> None:
+    options = HttpOptions(max_body=Size.parse("1kB"), max_batch_body=Size.parse("5kB"))
+    async with door(tmp_path, options=options) as public:
+        just: dict[str, Any] = {**PAGE_VIEW, "text": "x" * (1000 - len(json.dumps({**PAGE_VIEW, "text": ""})))}
+        over = {**just, "text": just["text"] + "x"}
+        assert [(await public.post(event)).code for event in (just, over)] == [200, 413]
+        answer = await public.post({"events": [just, over, just]}, "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 413, 200]
+        assert results(answer)[1]["code"] == "too_large"
+        assert (await public.post({"events": [just] * 5}, "/batch")).code == 413
+        assert public.counted("too_large", "") == 3
+        assert len(await public.records()) == 3
+
+
+async def test_a_client_s_address_is_stored_of_each_event(tmp_path: Path) -> None:
+    async with door(tmp_path, options=HttpOptions(store_address="whole")) as public:
+        identify: dict[str, Any] = {"type": "identify", "anonymousId": "b", "context": {"ip": "192.0.2.1"}}
+        events = [*of("a")["events"], identify]
+        await public.post({"events": events}, "/batch")
+        assert [record["context"] for record in await public.records()] == [{"ip": "127.0.0.1"}, {"ip": "192.0.2.1"}]

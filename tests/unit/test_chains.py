@@ -1,0 +1,76 @@
+"""What of a batch goes one after the other, and that the rest need not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.chains import beside_each_other, chains
+from ingestd.events import Endpoint, Event
+
+
+def event(visitor: str, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:
+    return Event(
+        id="", type="event" if is_event else "identify", tenant="shop", endpoint=Endpoint.TRACK, received_at=0,
+        timestamp=0, key=None, data={}, traits={}, anonymous_id=visitor, user_id=user_id, session_id=None,
+        session_is_new=False, dispatch_id=None, message_id=message_id, context={}, extra={},
+    )  # fmt: skip
+
+
+# One name is a visitor, a message and a user: that must not tie them together.
+names = st.sampled_from("abcdefgh")
+events = st.builds(event, names, st.none() | names, st.none() | names, is_event=st.booleans())
+
+
+def tied(one: Event, other: Event) -> bool:
+    return (
+        one.anonymous_id == other.anonymous_id
+        or (one.message_id is not None and one.message_id == other.message_id)
+        or (one.type == other.type == "identify" and one.user_id is not None and one.user_id == other.user_id)
+    )
+
+
+@given(st.lists(events, max_size=30))
+def test_those_that_are_tied_are_in_one_chain_and_no_others(events: list[Event]) -> None:
+    expected = [{place} for place in range(len(events))]
+    for place, one in enumerate(events):
+        for other in range(place):
+            if tied(one, events[other]):
+                joined = expected[place] | expected[other]
+                for each in joined:
+                    expected[each] = joined
+    found = chains(events)
+    assert found == [sorted(chain) for chain in {min(chain): chain for chain in expected}.values()]
+    assert [chain[0] for chain in found] == sorted(chain[0] for chain in found)
+
+
+async def test_the_others_go_on_while_one_waits() -> None:
+    go = asyncio.Event()
+    seen: list[Any] = []
+
+    async def work(number: int) -> None:
+        seen.append(number)
+        if number == 99:
+            go.set()
+        elif number % 2 == 0:
+            await go.wait()
+
+    async with asyncio.timeout(10):
+        await beside_each_other(work, range(100))
+    assert seen == [*range(100)]
+
+
+async def test_work_that_never_waits_is_done_in_order_without_tasks() -> None:
+    seen: list[int] = []
+
+    async def work(number: int) -> None:
+        seen.append(number)
+
+    before = len(asyncio.all_tasks())
+    await beside_each_other(work, range(100))
+    assert seen == [*range(100)]
+    assert len(asyncio.all_tasks()) == before
+    await beside_each_other(work, [])
