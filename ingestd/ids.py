@@ -12,16 +12,17 @@ __all__ = ["named_uuid", "next_uuids", "random_uuid", "time_uuid"]
 _BLOCK = 4096
 
 
-def _words() -> Iterator[int]:
-    """Random numbers of 64 bits, each once."""
+def _digits() -> Iterator[str]:
+    """128 random bits as hexadecimal digits, each once."""
     while True:
-        block = os.urandom(_BLOCK)
-        for start in range(0, _BLOCK, 8):
-            yield int.from_bytes(block[start : start + 8], "big")
+        block = os.urandom(_BLOCK).hex()
+        for start in range(0, 2 * _BLOCK, 32):
+            yield block[start : start + 32]
 
 
-_next_word = _words().__next__
+_next_digits = _digits().__next__
 
+_OF_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _VARIANT = 0x8000_0000_0000_0000
 _BELOW_VARIANT = 0x3FFF_FFFF_FFFF_FFFF
 
@@ -30,9 +31,8 @@ def time_uuid() -> str:
     """A UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 of their fraction, 62 random ones. Later ones sort behind."""
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
     fraction = (nanoseconds << 12) // 1_000_000
-    tail = f"{_next_word() & _BELOW_VARIANT | _VARIANT:016x}"
-    head = f"{milliseconds:012x}"
-    return f"{head[:8]}-{head[8:]}-7{fraction:03x}-{tail[:4]}-{tail[4:]}"
+    digits, head = _next_digits(), f"{milliseconds:012x}"
+    return f"{head[:8]}-{head[8:]}-7{fraction:03x}-{_OF_VARIANT[digits[0]]}{digits[1:4]}-{digits[4:16]}"
 
 
 def next_uuids(first: str) -> Iterator[str]:
@@ -46,8 +46,8 @@ def next_uuids(first: str) -> Iterator[str]:
 
 def random_uuid() -> str:
     """A UUIDv4 (RFC 9562): 122 random bits."""
-    head, tail = f"{_next_word():016x}", f"{_next_word() & _BELOW_VARIANT | _VARIANT:016x}"
-    return f"{head[:8]}-{head[8:12]}-4{head[13:]}-{tail[:4]}-{tail[4:]}"
+    digits = _next_digits()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{_OF_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:]}"
 
 
 def named_uuid(*parts: str) -> str:

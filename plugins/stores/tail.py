@@ -32,7 +32,7 @@ class Tail:
         for record in records:
             position += 1
             self._bytes += size_of(record)
-            self._records[position] = record._replace(position=position)
+            self._records[position] = Record(record.type, record.at, record.body, position)
         while self._bytes > _BYTES:
             self._drop()
 
