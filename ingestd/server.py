@@ -26,9 +26,10 @@ from .errors import ConfigError, IngestdError, Unavailable
 from .findings import Finding
 from .hooks import HookFailure
 from .http.app import Ingest
-from .http.listener import IngestServer
+from .http.connections import Connections
 from .http.ops import make_ops_app
 from .http.peers import STORED_FORMS
+from .http.servers import SERVERS, IngestListener
 from .journal import Journal
 from .loader import Plugins
 from .metrics import Metrics
@@ -212,8 +213,9 @@ class Server:
             _listen(ops, config.ops.listen, "operators")
             stack.push_async_callback(ops.close_all_connections)
             stack.callback(ops.stop)
-            public = IngestServer(ingest, config.http, self._metrics)
-            self.watch(public.connections.watch(), name="http: limits of time")
+            connections = Connections(config.http, self._metrics, ingest.refusal)
+            public = SERVERS[config.http.server](ingest, config.http, connections)
+            self.watch(connections.watch(), name="http: limits of time")
             _listen(public, config.http.listen, "events")
             stack.push_async_callback(self._drain, public, ingest)
             tune_the_interpreter()
@@ -224,7 +226,7 @@ class Server:
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
 
-    async def _drain(self, public: HTTPServer, ingest: Ingest) -> None:
+    async def _drain(self, public: IngestListener, ingest: Ingest) -> None:
         """Answer what was begun, within the limit; nothing new is accepted."""
         log.info("shutting down: answering %d open requests", len(ingest.active))
         public.stop()
@@ -269,7 +271,7 @@ def tune_the_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def _listen(server: HTTPServer, address: Address, what: str) -> None:
+def _listen(server: HTTPServer | IngestListener, address: Address, what: str) -> None:
     sockets = bind(address)
     server.add_sockets(sockets)
     for sock in sockets:

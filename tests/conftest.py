@@ -27,6 +27,13 @@ def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCa
     assert not unexpected, "\n".join(unexpected)
 
 
+@pytest.fixture(scope="session", params=["fast", "tornado"])
+def http_server(request: pytest.FixtureRequest) -> str:
+    """`[http] server`: what uses it is tested with both."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
 def io_loop() -> Iterator[IOLoop]:
     """The loop an async test runs on, in place of pytest-tornasync's, which calls what Tornado deprecated."""

@@ -35,6 +35,7 @@ _Share = Annotated[float, Meta(ge=0, le=1)]
 
 class HttpOptions(Options):
     listen: Address = Address("127.0.0.1", 8080)
+    server: Literal["fast", "tornado"] = "fast"
     max_body: PositiveSize = Size.parse("1MiB")
     max_batch_body: PositiveSize = Size.parse("4MiB")
     max_headers: _Count = 100

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from http.client import responses
 from typing import ClassVar
 
-from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
+from ..answers import problem
 from ..config import HttpOptions, LogsOptions
+from ..errors import Refused
 from ..events import Endpoint
+from ..ids import time_uuid
 from ..metrics import Metrics
 from ..pipeline import Pipeline
 from .access import AccessLog
+from .client import ClientConnection
 from .cors import Cors
 from .ingest import Exchange
 from .peers import Peers
@@ -25,7 +29,7 @@ BASE_PATH = "/api/v1/analytics"
 
 
 class Ingest(HTTPServerConnectionDelegate):
-    """What Tornado's HTTPServer, or any faster transport with its interfaces, hands requests to."""
+    """What a server hands requests to: Tornado's, or any other with its interfaces."""
 
     routes: ClassVar[Mapping[str, Endpoint]] = {
         f"{BASE_PATH}/track": Endpoint.TRACK,
@@ -74,11 +78,30 @@ class Ingest(HTTPServerConnectionDelegate):
             self._idle.set()
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        assert isinstance(request_conn, HTTP1Connection)
+        assert isinstance(request_conn, ClientConnection)
         return Exchange(self, request_conn)
 
     def on_close(self, server_conn: object) -> None:
         """Nothing is kept of a connection."""
+
+    def refusal(self, refused: Refused) -> bytes:
+        """The whole answer to what is not even a request, as to one of no origin."""
+        answer, request_id = problem(refused), time_uuid()
+        self.access.answered(
+            "-", None, answer.status, code=answer.code, seconds=0, size=0, peer="", request_id=request_id
+        )  # fmt: skip
+        headers = [
+            *self.cors.headers({}),
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.body))),
+            ("X-Request-Id", request_id),
+            ("Connection", "close"),
+        ]
+        if answer.retry_after is not None:
+            headers.append(("Retry-After", str(answer.retry_after)))
+        start = f"HTTP/1.1 {answer.status} {responses[answer.status]}"
+        lines = [start, *(f"{name}: {value}" for name, value in headers)]
+        return "\r\n".join([*lines, "", ""]).encode() + answer.body
 
 
 def _plain_head(cors: Cors) -> bytes:

@@ -11,7 +11,7 @@ from ..config import HttpOptions
 from ..errors import Refused, TimedOut, Unavailable
 from ..metrics import Metrics
 from ..outcomes import Refusal
-from .stream import IngestStream, Phase
+from .client import Client, Phase
 
 __all__ = ["Connections"]
 
@@ -43,8 +43,8 @@ class Connections:
             Phase.BODY: float(options.body_timeout),
             Phase.END: float(options.header_timeout),
         }
-        self._open: set[IngestStream] = set()
-        self._idle: dict[IngestStream, None] = {}
+        self._open: set[Client] = set()
+        self._idle: dict[Client, None] = {}
         """Those that wait for a request, the longest first."""
         self._lingering: list[tuple[float, socket.socket]] = []
         self._relief: asyncio.Handle | None = None
@@ -53,38 +53,42 @@ class Connections:
 
     # What a connection tells of itself
 
-    def opened(self, stream: IngestStream) -> None:
-        self._open.add(stream)
-        self._idle[stream] = None
+    def opened(self, client: Client) -> None:
+        self._open.add(client)
+        self._idle[client] = None
 
-    def closed(self, stream: IngestStream) -> None:
-        self._open.discard(stream)
-        self._idle.pop(stream, None)
-        self.let_go(stream, stream.received)
+    def closed(self, client: Client) -> None:
+        self.let_go(client, client.received)
+        self._open.discard(client)
+        self._idle.pop(client, None)
 
-    def began(self, stream: IngestStream, phase: Phase) -> None:
-        self._idle.pop(stream, None)
-        stream.phase = phase
-        stream.since = self.now
+    def began(self, client: Client, phase: Phase) -> None:
+        self._idle.pop(client, None)
+        client.phase = phase
+        client.since = self.now
 
-    def arrived(self, stream: IngestStream, count: int) -> None:
-        if stream.phase is Phase.REQUEST:
-            self.began(stream, Phase.HEADERS)
-        stream.received += count
+    def arrived(self, client: Client, count: int) -> None:
+        if client.phase is Phase.REQUEST:
+            self.began(client, Phase.HEADERS)
+        client.received += count
         self.buffered += count
         if self.buffered > self._most_buffered and self._relief is None:
             self._relief = asyncio.get_running_loop().call_soon(self._relieve)
 
-    def let_go(self, stream: IngestStream, count: int) -> None:
-        stream.received -= count
-        self.buffered -= count
+    def let_go(self, client: Client, count: int) -> None:
+        if client in self._open:  # else all of it has been let go
+            client.received -= count
+            self.buffered -= count
 
-    def answered(self, stream: IngestStream, phase: Phase) -> None:
-        self.let_go(stream, stream.received)
-        stream.phase = phase
-        stream.since = self.now
+    def answered(self, client: Client, phase: Phase) -> None:
+        if client not in self._open:
+            return
+        self.buffered -= client.received
+        client.received = 0
+        client.phase = phase
+        client.since = self.now
         if phase is Phase.REQUEST:
-            self._idle[stream] = None
+            self._idle[client] = None
 
     # The limits
 
@@ -106,13 +110,13 @@ class Connections:
         """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause."""
         self._relief = None
         unfinished = sorted(
-            (stream for stream in self._open if stream.phase in {Phase.HEADERS, Phase.BODY}),
-            key=lambda stream: stream.since,
+            (client for client in self._open if client.phase in {Phase.HEADERS, Phase.BODY}),
+            key=lambda client: client.since,
         )
-        for stream in unfinished:
+        for client in unfinished:
             if self.buffered <= self._most_buffered:
                 return
-            stream.refuse(
+            client.refuse(
                 Unavailable("Too many requests are arriving at the same time. Send it again."),
                 Refusal.TOO_MUCH_BUFFERED,
             )
@@ -127,15 +131,15 @@ class Connections:
         """Close what has taken too long by this time."""
         self.now = now
         late = [
-            stream
-            for stream in self._open
-            if (limit := self._limits.get(stream.phase)) is not None and now - stream.since > limit
+            client
+            for client in self._open
+            if (limit := self._limits.get(client.phase)) is not None and now - client.since > limit
         ]
-        for stream in late:
-            if stream.phase in {Phase.HEADERS, Phase.BODY}:
-                stream.refuse(TimedOut("The request took too long to arrive."), Refusal.TIMEOUT)
+        for client in late:
+            if client.phase in {Phase.HEADERS, Phase.BODY}:
+                client.refuse(TimedOut("The request took too long to arrive."), Refusal.TIMEOUT)
             else:
-                stream.close()
+                client.close()
         self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
 
     def linger(self, sock: socket.socket) -> None:

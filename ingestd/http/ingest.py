@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from http.client import responses
 from typing import TYPE_CHECKING
 
-from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 
 from .. import times
@@ -20,7 +19,9 @@ from ..ids import time_uuid
 from ..logs import current_request
 from ..outcomes import Refusal
 from .body import decode_body, too_large
-from .stream import IngestStream
+from .client import ClientConnection
+from .fast.headers import RequestHeaders
+from .host import check_host
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -39,26 +40,23 @@ class Exchange(HTTPMessageDelegate):
     client hears its 413 instead of a broken connection; beyond that it is cut off.
     """
 
-    def __init__(self, ingest: Ingest, connection: HTTP1Connection) -> None:
-        assert isinstance(connection.stream, IngestStream)
+    def __init__(self, ingest: Ingest, connection: ClientConnection) -> None:
         self._ingest = ingest
         self._connection = connection
-        self._stream = connection.stream
+        self._client = connection.client
         self._chunks: list[bytes] = []
         self._size = 0
         self._closing = False
         """Whether this is the connection's last answer."""
         self._answered = False
 
-    # What Tornado's connection calls
+    # What the server calls
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         assert isinstance(start_line, RequestStartLine)
-        if self._stream.closed():  # what is left in its buffer came behind the last request
-            self._answered = True
-            return None
+        check_host(start_line.version, headers)
         # Not before: an exchange waits for its request, maybe for a minute.
         self._id = time_uuid()
         self._started = time.perf_counter()
@@ -72,14 +70,16 @@ class Exchange(HTTPMessageDelegate):
         self._batch = path in self._ingest.batch_routes
         self._limit = self._ingest.max_batch_body if self._batch else self._ingest.max_body
         # Nothing to say about the connection, and the same to every origin.
-        self._plain = start_line.version == "HTTP/1.1" and "Connection" not in headers and bool(self._ingest.plain_head)
+        self._plain = (
+            start_line.version == "HTTP/1.1"
+            and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # browsers say so, and it is the rule
+            and bool(self._ingest.plain_head)
+        )
         self._ingest.begin(self)
-        self._stream.reading_body(self)
-        # Tornado's own limit would answer without a body or CORS; the limit is kept here.
-        self._connection.set_max_body_size(1 << 62)
-        if sum(1 for _ in headers.get_all()) > self._ingest.max_headers:
+        self._client.exchange = self
+        if _line_count(headers) > self._ingest.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._ingest.max_headers} header lines.")
-            self._stream.refuse(refused, Refusal.HEADERS_TOO_LARGE)
+            self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
             self._cut_off()
@@ -94,7 +94,7 @@ class Exchange(HTTPMessageDelegate):
             return None
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
-        self._stream.let_go(kept + len(chunk))
+        self._client.let_go(kept + len(chunk))
         if self._size > 16 * self._limit:
             self._cut_off()
         return None
@@ -102,7 +102,6 @@ class Exchange(HTTPMessageDelegate):
     def finish(self) -> None:
         if self._answered:
             return
-        self._stream.read_whole()
         endpoint = self._endpoint
         if endpoint is None or self._method != "POST" or self._size > self._limit:
             self._answer_without_pipeline()
@@ -126,7 +125,7 @@ class Exchange(HTTPMessageDelegate):
 
     def _cut_off(self) -> None:
         if not self._answered:
-            self._closing = self._stream.lingers = True
+            self._closing = self._client.lingers = True
             self._answer_without_pipeline()
 
     # Answers
@@ -228,4 +227,7 @@ class Exchange(HTTPMessageDelegate):
     def _end(self) -> None:
         self._answered = True
         self._ingest.end(self)
-        self._stream.answered()
+
+
+def _line_count(headers: HTTPHeaders) -> int:
+    return headers.line_count if isinstance(headers, RequestHeaders) else sum(1 for _ in headers.get_all())

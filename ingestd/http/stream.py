@@ -1,84 +1,46 @@
-"""A client's connection: how far its request has come, and since when. `connections` sets the bounds."""
+"""A client's connection to Tornado's server, and what Tornado does not tell of it."""
 
 from __future__ import annotations
 
 import socket
 from asyncio import Future
-from enum import Enum
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.ioloop import IOLoop
-from tornado.iostream import IOStream, UnsatisfiableReadError
+from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 
-from ..errors import BadRequest, HeadersTooLarge, Refused
+from ..errors import HeadersTooLarge
 from ..outcomes import Refusal
+from .client import Client, ClientConnection, malformed
 
 if TYPE_CHECKING:
     from .connections import Connections
-    from .ingest import Exchange
 
-__all__ = ["IngestStream", "Phase"]
+__all__ = ["IngestStream", "StreamConnection", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-class Phase(Enum):
-    """What a connection waits for."""
-
-    REQUEST = 1  # the first byte of the next one
-    HEADERS = 2
-    BODY = 3
-    ANSWER = 4
-    END = 5  # answered, and not to be used again
-
-
-class IngestStream(IOStream):
+class IngestStream(IOStream, Client):
     """Knows what Tornado's connection does with it, and words the answers that Tornado would leave bare."""
 
     def __init__(self, sock: socket.socket, connections: Connections, *, max_buffer_size: int) -> None:
-        super().__init__(sock, max_buffer_size=max_buffer_size)
-        self._connections = connections
-        self._exchange: Exchange | None = None
-        self.phase = Phase.REQUEST
-        self.since = connections.now
-        """When the phase began, by the loop's clock, to a quarter of a second."""
-        self.received = 0
-        """Bytes of the request that is not answered yet."""
-        self.lingers = False
-        """Whether the client may still be sending when this is closed: it is to read its answer even so."""
-        connections.opened(self)
+        IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
+        Client.__init__(self, connections)
 
-    def reading_body(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._connections.began(self, Phase.BODY)
+    def say(self, answer: bytes) -> None:
+        super().write(answer)
 
-    def read_whole(self) -> None:
-        """The request has come to its end; what it gets of time now is not the client's."""
-        self.phase = Phase.ANSWER
-
-    def answered(self) -> None:
-        self._exchange = None
-        # After an answer before the end of its request, the next request could not be told from the rest.
-        self._connections.answered(self, Phase.REQUEST if self.phase is Phase.ANSWER else Phase.END)
-
-    def let_go(self, count: int) -> None:
-        """So many bytes of the request are not kept."""
-        self._connections.let_go(self, count)
-
-    def refuse(self, refused: Refused, reason: Refusal) -> None:
-        """Answer a request that will not be read to its end, and close."""
-        self._connections.count(reason)
-        self.lingers = True
-        if self._exchange is not None:
-            self._exchange.refuse(refused)
-        elif self.phase is not Phase.END:
-            super().write(self._connections.refusal(refused))
+    def hang_up(self) -> None:
         self.close()
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         count = super().read_from_fd(buf)
         if count:
-            self._connections.arrived(self, count)
+            self.connections.arrived(self, count)
         elif count == 0 and not self.reading():
             # The client has no more to send, and may wait for its answer all the same. To be told of the end
             # again and again meanwhile would keep the loop busy; the next read finds it anyway.
@@ -86,9 +48,23 @@ class IngestStream(IOStream):
             return None
         return count
 
+    # Of a stream that has been closed Tornado reads what is left in its buffer, and for ever if that is no line.
+
+    def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        self._must_be_open()
+        return super().read_until_regex(regex, max_bytes)
+
+    def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        self._must_be_open()
+        return super().read_until(delimiter, max_bytes)
+
+    def _must_be_open(self) -> None:
+        if self.closed():
+            raise StreamClosedError(real_error=self.error)
+
     def write(self, data: bytes | memoryview) -> Future[None]:
         if data == _TORNADO_S_400:
-            self.refuse(_malformed(), Refusal.MALFORMED)
+            self.refuse(malformed(), Refusal.MALFORMED)
             done: Future[None] = Future()
             done.set_result(None)
             return done
@@ -98,17 +74,67 @@ class IngestStream(IOStream):
         if self.closed():
             return
         if isinstance(exc_info, UnsatisfiableReadError) and not self.lingers:
-            if self._exchange is None:
+            if self.exchange is None:
                 too_large = HeadersTooLarge("The headers are larger than this server takes.")
                 self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
             else:  # the line before a chunk has no end
-                self.refuse(_malformed(), Refusal.MALFORMED)
+                self.refuse(malformed(), Refusal.MALFORMED)
             return
         if self.lingers:
-            self._connections.linger(self.socket)
-        self._connections.closed(self)
+            self.connections.linger(self.socket)
+        self.connections.closed(self)
         super().close(exc_info)
 
 
-def _malformed() -> BadRequest:
-    return BadRequest("The request is not well-formed HTTP/1.1.", code="invalid_http")
+class StreamConnection(ClientConnection):
+    """Tornado's connection, which tells its stream when a request is answered."""
+
+    def __init__(self, connection: HTTP1Connection) -> None:
+        assert isinstance(connection.stream, IngestStream)
+        self.client: IngestStream = connection.stream
+        self.context = connection.context
+        self._connection = connection
+        # Tornado's own limit would answer without a body or CORS; who answers keeps the limit.
+        connection.set_max_body_size(1 << 62)
+
+    def write_headers(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None
+    ) -> Future[None]:
+        return self._connection.write_headers(start_line, headers, chunk)
+
+    def write(self, chunk: bytes) -> Future[None]:
+        return self._connection.write(chunk)
+
+    def finish(self) -> None:
+        self.client.answered()
+        self._connection.finish()
+
+
+class Watched(HTTPMessageDelegate):
+    """A request's delegate, which tells the stream how far the request has come."""
+
+    def __init__(self, delegate: HTTPMessageDelegate, stream: IngestStream) -> None:
+        self._delegate = delegate
+        self._stream = stream
+        self._begun = False
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        if self._stream.closed():  # what is left in its buffer came behind the last request
+            return None
+        self._begun = True
+        self._stream.reading_body()
+        return self._delegate.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._delegate.data_received(chunk) if self._begun else None
+
+    def finish(self) -> None:
+        if self._begun:
+            self._stream.read_whole()
+            self._delegate.finish()
+
+    def on_connection_close(self) -> None:
+        if self._begun:
+            self._delegate.on_connection_close()

@@ -63,8 +63,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    shop = Shop(tmp_path_factory.mktemp("contract"))
+def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Place]:
+    shop = Shop(tmp_path_factory.mktemp("contract"), {"http": f'server = "{http_server}"'})
     other = shop.create_key("public", "other-shop")
     with shop.serve() as daemon:
         yield Place(shop, daemon, other)

@@ -78,8 +78,9 @@ class Case(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    shop = Shop(tmp_path_factory.mktemp("errors"), {"http": f'max_body = "{MAX_BODY}B"'})
+def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Place]:
+    options = f'server = "{http_server}"\nmax_body = "{MAX_BODY}B"'
+    shop = Shop(tmp_path_factory.mktemp("errors"), {"http": options})
 
     def server_key(*grants: str) -> Key:
         printed = shop.command("keys", "create", "--kind", "server", "--tenant", "shop", "--json", *grants)
@@ -462,9 +463,9 @@ class Configured(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configured]:
+def configured(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Configured]:
     options = f'allowed_origins = {json.dumps(ALLOWED)}\nallowed_headers = ["X-Shop-Version", "traceparent"]'
-    shop = Shop(tmp_path_factory.mktemp("origins"), {"http": options})
+    shop = Shop(tmp_path_factory.mktemp("origins"), {"http": f'server = "{http_server}"\n{options}'})
     with shop.serve() as daemon:
         yield Configured(daemon, shop.public.id)
 

@@ -18,8 +18,10 @@ EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {"number": "slow"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_under_load_what_was_begun_is_answered_and_delivered(stop: signal.Signals, tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_under_load_what_was_begun_is_answered_and_delivered(
+    stop: signal.Signals, tmp_path: Path, http_server: str
+) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     with Daemon(shop.config) as daemon, Load(daemon.port, shop.public.id) as load:
         wait_until(lambda: len(load.answered) > 200)
         stopped = time.monotonic()
@@ -37,8 +39,10 @@ def test_under_load_what_was_begun_is_answered_and_delivered(stop: signal.Signal
     assert shop.archived() == journal
 
 
-def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothing_up(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothing_up(
+    tmp_path: Path, http_server: str
+) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     body = json.dumps(EVENT).encode()
     head = (
         f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {shop.public.id}\r\n"
@@ -70,8 +74,8 @@ def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothi
     assert len(shop.exported()) == len(shop.archived()) == 3
 
 
-def test_what_had_arrived_before_is_answered_though_it_had_not_been_read(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_what_had_arrived_before_is_answered_though_it_had_not_been_read(tmp_path: Path, http_server: str) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     body = json.dumps(EVENT).encode()
     request = (
         f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {shop.public.id}\r\n"
@@ -95,8 +99,8 @@ def test_what_had_arrived_before_is_answered_though_it_had_not_been_read(tmp_pat
     assert len(shop.archived()) == 15
 
 
-def test_a_request_that_never_ends_is_cut_off_after_the_configured_time(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {"http": 'shutdown_timeout = "200ms"'})
+def test_a_request_that_never_ends_is_cut_off_after_the_configured_time(tmp_path: Path, http_server: str) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{http_server}"\nshutdown_timeout = "200ms"'})
     with Daemon(shop.config) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         slow.sendall(f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nContent-Length: 10\r\n\r\n{{".encode())
         assert daemon.post("/track", EVENT, shop.public.id).status == 200

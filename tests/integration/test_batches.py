@@ -17,7 +17,7 @@ from ingestd.errors import Limited
 from ingestd.events import Endpoint, Event, Principal, Request
 from ingestd.options import Size
 from ingestd.store import State
-from tests.support.door import PAGE_VIEW, Slow, door
+from tests.support.door import PAGE_VIEW, MakeDoor, Slow
 
 
 def of(*visitors: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Picky:
 
 
 @pytest.mark.logs("a request to track-batch failed")
-async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(tmp_path: Path) -> None:
+async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, Picky()) as public:
         answer = await public.post(of("a", "odd", "robot", "fast", "b", "odd"), "/batch")
         assert [result["status"] for result in results(answer)] == [200, 500, 200, 429, 200, 500]
@@ -70,7 +70,7 @@ class Unstorable:
 
 
 @pytest.mark.logs("one event could not be stored, for what is in it")
-async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, Unstorable()) as public:
         answer = await public.post(of("a", "odd", "b"), "/batch")
         assert [result["status"] for result in results(answer)] == [200, 500, 200]
@@ -91,7 +91,7 @@ class Watchful:
             raise Limited("Too many.", retry_after=3)
 
 
-async def test_a_batch_is_admitted_whole_by_how_many_events_it_has(tmp_path: Path) -> None:
+async def test_a_batch_is_admitted_whole_by_how_many_events_it_has(door: MakeDoor, tmp_path: Path) -> None:
     watchful = Watchful(2)
     async with door(tmp_path, watchful) as public:
         assert len(results(await public.post(of("a", "b"), "/batch"))) == 2
@@ -107,7 +107,7 @@ async def test_a_batch_is_admitted_whole_by_how_many_events_it_has(tmp_path: Pat
         assert len(await public.records()) == 3
 
 
-async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(tmp_path: Path) -> None:
+async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(door: MakeDoor, tmp_path: Path) -> None:
     class Lookup:
         together = most = 0
 
@@ -129,7 +129,7 @@ async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(tmp_pa
         assert all(records[number]["extra"]["seen"] < records[number + 50]["extra"]["seen"] for number in range(50))
 
 
-async def test_each_event_of_a_batch_waits_for_its_commit(tmp_path: Path) -> None:
+async def test_each_event_of_a_batch_waits_for_its_commit(door: MakeDoor, tmp_path: Path) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=HttpOptions(max_waiting=3)) as public:
         # More than there is ever room for are taken when nothing else waits.
@@ -146,7 +146,7 @@ async def test_each_event_of_a_batch_waits_for_its_commit(tmp_path: Path) -> Non
         assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 0
 
 
-async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(tmp_path: Path) -> None:
+async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(door: MakeDoor, tmp_path: Path) -> None:
     options = HttpOptions(max_body=Size.parse("1kB"), max_batch_body=Size.parse("5kB"))
     async with door(tmp_path, options=options) as public:
         just: dict[str, Any] = {**PAGE_VIEW, "text": "x" * (1000 - len(json.dumps({**PAGE_VIEW, "text": ""})))}
@@ -160,7 +160,7 @@ async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(tmp_path: Pat
         assert len(await public.records()) == 3
 
 
-async def test_a_client_s_address_is_stored_of_each_event(tmp_path: Path) -> None:
+async def test_a_client_s_address_is_stored_of_each_event(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, options=HttpOptions(store_address="whole")) as public:
         identify: dict[str, Any] = {"type": "identify", "anonymousId": "b", "context": {"ip": "192.0.2.1"}}
         events = [*of("a")["events"], identify]

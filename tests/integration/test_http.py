@@ -14,7 +14,7 @@ from ingestd.config import HttpOptions
 from ingestd.errors import Limited
 from ingestd.events import Event
 from ingestd.http.app import BASE_PATH
-from tests.support.door import PAGE_VIEW, Slow, door
+from tests.support.door import PAGE_VIEW, MakeDoor, Slow
 
 
 class Broken:
@@ -25,7 +25,7 @@ class Broken:
 
 @pytest.mark.logs("a request to track failed")
 async def test_a_plugin_that_fails_all_the_time_is_told_once_a_second(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, door: MakeDoor, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with door(tmp_path, Broken()) as public:
         begun = time.monotonic()
@@ -37,7 +37,7 @@ async def test_a_plugin_that_fails_all_the_time_is_told_once_a_second(
 
 
 @pytest.mark.logs("a request to track failed")
-async def test_a_plugin_that_fails_is_a_500_that_tells_nothing_of_the_inside(tmp_path: Path) -> None:
+async def test_a_plugin_that_fails_is_a_500_that_tells_nothing_of_the_inside(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, Broken()) as public:
         answer = await public.post()
         assert answer.code == 500
@@ -56,7 +56,7 @@ class Strict:
         raise Limited("Slowly, please.", retry_after=7)
 
 
-async def test_a_plugin_may_answer_the_caller(tmp_path: Path) -> None:
+async def test_a_plugin_may_answer_the_caller(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, Strict()) as public:
         answer = await public.post()
         assert (answer.code, answer.headers["Retry-After"]) == (429, "7")
@@ -64,7 +64,7 @@ async def test_a_plugin_may_answer_the_caller(tmp_path: Path) -> None:
         assert public.counted("limited") == 1
 
 
-async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path) -> None:
+async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=HttpOptions(max_waiting=1)) as public:
         first = asyncio.ensure_future(public.post())
@@ -78,7 +78,9 @@ async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path)
         assert public.counted("unavailable") == 1
 
 
-async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored_whole(tmp_path: Path) -> None:
+async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored_whole(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         body = json.dumps(PAGE_VIEW).encode()
@@ -96,7 +98,7 @@ async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored
         assert public.ingest.active == set()
 
 
-async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path) -> None:
+async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         _, writer = await asyncio.open_connection("127.0.0.1", public.port)
         writer.write(b"POST %b/track HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % BASE_PATH.encode())
@@ -109,7 +111,7 @@ async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path) -> None
         assert await public.records() == []
 
 
-async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path) -> None:
+async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
@@ -121,7 +123,7 @@ async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path
         assert await drained == 0
 
 
-async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_path: Path) -> None:
+async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
@@ -131,7 +133,9 @@ async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_p
         assert (await answer).code == 200
 
 
-async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_answered_alike(tmp_path: Path) -> None:
+async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_answered_alike(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         bodies = [{**PAGE_VIEW, "messageId": "m", "anonymousId": f"visitor {number}"} for number in range(5)]
@@ -161,7 +165,7 @@ async def raw_answer(port: int, headers: bytes, body: bytes) -> tuple[set[bytes]
 
 @pytest.mark.parametrize("origins", [("*",), ("https://shop.example",)])
 async def test_an_answer_says_the_same_whatever_the_caller_says_of_the_connection(
-    tmp_path: Path, origins: tuple[str, ...]
+    tmp_path: Path, door: MakeDoor, origins: tuple[str, ...]
 ) -> None:
     async with door(tmp_path, options=HttpOptions(allowed_origins=origins)) as public:
         body = json.dumps({**PAGE_VIEW, "messageId": "the same"}).encode()
@@ -173,7 +177,7 @@ async def test_an_answer_says_the_same_whatever_the_caller_says_of_the_connectio
         assert b"Connection: close" in closed_lines
 
 
-async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path) -> None:
+async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         body = json.dumps(PAGE_VIEW).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
@@ -184,7 +188,7 @@ async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path) -> None:
         assert len(await public.records()) == 1
 
 
-async def test_a_request_target_that_is_no_address_is_not_found(tmp_path: Path) -> None:
+async def test_a_request_target_that_is_no_address_is_not_found(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         for target in (b"http://[", b"*", b"track"):
             reader, writer = await asyncio.open_connection("127.0.0.1", public.port)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import pytest
 from ingestd.config import HttpOptions
 from ingestd.http.app import BASE_PATH
 from ingestd.options import Duration, Size
-from tests.support.door import PAGE_VIEW, Door, Slow, door
+from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow
 
 BODY = json.dumps(PAGE_VIEW).encode()
 HEAD = b"POST %b/track HTTP/1.1\r\nHost: shop\r\n" % BASE_PATH.encode()
@@ -68,12 +70,16 @@ async def client(public: Door) -> AsyncIterator[Client]:
         writer.close()
 
 
-async def buffered(public: Door, least: int) -> None:
-    """Returns when so many bytes have been read."""
+async def until(condition: Callable[[], bool]) -> None:
     deadline = asyncio.get_running_loop().time() + 10
-    while public.connections.buffered < least:
+    while not condition():
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.001)
+
+
+async def buffered(public: Door, least: int) -> None:
+    """Returns when so many bytes have been read."""
+    await until(lambda: public.connections.buffered >= least)
 
 
 def assert_refused(answer: Answer, status: int, code: str) -> None:
@@ -95,7 +101,7 @@ def refusals(public: Door) -> dict[str, float]:
     }
 
 
-async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path) -> None:
+async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
         public.at(0)
         await slow.send(HEAD)
@@ -110,7 +116,7 @@ async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path) -> Non
         assert public.connections.buffered == 0
 
 
-async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(tmp_path: Path) -> None:
+async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
         public.at(0)
         start = HEAD + b"Content-Length: 100\r\n\r\n{"
@@ -126,7 +132,7 @@ async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(t
         assert await public.records() == []
 
 
-async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path) -> None:
+async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as steady:
         for now in range(0, 200, 9):
             public.at(now)
@@ -134,7 +140,9 @@ async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path) -
             assert (await steady.answer()).status == 200
 
 
-async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_word(tmp_path: Path) -> None:
+async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_word(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as fresh, client(public) as kept:
         public.at(0)
         await kept.send(WHOLE)
@@ -151,7 +159,7 @@ async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_wor
         assert refusals(public) == {}
 
 
-async def test_no_time_is_set_for_our_own_work(tmp_path: Path) -> None:
+async def test_no_time_is_set_for_our_own_work(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as waiting:
         public.at(0)
@@ -162,7 +170,7 @@ async def test_no_time_is_set_for_our_own_work(tmp_path: Path) -> None:
         assert (await waiting.answer()).status == 200
 
 
-async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Path) -> None:
+async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Path, door: MakeDoor) -> None:
     async with (
         door(tmp_path, options=OPTIONS) as public,
         client(public) as first,
@@ -184,7 +192,7 @@ async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Pa
         assert refusals(public) == {}
 
 
-async def test_where_no_connection_is_idle_a_new_one_is_told_to_come_again(tmp_path: Path) -> None:
+async def test_where_no_connection_is_idle_a_new_one_is_told_to_come_again(tmp_path: Path, door: MakeDoor) -> None:
     async with (
         door(tmp_path, options=OPTIONS) as public,
         client(public) as first,
@@ -205,7 +213,9 @@ async def test_where_no_connection_is_idle_a_new_one_is_told_to_come_again(tmp_p
         assert (await first.answer()).status == 200
 
 
-async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_come_again(tmp_path: Path) -> None:
+async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_come_again(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     start = HEAD + b"Content-Length: 55000\r\n\r\n"
     async with door(tmp_path, options=OPTIONS) as public, client(public) as old, client(public) as new:
         public.at(0)
@@ -223,7 +233,7 @@ async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_com
         assert public.connections.buffered == 0
 
 
-async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path) -> None:
+async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as large:
         await large.send(HEAD + b"Content-Length: 800000\r\n\r\n" + b" " * 799_999)
         await asyncio.sleep(0)
@@ -238,7 +248,7 @@ async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "headers", [b"".join(b"X-%d: 1\r\n" % number for number in range(20)), b"X: 1\r\n" * 20, b"X: " + b"x" * 20_000]
 )
-async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, headers: bytes) -> None:
+async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, door: MakeDoor, headers: bytes) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as wordy:
         await wordy.send(HEAD + headers + b"\r\n" + BODY)
         assert_refused(await wordy.answer(), 431, "headers_too_large")
@@ -247,7 +257,7 @@ async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, headers: 
 
 
 @pytest.mark.parametrize("start", [b"nonsense\r\n\r\n", HEAD + b"no colon\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"])
-async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, start: bytes) -> None:
+async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, door: MakeDoor, start: bytes) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
         await strange.send(start)
         assert_refused(await strange.answer(), 400, "invalid_http")
@@ -256,7 +266,9 @@ async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, start: byte
 
 
 @pytest.mark.parametrize("chunk", [b"x\r\n", b"5\r\n12345678", b"1" * 100])
-async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(tmp_path: Path, chunk: bytes) -> None:
+async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(
+    tmp_path: Path, door: MakeDoor, chunk: bytes
+) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
         await strange.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk)
         assert_refused(await strange.answer(), 400, "invalid_http")
@@ -266,7 +278,7 @@ async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(tmp_path: Pa
         assert public.connections.buffered == 0
 
 
-async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Path) -> None:
+async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as half_closed:
         await half_closed.send(WHOLE + WHOLE)
@@ -278,7 +290,44 @@ async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Pa
         assert len(await public.records()) == 2
 
 
-async def test_the_answer_tells_the_id_of_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "last", [WHOLE.replace(b"Host", b"Connection: close\r\nHost"), HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n"]
+)
+async def test_what_comes_behind_the_last_request_holds_nobody_up(tmp_path: Path, door: MakeDoor, last: bytes) -> None:
+    async with asyncio.timeout(20) as patience:
+        async with door(tmp_path, options=OPTIONS) as public, client(public) as endless:
+            await endless.send(last + b"x" * 60_000)
+            answer = await endless.answer()
+            assert answer.headers["connection"] == "close"
+            assert await endless.is_closed()
+    assert not patience.expired()
+
+
+async def test_who_has_gone_makes_no_room(tmp_path: Path, door: MakeDoor) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=OPTIONS) as public:
+        async with client(public) as gone:
+            public.at(0)
+            await gone.send(WHOLE)
+            await slow.arrived.wait()
+            gone.writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            gone.writer.transport.abort()
+        await until(lambda: public.metrics.registry.get_sample_value("ingestd_http_connections") == 0)
+        slow.go.set()
+        await until(lambda: not public.ingest.active)
+        public.at(10)
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await (await stack.enter_async_context(client(public))).send(HEAD)
+            await buffered(public, 3 * len(HEAD))
+            async with client(public) as new:
+                await new.send(WHOLE)
+                assert_refused(await new.answer(), 503, "unavailable")
+
+
+async def test_the_answer_tells_the_id_of_the_record(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as caller:
         await caller.send(WHOLE)
         answer = await caller.answer()

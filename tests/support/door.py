@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pluggy
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
@@ -19,8 +19,8 @@ from ingestd.events import Event, Principal, Record, Request
 from ingestd.hooks import Hooks
 from ingestd.http.app import BASE_PATH, Ingest
 from ingestd.http.connections import Connections
-from ingestd.http.listener import IngestServer
 from ingestd.http.peers import STORED_FORMS
+from ingestd.http.servers import SERVERS
 from ingestd.journal import Journal
 from ingestd.metrics import Metrics
 from ingestd.pipeline import Pipeline
@@ -28,7 +28,7 @@ from ingestd.plugins.session import SessionPlugin
 from ingestd.validation import Validator
 from tests.support.backends import sqlite_daemon
 
-__all__ = ["PAGE_VIEW", "Door", "Slow", "door"]
+__all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]
 
 PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
@@ -69,8 +69,18 @@ class Door(NamedTuple):
         )
 
 
+class MakeDoor(Protocol):
+    """`open_door` with one server or the other."""
+
+    def __call__(
+        self, folder: Path, *plugins: object, options: HttpOptions | None = None
+    ) -> AbstractAsyncContextManager[Door]: ...
+
+
 @asynccontextmanager
-async def door(folder: Path, *plugins: object, options: HttpOptions | None = None) -> AsyncIterator[Door]:
+async def open_door(
+    folder: Path, *plugins: object, server: str, options: HttpOptions | None = None
+) -> AsyncIterator[Door]:
     options = options or HttpOptions()
     manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
@@ -84,14 +94,15 @@ async def door(folder: Path, *plugins: object, options: HttpOptions | None = Non
             stored_address=STORED_FORMS[options.store_address],
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)
-        server = IngestServer(ingest, options, metrics)
+        connections = Connections(options, metrics, ingest.refusal)
+        public = SERVERS[server](ingest, options, connections)
         sock, port = bind_unused_port()
-        server.add_socket(sock)
+        public.add_sockets([sock])
         try:
-            yield Door(ingest, server.connections, server.connections.now, daemon.journal, metrics, port)
+            yield Door(ingest, connections, connections.now, daemon.journal, metrics, port)
         finally:
-            server.stop()
-            await server.close_all_connections()
+            public.stop()
+            await public.close_all_connections()
 
 
 class Slow:

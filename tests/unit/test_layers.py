@@ -26,8 +26,10 @@ LAYERS: dict[str, list[str]] = {
         "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
-        "http", "http.access", "http.app", "http.body", "http.connections", "http.cors", "http.ingest", "http.listener",
-        "http.ops", "http.peers", "http.stream",
+        "http", "http.access", "http.app", "http.body", "http.client", "http.connections", "http.cors", "http.fast",
+        "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers", "http.fast.response",
+        "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers", "http.servers",
+        "http.stream",
     ],
     "top": [
         "server", "config_commands", "plugin_commands", "forgetting.command", "checking.store", "checking.command",

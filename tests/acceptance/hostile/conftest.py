@@ -14,8 +14,8 @@ MOST_MEMORY = 160 * 2**20
 
 
 @pytest.fixture(scope="package")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return Shop(tmp_path_factory.mktemp("hostile"))
+def shop(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Shop:
+    return Shop(tmp_path_factory.mktemp("hostile"), {"http": f'server = "{http_server}"'})
 
 
 @pytest.fixture(scope="package")

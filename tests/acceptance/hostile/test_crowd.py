@@ -18,9 +18,9 @@ CLOCK = 0.25  # seconds: who is first within them cannot be told
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Shop:
     options = f'max_connections = {MAX_CONNECTIONS}\nmax_body = "{MAX_BODY}B"\nmax_buffered = "{MAX_BUFFERED}B"'
-    return Shop(tmp_path_factory.mktemp("crowd"), {"http": options})
+    return Shop(tmp_path_factory.mktemp("crowd"), {"http": f'server = "{http_server}"\n{options}'})
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,16 @@ HEADERS = {
     "name in brackets": b"(X-Header): value",
 }
 
+HOSTS = {
+    "no host": b"",
+    "two hosts": b"Host: shop\r\nHost: another\r\n",
+    "the same host twice": b"Host: shop\r\nHost: shop\r\n",
+    "two hosts in one": b"Host: shop, another\r\n",
+    "a host with a path": b"Host: shop/another\r\n",
+    "a host with a user": b"Host: me@shop\r\n",
+    "a host with a space": b"Host: shop another\r\n",
+}
+
 LENGTHS = {
     **{
         f"length {text!r}": f"Content-Length: {text}"
@@ -102,6 +112,13 @@ def test_a_malformed_header_is_refused(shop: Shop, daemon: Daemon, line: bytes) 
         assert_only_answer(daemon, post(shop.public.id, GOOD, line) + post(shop.public.id, GOOD))
 
 
+@pytest.mark.parametrize("lines", HOSTS.values(), ids=HOSTS)
+def test_a_request_names_one_host(shop: Shop, daemon: Daemon, lines: bytes) -> None:
+    whole = post(shop.public.id, GOOD)
+    with counting(daemon):
+        assert_only_answer(daemon, whole.replace(b"Host: shop\r\n", lines) + whole)
+
+
 @pytest.mark.parametrize("lines", LENGTHS.values(), ids=LENGTHS)
 def test_a_length_that_is_not_one_plain_number_is_refused(shop: Shop, daemon: Daemon, lines: str) -> None:
     # A second reader, a proxy say, could take what follows for another request: it must not be answered.
@@ -135,11 +152,14 @@ def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
         head(key, f"Content-Length:\t {len(GOOD)} \t").replace(b": ", b":") + GOOD,
         b"\r\n" + whole,
         whole.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        whole.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: shop\r\n", b""),
+        whole.replace(b"Host: shop", b"Host:"),
+        whole.replace(b"Host: shop", b"host: [2001:db8::1]:8080"),
         head(key, f"Content-Length: {len(GOOD):020}") + GOOD,
         head(key, "Transfer-Encoding: Chunked") + chunked(GOOD),
         head(key, "Transfer-Encoding: chunked") + chunked(*(GOOD[at : at + 1] for at in range(len(GOOD)))),
         post(key, GOOD, "Expect: 100-continue"),
-        post(key, GOOD, "Content-Type: text/plain", "Content-Type: image/png", "Host: another"),
+        post(key, GOOD, "Content-Type: text/plain", "Content-Type: image/png"),
         post(key, GOOD, "X-Header: caf\xe9 \xff"),
         post(key, GOOD, "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"),
     ]

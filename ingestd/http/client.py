@@ -1,0 +1,105 @@
+"""A caller's connection, whichever server it came to: how far its request has come, and since when.
+
+`connections` sets the bounds. A server's own class of connections inherits `Client`, tells it how far a request is,
+and does what it is asked: `say`, `hang_up`, `close`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from tornado.httputil import HTTPConnection
+
+from ..errors import BadRequest, Refused
+from ..outcomes import Refusal
+
+if TYPE_CHECKING:
+    from .connections import Connections
+
+__all__ = ["Client", "ClientConnection", "Phase", "malformed"]
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    REQUEST = 1  # the first byte of the next one
+    HEADERS = 2
+    BODY = 3
+    ANSWER = 4
+    END = 5  # answered, and not to be used again
+
+
+class _Refusing(Protocol):
+    def refuse(self, refused: Refused) -> None: ...
+
+
+class Client(ABC):
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.phase = Phase.REQUEST
+        self.since = connections.now
+        """When the phase began, by the loop's clock, to a quarter of a second."""
+        self.received = 0
+        """Bytes of the request that is not answered yet."""
+        self.lingers = False
+        """Whether the client may still be sending when this is closed: it is to read its answer even so."""
+        self.exchange: _Refusing | None = None
+        """What words the refusal of the request whose headers have come, if it wants to."""
+        connections.opened(self)
+
+    # How far its request has come
+
+    def reading_body(self) -> None:
+        self.connections.began(self, Phase.BODY)
+
+    def read_whole(self) -> None:
+        """The request has come to its end; what it gets of time now is not the client's."""
+        self.phase = Phase.ANSWER
+
+    def answered(self, *, last: bool = False) -> None:
+        self.exchange = None
+        # After an answer before the end of its request, the next request could not be told from the rest.
+        last = last or self.phase is not Phase.ANSWER
+        self.connections.answered(self, Phase.END if last else Phase.REQUEST)
+
+    def let_go(self, count: int) -> None:
+        """So many bytes of the request are not kept."""
+        self.connections.let_go(self, count)
+
+    # What ends it
+
+    def refuse(self, refused: Refused, reason: Refusal) -> None:
+        """Answer a request that will not be read to its end, and close."""
+        self.connections.count(reason)
+        self.lingers = True
+        if self.exchange is not None:
+            self.exchange.refuse(refused)
+        elif self.phase is not Phase.END:
+            self.say(self.connections.refusal(refused))
+        self.hang_up()
+
+    @abstractmethod
+    def say(self, answer: bytes) -> None:
+        """Send the whole answer to what nobody else can answer."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """Close, but let what has been said go out if the client takes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close at once."""
+
+
+class ClientConnection(HTTPConnection):
+    """What a request is answered through: Tornado's interface, and whose request it is."""
+
+    client: Client
+    context: object
+    """Its `remote_ip` is the address of the connection's other end."""
+
+
+def malformed() -> BadRequest:
+    return BadRequest("The request is not well-formed HTTP/1.1.", code="invalid_http")

@@ -1,0 +1,86 @@
+"""The headers of a request, looked up where they stand: to make an object of each would cost more than all the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from tornado.httputil import HTTPHeaders
+
+__all__ = ["RequestHeaders"]
+
+_LINE = re.compile(r"\r\n([^:]++):[\t ]*+([^\r]*+)")
+
+
+class RequestHeaders(HTTPHeaders):
+    """Tornado's headers in all they do, made of the text only when more than single ones are asked for.
+
+    `text` is lines of valid headers, each between CR LF and CR LF.
+    """
+
+    _text: str
+    # Python asks for attributes of a copy before it gives it any.
+    _whole = True
+
+    def __init__(self, text: str) -> None:  # without super's, which makes the state that __getattr__ is asked for
+        self._text = text
+        self._lower = text.lower()
+        self._whole = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for the first use of what Tornado's class keeps, whatever that is."""
+        if self._whole:
+            raise AttributeError(name)
+        self._whole = True
+        super().__init__()
+        for key, value in self.lines():
+            self.add(key, value)
+        return getattr(self, name)
+
+    def lines(self) -> Iterable[tuple[str, str]]:
+        """Name and value of each line as they came."""
+        return [(name, value.rstrip("\t ")) for name, value in _LINE.findall(self._text)]
+
+    @property
+    def line_count(self) -> int:
+        return self._text.count("\n") - 1
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if self._whole:
+            return super().get(name, default)
+        value = self._find(name)
+        return default if value is None else value
+
+    def __getitem__(self, name: str) -> str:
+        if self._whole:
+            return super().__getitem__(name)
+        value = self._find(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        if self._whole or not isinstance(name, str):
+            return super().__contains__(name)
+        return _needle(name) in self._lower
+
+    def _find(self, name: str) -> str | None:
+        needle = _needle(name)
+        at = self._lower.find(needle)
+        if at < 0:
+            return None
+        values = []
+        while at >= 0:
+            start = at + len(needle)
+            end = self._text.index("\r", start)
+            values.append(self._text[start:end].strip("\t "))
+            at = self._lower.find(needle, end)
+        return values[0] if len(values) == 1 else ",".join(values)
+
+
+@lru_cache(256)
+def _needle(name: str) -> str:
+    """What stands before the value of a header of this name; what can be no name stands nowhere."""
+    return f"\r\n{name.lower()}:" if name.isascii() and ":" not in name else "\r\n\r\n"

@@ -1,0 +1,30 @@
+"""The servers that `[http] server` chooses from: to callers they are the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from tornado.httputil import HTTPServerConnectionDelegate
+
+from ..config import HttpOptions
+from .connections import Connections
+from .fast.server import FastServer
+from .listener import IngestServer
+
+__all__ = ["SERVERS", "IngestListener"]
+
+
+class IngestListener(Protocol):
+    """What the daemon asks of a server."""
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None: ...
+    def stop(self) -> None: ...
+    async def close_all_connections(self) -> None: ...
+
+
+SERVERS: Mapping[str, Callable[[HTTPServerConnectionDelegate, HttpOptions, Connections], IngestListener]] = {
+    "fast": FastServer,
+    "tornado": IngestServer,
+}

@@ -1,0 +1,142 @@
+"""Both servers read the same bytes as the same requests, whatever they are and however they are cut into pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ingestd.config import HttpOptions
+from ingestd.options import Size
+from tests.support.door import open_door
+from tests.support.spoilt_http import pieces, spoilt_stream
+
+STREAMS = 2000
+AT_ONCE = 25
+PATIENCE = 30.0
+
+OPTIONS = HttpOptions(max_body=Size(2000), max_headers=20, max_header_size=Size(4096))
+
+
+class Answer(NamedTuple):
+    """`code` is a problem's word; `closes` is whether the client is told that the connection ends."""
+
+    status: int
+    code: str = ""
+    closes: bool = False
+
+
+MALFORMED = Answer(400, "invalid_http", closes=True)
+TOO_LARGE = Answer(413, "too_large", closes=True)
+
+
+async def answers(port: int, parts: Iterable[bytes]) -> tuple[list[Answer], bool]:
+    """All that is answered to this, behind which nothing more comes; and whether there may have been more to it."""
+    reset = False
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(OSError):  # the server may have heard enough
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.write_eof()
+        received = b""
+        try:
+            while part := await reader.read(65536):
+                received += part
+        except ConnectionError:
+            reset = True
+        writer.close()
+    return list(read(received)), reset
+
+
+def read(received: bytes) -> Iterable[Answer]:
+    while received:
+        head, end, received = received.partition(b"\r\n\r\n")
+        assert end, head
+        start, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        status = int(start.removeprefix("HTTP/1.1 ")[:3])
+        length = int(headers.get("content-length", 0))
+        code = ""
+        if received.startswith(b"{"):  # not to HEAD
+            assert len(received) >= length, "half an answer"
+            code = json.loads(received[:length]).get("code", "")
+            received = received[length:]
+        if status != 100:
+            yield Answer(status, code, headers.get("connection") == "close")
+
+
+# Where the answers may differ: why the fast server may refuse, the bytes that make it, and what it answers instead.
+REFUSES = {
+    "RFC 9112, 2.2: it may be taken for a line's end; Tornado takes it until 6.7": re.compile(rb"(?<!\r)\n"),
+    "RFC 9112, 2.2: it is no line's end; Tornado reads over any number before a request": re.compile(rb"\r(?!\n)"),
+    "RFC 9112, 6.1: such framing is faulty": re.compile(rb"HTTP/1\.0\r\n(?s:.*)transfer-encoding", re.IGNORECASE),
+}
+# Extensions and trailers, which are to be read over (RFC 9112, 7.1.1 and 7.1.2): Tornado refuses them.
+TAKES = re.compile(rb"[0-9a-f][\t ]*;|\n0+\r\n[^\r\n]", re.IGNORECASE)
+# A list of what is asked of the connection (RFC 9110, 7.6.1): Tornado looks for one word alone.
+LISTS = re.compile(rb"connection:[^\n]*,|(?:connection:(?s:.*)){2}", re.IGNORECASE)
+
+
+def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: bool) -> str:
+    """Why the answers may differ as they do; empty if they may not."""
+    same = 0
+    while fast[same : same + 1] == tornado[same : same + 1] != []:
+        same += 1
+    ours, theirs = fast[same:], tornado[same:]
+    reasons = {
+        "Tornado closes while more is arriving, so what it has said is lost": reset and not theirs,
+        "what can become no size of a chunk is refused before its line has ended": ours == [MALFORMED] and not theirs,
+        "what is far too large is refused then, not when 64 KiB of small chunks have come": (
+            ours == [TOO_LARGE] and theirs in ([], [MALFORMED])
+        ),
+        **{why: ours == [MALFORMED] and pattern.search(stream) is not None for why, pattern in REFUSES.items()},
+        "extension or trailer": theirs == [MALFORMED] and TAKES.search(stream) is not None,
+        "close in a list": LISTS.search(stream) is not None
+        and (not ours or [ours[0]._replace(closes=False), *ours[1:]] == theirs[:1]),
+        "keep-alive in a list": LISTS.search(stream) is not None and not theirs,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(tmp_path: Path) -> None:
+    chance = random.Random(6)
+    alike = 0
+    statuses: Counter[int] = Counter()
+    (tmp_path / "fast").mkdir()
+    (tmp_path / "tornado").mkdir()
+    async with (
+        open_door(tmp_path / "fast", server="fast", options=OPTIONS) as fast,
+        open_door(tmp_path / "tornado", server="tornado", options=OPTIONS) as tornado,
+    ):
+        watching = [asyncio.ensure_future(each.connections.watch()) for each in (fast, tornado)]
+        for _ in range(STREAMS // AT_ONCE):
+            streams = [spoilt_stream(chance) for _ in range(AT_ONCE)]
+            cut = [list(pieces(chance, stream)) for stream in streams]
+            found = await asyncio.gather(
+                *(answers(fast.port, [stream]) for stream in streams),
+                *(answers(fast.port, parts) for parts in cut),
+                *(answers(tornado.port, parts) for parts in cut),
+            )
+            for at, stream in enumerate(streams):
+                (whole, _), (in_pieces, lost), (theirs, reset) = found[at::AT_ONCE]
+                assert (whole, False) == (in_pieces, lost), stream
+                why = "" if whole == theirs else reason(stream, whole, theirs, reset=reset)
+                assert whole == theirs or why, (stream, whole, theirs)
+                alike += not why
+                statuses.update(each.status for each in whole)
+        for task in watching:
+            task.cancel()
+        for each in (fast, tornado):
+            assert each.connections.buffered == 0
+            assert each.counted("failed") is None
+    assert alike > STREAMS * 0.85
+    assert {*statuses} == {200, 204, 400, 404, 405, 413, 415, 431}

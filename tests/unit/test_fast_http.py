@@ -1,0 +1,146 @@
+"""The fast server's reading of headers and bodies: as Tornado's, and the same however the bytes are cut."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
+
+from ingestd.http.fast.body import Body, ChunkedBody, FixedBody
+from ingestd.http.fast.grammar import Malformed, parse_head
+from ingestd.http.fast.headers import RequestHeaders
+
+NAMES = st.sampled_from(["Host", "host", "X-One", "x-ONE", "X-One-More", "One", "Content-Type", "a", "A"])
+VALUES = st.text(st.characters(max_codepoint=0xFF, exclude_categories=["Cc"], include_characters="\t"), max_size=8)
+LINES = st.lists(st.tuples(NAMES, VALUES.filter(lambda value: "\x7f" not in value)), max_size=6)
+
+
+def headers_of(lines: list[tuple[str, str]]) -> tuple[RequestHeaders, HTTPHeaders]:
+    text = "".join(f"{name}:{value}\r\n" for name, value in lines)
+    _, ours = parse_head(f"GET / HTTP/1.1\r\n{text}\r\n".encode("latin-1"))
+    return ours, HTTPHeaders.parse(text)
+
+
+@given(LINES, st.lists(NAMES, max_size=4))
+def test_headers_are_found_as_in_tornado_s(lines: list[tuple[str, str]], names: list[str]) -> None:
+    ours, theirs = headers_of(lines)
+    for name in [*names, "Ho", "x-one:", "X-One: 1\r\nA", "", "\u212a"]:
+        assert ours.get(name) == theirs.get(name)
+        assert ours.get(name, "none") == theirs.get(name, "none")
+        assert (name in ours) == (name in theirs)
+        if name in theirs:
+            assert ours[name] == theirs[name]
+        else:
+            with pytest.raises(KeyError):
+                ours[name]
+    assert ours.line_count == len(lines)
+
+
+@given(LINES)
+def test_headers_are_tornado_s_to_whoever_wants_all_of_them(lines: list[tuple[str, str]]) -> None:
+    _, theirs = headers_of(lines)
+    expected = list(theirs.get_all())
+    for use in (
+        lambda headers: list(headers.get_all()),
+        lambda headers: list(copy.copy(headers).get_all()),
+        lambda headers: list(copy.deepcopy(headers).get_all()),
+        lambda headers: list(pickle.loads(pickle.dumps(headers)).get_all()),
+        lambda headers: [(name, value) for name in headers for value in headers.get_list(name)],
+        lambda headers: list(HTTPHeaders(headers).get_all()),
+    ):
+        assert use(headers_of(lines)[0]) == expected
+    ours, _ = headers_of(lines)
+    assert (dict(ours), len(ours), str(ours)) == (dict(theirs), len(theirs), str(theirs))
+    assert ours == theirs
+
+
+def test_headers_can_be_changed() -> None:
+    ours, _ = headers_of([("A", "1"), ("B", "2")])
+    ours["a"] = "3"
+    ours.add("b", "4")
+    del ours["A"]
+    assert dict(ours) == {"B": "2,4"}
+    assert "A" not in ours
+    assert ours.get("a") is None
+
+
+def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:
+    """What the body is, and what stands behind it; None if it has no end."""
+    found = b""
+    for at, part in enumerate(parts):
+        found += body.feed(part)
+        if body.malformed:
+            return found, None
+        if body.done:
+            return found, body.rest + b"".join(parts[at + 1 :])
+    return found, None
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    return [data[start:end] for start, end in pairwise(at)]
+
+
+@st.composite
+def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A body, and how it comes."""
+    chunks = draw(st.lists(st.binary(min_size=1, max_size=20), max_size=5))
+    extensions = st.sampled_from([b"", b";a", b' ; a="b;c"', b";" + b"a" * 70, b"\t;\xff"])
+    digits = st.sampled_from([b"%x", b"%X", b"00%x"])
+    sent = b"".join(draw(digits) % len(chunk) + draw(extensions) + b"\r\n" + chunk + b"\r\n" for chunk in chunks)
+    trailers = draw(st.lists(st.sampled_from([b"X: y\r\n", b"Z:\r\n", b"Content-Length: 5\r\n"]), max_size=2))
+    return b"".join(chunks), sent + b"0" + draw(extensions) + b"\r\n" + b"".join(trailers) + b"\r\n"
+
+
+PLACES = st.lists(st.integers(0, 500), max_size=8)
+
+
+@given(chunked_bodies(), st.binary(max_size=10), PLACES)
+def test_a_body_in_chunks_is_read_to_its_end_and_no_further(
+    body: tuple[bytes, bytes], behind: bytes, places: list[int]
+) -> None:
+    content, sent = body
+    assert read(ChunkedBody(1000), cut(sent + behind, places)) == (content, behind)
+
+
+@given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), PLACES)
+def test_a_spoilt_body_is_spoilt_however_it_is_cut(
+    body: tuple[bytes, bytes], place: int, wrong: int, places: list[int]
+) -> None:
+    sent = bytearray(body[1])
+    sent[place % len(sent)] = wrong
+    assert read(ChunkedBody(1000), cut(bytes(sent), places)) == read(ChunkedBody(1000), [bytes(sent)])
+
+
+@given(st.integers(1, 50), st.binary(min_size=50, max_size=60), PLACES)
+def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(
+    length: int, data: bytes, places: list[int]
+) -> None:
+    assert read(FixedBody(length), cut(data, places)) == (data[:length], data[length:])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"3e9\r\n", b"1\r\nx\r\n" * 1001, b"1;" + b"a" * 5000, b"1;" + b"a" * 3000 + b"\r\nx\r\n1;" + b"a" * 2000,
+     b"0\r\nX: " + b"y" * 5000, b"0\r\n" + b"X: y\r\n" * 1000],
+    ids=["a chunk", "the chunks", "an extension", "the extensions", "a trailer", "the trailers"],
+)  # fmt: skip
+def test_what_comes_in_chunks_is_bounded(sent: bytes) -> None:
+    body = ChunkedBody(1000)
+    body.feed(sent)
+    assert body.malformed
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n", b"GET / HTTP/1.1\r\nX: a\rb\r\n\r\n", b"\r\n\r\nGET / HTTP/1.1\r\n",
+     b"GET / HTTP/1.1\nX: y\r\n\r\n", b"\nGET / HTTP/1.1\r\n\r\n"],
+)  # fmt: skip
+def test_a_line_ends_with_both_its_characters(head: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse_head(head)
