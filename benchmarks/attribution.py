@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import copy
 import json
 import sys
 import tempfile
@@ -31,7 +30,8 @@ from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.times import format_time
 
 from .beside import beside
-from .run import CONFIG, bodies
+from .servers import CONFIG
+from .shop import bodies, usual
 
 WITHOUT = (
     CONFIG + '[plugins]\nenabled = ["keys", "hmac_auth", "identity", "session", "rate_limit", "sqlite", "jsonl"]\n'
@@ -39,18 +39,6 @@ WITHOUT = (
 NOW = 1_795_000_000_000
 ORDERS = 10_000
 VISITORS, TOUCHES = 20, 10
-
-
-def usual() -> Iterator[dict[str, Any]]:
-    """As a shop sends them: of the benchmark's events one in ten with its campaign, and most orders still carts."""
-    for number, each in enumerate(bodies()):
-        body = copy.deepcopy(each)
-        if number % 10:
-            del body["context"]["campaign"]
-            body["context"]["page"]["url"] = body["context"]["page"]["url"].replace("utm_source", "sort")
-        if body["key"] == "Order Completed" and number % 50 > 2:
-            body |= {"key": "Cart Viewed", "data": {"products": body["data"]["products"]}}
-        yield body
 
 
 def record(number: int, **members: Any) -> Record:

@@ -1,6 +1,6 @@
-"""What ingestd is measured against: Tornado that parses a JSON body and answers a small one, and no more.
+"""What ingestd is measured against: a RequestHandler that parses a JSON body and answers a small one, and no more.
 
-`bare.py handler` is a RequestHandler, `bare.py delegate` the level below it. Prints the port it took.
+`bare.py handler` is on Tornado's server, `bare.py fast` the same on the one ingestd has. Prints the port it took.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable
+from collections.abc import Sequence
+from socket import socket
 
 from tornado.httpserver import HTTPServer
-from tornado.httputil import (
-    HTTPConnection,
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    RequestStartLine,
-    ResponseStartLine,
-)
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
+
+from ingestd.config import HttpOptions
+from ingestd.http.connections import Connections
+from ingestd.http.fast.server import FastServer
+from ingestd.metrics import Metrics
 
 
 def answer(body: bytes) -> dict[str, object]:
@@ -33,36 +31,19 @@ class BareHandler(RequestHandler):
         self.write(answer(self.request.body))
 
 
-class BareDelegate(HTTPServerConnectionDelegate):
-    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        return BareMessage(request_conn)
-
-
-class BareMessage(HTTPMessageDelegate):
-    def __init__(self, connection: HTTPConnection) -> None:
-        self._connection = connection
-        self._body = b""
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        return None
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._body += chunk
-        return None
-
-    def finish(self) -> None:
-        body = json.dumps(answer(self._body)).encode()
-        headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body))})
-        self._connection.write_headers(ResponseStartLine("HTTP/1.1", 200, "OK"), headers, body)
-        self._connection.finish()
+def serve(kind: str, sockets: Sequence[socket]) -> None:
+    application = Application([("/.*", BareHandler)])
+    if kind == "handler":
+        HTTPServer(application).add_sockets(sockets)
+        return
+    options = HttpOptions()
+    connections = Connections(options, Metrics(), lambda refused: b"HTTP/1.1 %d \r\n\r\n" % refused.status)
+    FastServer(application, options, connections).add_sockets(sockets)
 
 
 async def main() -> None:
-    server = HTTPServer(BareDelegate() if sys.argv[1] == "delegate" else Application([("/.*", BareHandler)]))
     sockets = bind_sockets(0, "127.0.0.1", backlog=1024)
-    server.add_sockets(sockets)
+    serve(sys.argv[1], sockets)
     print(sockets[0].getsockname()[1], flush=True)
     await asyncio.Event().wait()
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .run import create_key, ingestd, load, on_core
+from .load import load
+from .servers import create_key, ingestd, on_core
 
 __all__ = ["beside"]
 

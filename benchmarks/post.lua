@@ -1,14 +1,34 @@
--- Posts the bodies of a file (one a line) in turn, each with the same key. Arguments: FILE KEY
+-- Posts the bodies of a file (one a line) in turn, each with the same key. Arguments: FILE KEY plain|browser PAUSE
 
-local requests, last = {}, 0
+local requests, last, pause = {}, 0, 0
+
+local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 that Firefox or Chrome send
+   ["User-Agent"] = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36",
+   ["Accept"] = "*/*",
+   ["Accept-Encoding"] = "gzip, deflate, br, zstd",
+   ["Accept-Language"] = "de-DE,de;q=0.9,en-US;q=0.8,en;q=0.7",
+   ["Connection"] = "keep-alive",
+   ["Origin"] = "https://shop.example",
+   ["Referer"] = "https://shop.example/c/shirts?page=3",
+   ["Sec-Fetch-Dest"] = "empty",
+   ["Sec-Fetch-Mode"] = "cors",
+   ["Sec-Fetch-Site"] = "same-site",
+   ["sec-ch-ua"] = '"Chromium";v="143", "Not A(Brand";v="24", "Google Chrome";v="143"',
+   ["sec-ch-ua-mobile"] = "?0",
+   ["sec-ch-ua-platform"] = '"Linux"',
+   ["Priority"] = "u=4, i",
+}
 
 function init(arguments)
-   local headers = {
-      ["Authorization"] = "Bearer " .. arguments[2],
-      ["Content-Type"] = "application/json",
-   }
+   local headers = arguments[3] == "browser" and BROWSER or {}
+   headers["Authorization"] = "Bearer " .. arguments[2]
+   headers["Content-Type"] = "application/json"
    for body in io.lines(arguments[1]) do
       requests[#requests + 1] = wrk.format("POST", nil, headers, body)
+   end
+   pause = tonumber(arguments[4])
+   if pause > 0 then
+      delay = function() return math.random(0, 2 * pause) end
    end
 end
 
@@ -17,7 +37,7 @@ function request()
    return requests[last]
 end
 
--- One JSON object for run.py; wrk counts 400 and above as errors of status, and latency in µs.
+-- One JSON object for load.py; wrk counts 400 and above as errors of status, and latency in µs.
 function done(summary, latency)
    local errors = summary.errors
    io.write(string.format(

@@ -27,7 +27,7 @@ from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.times import format_time
 from tests.support.postgres_server import PostgresServer, postgres_server
 
-from .attribution import usual
+from .shop import usual
 
 asyncpg: Any = import_module("asyncpg")  # it has no types
 

@@ -24,8 +24,9 @@ import redis
 
 from tests.support.redis_server import redis_server
 
-from .attribution import usual
-from .run import CONFIG, Server, create_key, ingestd, load, on_core
+from .load import load
+from .servers import CONFIG, Server, create_key, ingestd, on_core
+from .shop import usual
 
 VISITORS = 500
 TOUCHES = 10

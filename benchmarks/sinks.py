@@ -26,9 +26,10 @@ from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.server import tune_the_interpreter
 
-from .attribution import died, record, usual
+from .attribution import died, record
 from .beside import beside
-from .run import CONFIG, ingestd
+from .servers import CONFIG, ingestd
+from .shop import usual
 
 WITHOUT = CONFIG.partition("[sinks.")[0]
 AWAY = WITHOUT + '[sinks.away]\ntype = "webhook"\nurl = "http://127.0.0.1:9"\nstart = "beginning"\n'

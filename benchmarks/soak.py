@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.run import INGESTD, Server, ingestd, products
+from benchmarks.servers import INGESTD, Server, ingestd
+from benchmarks.shop import products
 
 CONNECTIONS = 32
 BATCH = 25

@@ -1,0 +1,52 @@
+"""One round of requests by wrk: what they are, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .servers import HERE, Server
+
+__all__ = ["BODIES", "CONNECTIONS", "Load", "load"]
+
+BASE_PATH = "/api/v1/analytics"
+BODIES = "bodies"
+"""The file in a server's folder with what is sent, a body a line."""
+CONNECTIONS = 64
+
+
+@dataclass(frozen=True)
+class Load:
+    """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests."""
+
+    connections: int = CONNECTIONS
+    browser: bool = False
+    batch: int = 1
+    pause: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"{BASE_PATH}/batch" if self.batch > 1 else f"{BASE_PATH}/track"
+
+
+def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Load()) -> dict[str, float]:
+    """One round: requests a second, CPU µs an event, p50 and p99 in ms, failed requests.
+
+    What sinks and other consumers do of it counts as the server's CPU time, and is done when this returns.
+    """
+    cpu = server.cpu_seconds()
+    command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
+    bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
+    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
+    url = f"http://127.0.0.1:{server.port}{what.path}"
+    printed = subprocess.run([*command, url, "--", *arguments], check=False, stdout=subprocess.PIPE)
+    if printed.returncode:
+        sys.exit(f"{server.name}: wrk failed; is the server still running?")
+    server.settle()
+    seen: dict[str, float] = json.loads(printed.stdout.splitlines()[-1])
+    cpu = (server.cpu_seconds() - cpu) * 1e6 / max(1, seen["requests"] * what.batch)
+    return {"req/s": seen["requests"] / seen["seconds"], "CPU µs": cpu,
+            "p50 ms": seen["p50"], "p99 ms": seen["p99"], "failed": seen["failed"]}  # fmt: skip
