@@ -100,6 +100,10 @@ class ClientConnection(HTTPConnection):
     context: object
     """Its `remote_ip` is the address of the connection's other end."""
 
+    def set_max_body_size(self, max_body_size: int) -> None:
+        """Let this request's body be so large; to be called before it is read."""
+        raise NotImplementedError
+
 
 def malformed() -> BadRequest:
     return BadRequest("The request is not well-formed HTTP/1.1.", code="invalid_http")

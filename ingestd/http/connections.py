@@ -70,6 +70,10 @@ class Connections:
     def arrived(self, client: Client, count: int) -> None:
         if client.phase is Phase.REQUEST:
             self.began(client, Phase.HEADERS)
+        self.held(client, count)
+
+    def held(self, client: Client, count: int) -> None:
+        """So many bytes have come, and are of no request that is being read."""
         client.received += count
         self.buffered += count
         if self.buffered > self._most_buffered and self._relief is None:

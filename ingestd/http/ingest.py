@@ -31,6 +31,7 @@ __all__ = ["Exchange"]
 log = logging.getLogger("ingestd.http")
 
 _ALLOW = "POST, OPTIONS"
+_ANY_SIZE = 1 << 62
 
 
 class Exchange(HTTPMessageDelegate):
@@ -77,6 +78,8 @@ class Exchange(HTTPMessageDelegate):
         )
         self._ingest.begin(self)
         self._client.exchange = self
+        # The server's own limit would answer without CORS; the limit is kept here.
+        self._connection.set_max_body_size(_ANY_SIZE)
         if _line_count(headers) > self._ingest.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._ingest.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)

@@ -94,8 +94,9 @@ class StreamConnection(ClientConnection):
         self.client: IngestStream = connection.stream
         self.context = connection.context
         self._connection = connection
-        # Tornado's own limit would answer without a body or CORS; who answers keeps the limit.
-        connection.set_max_body_size(1 << 62)
+
+    def set_max_body_size(self, max_body_size: int) -> None:
+        self._connection.set_max_body_size(max_body_size)
 
     def write_headers(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None

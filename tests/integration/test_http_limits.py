@@ -303,6 +303,25 @@ async def test_what_comes_behind_the_last_request_holds_nobody_up(tmp_path: Path
     assert not patience.expired()
 
 
+async def test_no_other_limit_of_a_body_is_kept_than_ours(tmp_path: Path, door: MakeDoor) -> None:
+    options = HttpOptions(max_body=Size(10_000_000))
+    async with door(tmp_path, options=options) as public, client(public) as large:
+        await large.send(HEAD + b"Content-Length: 150000000\r\nExpect: 100-continue\r\n\r\n")
+        assert (await large.reader.readline()).startswith(b"HTTP/1.1 100 ")
+
+
+async def test_what_is_sent_ahead_is_counted_and_bounded(tmp_path: Path, door: MakeDoor) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as eager:
+        eager.writer.write(WHOLE * 20_000)
+        await slow.arrived.wait()
+        await asyncio.sleep(0.05)
+        assert public.connections.buffered < 400_000
+        slow.go.set()
+        for _ in range(100):
+            assert (await eager.answer()).status == 200
+
+
 async def test_who_has_gone_makes_no_room(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public:

@@ -81,8 +81,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self.connections.arrived(self, count)
             self._look()
             return
-        if self.phase is not Phase.REQUEST:  # else it is counted when it is looked at
-            self.connections.arrived(self, count)
+        self.connections.held(self, count)
         if len(data) > _MOST_HELD and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -222,7 +221,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._paused = False
             self._transport.resume_reading()
         if self._rest and self.phase is Phase.REQUEST:
-            self.connections.arrived(self, len(self._rest))
+            self.connections.began(self, Phase.HEADERS)
         if self._rest or self.phase is Phase.BODY:
             self._look()
         if self._ended and not self._holding and not self._leaving:
@@ -254,9 +253,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.answered(last=last)
         if last:
             self.hang_up()
-        elif not self._flushed:
-            return  # the next is not read before this one's answer
-        elif self._rest or self._ended:
+            return
+        if self._rest:
+            self.connections.held(self, len(self._rest))
+        if not self._flushed:
+            return  # the client takes this answer before its next request is read
+        if self._rest or self._ended:
             self._go_on_soon()
         else:
             self._holding = False

@@ -80,6 +80,8 @@ def is_persistent(start_line: RequestStartLine, headers: RequestHeaders) -> bool
     connection = headers.get("Connection")
     if connection is None:
         return start_line.version == "HTTP/1.1"
+    if connection == "keep-alive" and start_line.version == "HTTP/1.1":  # the usual word of browsers
+        return True
     options = [option.strip(" \t") for option in connection.lower().split(",")]
     if "close" in options:
         return False

@@ -67,17 +67,18 @@ class RequestHeaders(HTTPHeaders):
         return _needle(name) in self._lower
 
     def _find(self, name: str) -> str | None:
-        needle = _needle(name)
-        at = self._lower.find(needle)
+        needle, lower, text = _needle(name), self._lower, self._text
+        at = lower.find(needle)
         if at < 0:
             return None
-        values = []
-        while at >= 0:
+        start = at + len(needle)
+        end = text.index("\r", start)
+        value = text[start:end].strip("\t ")
+        while (at := lower.find(needle, end)) >= 0:
             start = at + len(needle)
-            end = self._text.index("\r", start)
-            values.append(self._text[start:end].strip("\t "))
-            at = self._lower.find(needle, end)
-        return values[0] if len(values) == 1 else ",".join(values)
+            end = text.index("\r", start)
+            value += "," + text[start:end].strip("\t ")
+        return value
 
 
 @lru_cache(256)

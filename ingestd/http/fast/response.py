@@ -43,7 +43,6 @@ class Response(ClientConnection):
         self.close_callback = callback
 
     def set_max_body_size(self, max_body_size: int) -> None:
-        """Let this request's body be so large; to be called before it is read."""
         self.client.max_body = max_body_size
 
     def write_headers(

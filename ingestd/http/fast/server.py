@@ -77,6 +77,7 @@ class FastServer:
         self.delegate.on_close(client)
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
+        sock.setblocking(False)
         if not self.connections.admit(sock):
             sock.close()
             return
@@ -85,4 +86,10 @@ class FastServer:
         making = asyncio.get_running_loop().connect_accepted_socket(lambda: client, sock)
         task = asyncio.ensure_future(making)
         self._making.add(task)
-        task.add_done_callback(self._making.discard)
+        task.add_done_callback(lambda task: self._made(client, task))
+
+    def _made(self, client: FastConnection, task: asyncio.Task[Any]) -> None:
+        self._making.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            client.close()
+            self._open.discard(client)
