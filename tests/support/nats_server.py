@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from .ports import free_port
+from .signals import send_signal
 
 __all__ = ["NatsServer", "nats_server"]
 
@@ -75,7 +76,7 @@ class NatsServer:
     def signal(self, number: signal.Signals) -> None:
         """SIGSTOP, it hangs; SIGCONT, it goes on; SIGHUP, it reads its configuration."""
         assert self._process is not None
-        self._process.send_signal(number)
+        send_signal(self._process, number)
 
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import redis
 
 from .ports import free_port
+from .signals import send_signal
 
 __all__ = ["RedisServer", "redis_server"]
 
@@ -66,7 +67,7 @@ class RedisServer:
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        self._process.send_signal(number)
+        send_signal(self._process, number)
 
     def kill(self) -> None:
         if self._process is not None:
