@@ -29,9 +29,9 @@ types: .venv/installed-for-tests
 
 bench: .venv/installed
 	@scripts/need wrk wrk
+	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.run $(BENCH)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
-	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql

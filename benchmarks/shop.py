@@ -1,4 +1,4 @@
-"""What a shop sends: events as a benchmark's visitors make them, one by one or in batches."""
+"""What a shop sends: the bodies of events, as a benchmark's visitors make them."""
 
 from __future__ import annotations
 
