@@ -49,7 +49,8 @@ class ReadAhead:
         if not self._parts or self._parts[0].after < removed:
             return ()
         reading = self._parts[0].reading
-        await asyncio.wait([reading])
+        if not reading.done():
+            await asyncio.wait([reading])
         return reading.result() if _succeeded(reading) else ()
 
     async def forget(self) -> None:

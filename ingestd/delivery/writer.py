@@ -11,6 +11,7 @@ import msgspec
 
 from ..errors import SinkReject, SinkRetry, reason_of, storable
 from ..events import Record
+from ..records import length_of
 from ..sink import Sink
 from .options import SinkOptions
 
@@ -125,7 +126,7 @@ class BatchWriter:
         batch = records[: self._size]
         if self._failed:  # it is that again, or some of it
             batch = [*takewhile(lambda record: record.position in self._failed, batch)]
-        if sum([len(record.body) for record in batch]) <= self._most_bytes:
+        if length_of(batch) <= self._most_bytes:
             return batch
         ends = accumulate(len(record.body) for record in batch)
         return batch[: max(1, sum(1 for end in ends if end <= self._most_bytes))]
@@ -133,7 +134,7 @@ class BatchWriter:
     async def _deliver(self, batch: Sequence[Record]) -> dict[int, GivenUp]:
         """All of a batch, but for what the sink rejects: that is returned, by index."""
         given_up: dict[int, GivenUp] = {}
-        left = [*range(len(batch))]
+        left: Sequence[int] = range(len(batch))
         while left:
             try:
                 some = batch if len(left) == len(batch) else [batch[index] for index in left]

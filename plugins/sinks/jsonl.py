@@ -22,6 +22,7 @@ from ingestd import hookimpl
 from ingestd.errors import ConfigError
 from ingestd.events import Record
 from ingestd.options import Options, PositiveDuration, PositiveSize, Size
+from ingestd.records import lines_of
 from ingestd.sink import Sink
 
 from .compressor import Compressor
@@ -91,10 +92,7 @@ class JsonlSink(Sink):
             self._compressor.start()  # also for what was not compressed before
 
     def _append(self, batch: Sequence[Record]) -> None:
-        bodies = [record.body for record in batch]
-        if b"\n" in b"".join(bodies):  # JSON has line breaks between tokens only, where a space is as good
-            bodies = [body.replace(b"\n", b" ") for body in bodies]
-        if self._file.append(b"\n".join([*bodies, b""])) and self._compressor is not None:
+        if self._file.append(lines_of(batch)) and self._compressor is not None:
             self._compressor.wake()
 
     def _close(self) -> None:
@@ -104,7 +102,7 @@ class JsonlSink(Sink):
 
     async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
         # A thread cannot be cancelled: what a cancelled call left running ends first, and nothing piles up.
-        if self._job is not None:
+        if self._job is not None and not self._job.done():
             await asyncio.wait([self._job])
         if self._thread is None:
             # Of its own: a disk that hangs must not take the threads that others share.

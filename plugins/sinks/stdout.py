@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 from ingestd import hookimpl
 from ingestd.errors import ConfigError, SinkRetry
 from ingestd.events import Record
+from ingestd.records import lines_of
 from ingestd.sink import Sink
 
 __all__ = ["StdoutSink", "register_sinks"]
@@ -60,11 +61,9 @@ class StdoutSink(Sink):
         self._output.check()
 
     async def write(self, batch: Sequence[Record]) -> None:
-        # JSON has line breaks between tokens only, where a space is as good.
-        lines = b"".join([record.body.replace(b"\n", b" ") + b"\n" for record in batch])
         if self._job is not None:  # that of a write that was cancelled may not have ended yet
             await asyncio.wait([self._job])
-        self._output.put(lines)
+        self._output.put(lines_of(batch))
         error = await self._run()
         if isinstance(error, BrokenPipeError):
             raise SinkRetry(_CLOSED) from error

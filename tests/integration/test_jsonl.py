@@ -414,8 +414,8 @@ async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
                 written += (batch := make_records(2))
                 await sink.write(batch)
                 await until(lambda: caplog.records)
-            ballast.unlink()
             assert [file.suffix for file in rotated(tmp_path)] == [".jsonl"] * 5
+            ballast.unlink()
             written += (batch := make_records(2))
             await sink.write(batch)  # that rotates, so all is tried again
             await until(lambda: is_compressed(tmp_path))

@@ -12,14 +12,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.errors import Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
+from ingestd.records import Records
 from ingestd.store import Field
 
 from ..entries import Change, Entry, Row, is_set, key_of, set_key
@@ -232,46 +232,62 @@ def _storable(key: str) -> bool:
     return True
 
 
-def read_records(connection: sqlite3.Connection, after: int, limit: int) -> list[Record]:
+def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Records:
     """The records behind a position, in order."""
-    records: list[Record] = []
+    types: list[str] = []
+    ats: list[int] = []
+    positions: list[int] = []
+    lengths: list[int] = []
+    lines: list[bytes] = []
     size = 0
-    while len(records) < limit and size < READ_BYTES:
-        wanted = min(limit - len(records), _MANY)
+    while len(positions) < limit and size < READ_BYTES:
+        wanted = min(limit - len(positions), _MANY)
         try:
-            some, length = _read_together(connection, after, wanted)
+            some = _read_together(connection, after, wanted)
         except sqlite3.DataError:  # together they are longer than one value of SQLite may be
-            some = [
-                Record(*row)
-                for row in connection.execute(
-                    "SELECT type, at, body, position FROM journal WHERE position > ? ORDER BY position LIMIT ?",
-                    (after, wanted),
-                )
-            ]
-            length = READ_BYTES
-        records += some
-        size += length
-        if len(some) < wanted:
+            some = _read_one(connection, after)
+            wanted = 1
+        types += some.types
+        ats += some.ats
+        positions += some.positions
+        lengths += some.lengths
+        lines.append(some.lines)
+        size += len(some.lines)
+        if len(some.positions) < wanted:
             break
-        after = records[-1].position
-    return records
+        after = positions[-1]
+    return Records(types, ats, positions, lengths, b"".join(lines))
 
 
-def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> tuple[list[Record], int]:
-    """Returns how many bytes their bodies have, too."""
-    types, ats, positions, lengths, together = connection.execute(
+class _Columns(NamedTuple):
+    """What `Records` are made of."""
+
+    types: Sequence[str]
+    ats: Sequence[int]
+    positions: Sequence[int]
+    lengths: Sequence[int]
+    lines: bytes
+
+
+def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> _Columns:
+    types, ats, positions, lengths, lines = connection.execute(
         # All aggregates are made in one pass, so their members are in the same order, which is that of the table.
         "SELECT json_group_array(type), json_group_array(at), json_group_array(position),"
-        " json_group_array(length(CAST(body AS BLOB))), CAST(group_concat(CAST(body AS TEXT), '') AS BLOB)"
+        " json_group_array(length(CAST(body AS BLOB))), CAST(group_concat(CAST(body AS TEXT) || char(10), '') AS BLOB)"
         " FROM journal WHERE position > ? AND position <= (SELECT max(position) FROM"
         " (SELECT position FROM journal WHERE position > ? ORDER BY position LIMIT ?))",
         (after, after, limit),
     ).fetchone()
-    sizes = _decode_numbers(lengths)
-    ends = [*accumulate(sizes)]
-    bodies = [together[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-    records = [*map(Record, _decode_types(types), _decode_numbers(ats), bodies, _decode_numbers(positions))]
-    return records, ends[-1] if ends else 0
+    return _Columns(
+        _decode_types(types), _decode_numbers(ats), _decode_numbers(positions), _decode_numbers(lengths), lines or b""
+    )
+
+
+def _read_one(connection: sqlite3.Connection, after: int) -> _Columns:
+    type_, at, position, body = connection.execute(
+        "SELECT type, at, position, body FROM journal WHERE position > ? ORDER BY position LIMIT 1", (after,)
+    ).fetchone()
+    return _Columns([type_], [at], [position], [len(body)], body + b"\n")
 
 
 def last_member(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,91 @@
+"""Records that were read together, kept as they came until one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import overload
+
+from .events import Record
+
+__all__ = ["Records", "length_of", "lines_of"]
+
+
+class Records(Sequence[Record]):
+    """Records in columns; `lines` are their bodies, a line break behind each, and `lengths` those of the bodies.
+
+    To make a record costs as much as to read it: who writes lines need not have them.
+    """
+
+    __slots__ = ("_ats", "_ends", "_lines", "_made", "_positions", "_types")
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        ats: Sequence[int],
+        positions: Sequence[int],
+        lengths: Sequence[int],
+        lines: bytes,
+    ) -> None:
+        self._types, self._ats, self._positions, self._lines = types, ats, positions, lines
+        self._ends = [end + number for number, end in enumerate(accumulate(lengths))]
+        """Where the line break behind each body is."""
+        self._made: list[Record] | None = None
+
+    @property
+    def length(self) -> int:
+        """Bytes of all bodies."""
+        return len(self._lines) - len(self._ends)
+
+    def lines(self) -> bytes | None:
+        """The bodies, a line break behind each; None if there are others within them."""
+        find = self._lines.find
+        starts = [0, *[end + 1 for end in self._ends[:-1]]]
+        return self._lines if [find(b"\n", start) for start in starts] == self._ends else None
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        wanted = range(len(self))[index]
+        if isinstance(wanted, int):
+            return self._one(wanted) if self._made is None else self._made[wanted]
+        if wanted == range(len(self)):
+            return self
+        return self._all()[index] if wanted else ()
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._all())
+
+    def _one(self, at: int) -> Record:
+        start = self._ends[at - 1] + 1 if at else 0
+        return Record(self._types[at], self._ats[at], self._lines[start : self._ends[at]], self._positions[at])
+
+    def _all(self) -> list[Record]:
+        if self._made is None:
+            self._made = [self._one(at) for at in range(len(self))]
+        return self._made
+
+
+def length_of(records: Sequence[Record]) -> int:
+    """How many bytes their bodies have."""
+    if isinstance(records, Records):
+        return records.length
+    return sum([len(record.body) for record in records])
+
+
+def lines_of(records: Sequence[Record]) -> bytes:
+    """Each body as one line. What JSON has of line breaks is between tokens, where a space is as good."""
+    lines = records.lines() if isinstance(records, Records) else None
+    if lines is not None:
+        return lines
+    bodies = [record.body for record in records]
+    if b"\n" in b"".join(bodies):
+        bodies = [body.replace(b"\n", b" ") for body in bodies]
+    return b"\n".join([*bodies, b""])
