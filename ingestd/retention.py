@@ -53,6 +53,7 @@ class Retention:
         self._old_to = 0  # the position of the last record known to be old
         self._looked_to = 0
         self._young_at: int | None = None  # the time of the record behind that, which was not old yet
+        self._still_to_come: int | None = None  # the earliest time of those behind the old ones that was still to come
         self._told: dict[str, tuple[int, float]] = {}  # of each consumer: losses in the log, and when
 
     @property
@@ -159,7 +160,9 @@ class Retention:
         now = self._now()
         before = now - round(keep_for * 1000)
         if self._looked_to < extent.first - 1:  # at the first look, and when it was removed for another reason
-            self._looked_to, self._young_at = extent.first - 1, None
+            self._looked_to, self._young_at, self._still_to_come = extent.first - 1, None, None
+        if self._still_to_come is not None and self._still_to_come < before:  # it has come, and has become old
+            self._looked_to, self._young_at, self._still_to_come = max(self._old_to, extent.first - 1), None, None
         if self._looked_to >= extent.last or (self._young_at is not None and before <= self._young_at <= now):
             return self._old_to
         for record in await self._journal.outlines(self._looked_to, _STEP):
@@ -168,7 +171,9 @@ class Retention:
                 break
             self._looked_to = record.position
             if record.at < before:
-                self._old_to = record.position
+                self._old_to, self._still_to_come = record.position, None
+            else:
+                self._still_to_come = min(record.at, self._still_to_come or record.at)
         return self._old_to
 
     def _judge(self, extent: Extent) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingestd.backend import Backend
@@ -347,6 +347,12 @@ OPERATIONS = st.one_of(
 
 
 @pytest.mark.logs(LOSS, "the journal is full")
+@example(  # a record whose time is still to come is the last one, and becomes old
+    options=JournalOptions(keep_for=Duration.parse("10s")),
+    operations=[
+        ("wait", 10_001, 0), ("set the clock wrong", 1, 0), ("append", 1, 33), ("retain", 0, 0), ("wait", 10_002, 0)
+    ],
+)  # fmt: skip
 @given(options=OPTIONS, operations=st.lists(OPERATIONS, max_size=25))
 @settings(max_examples=80, deadline=None)
 def test_no_more_than_it_may_and_no_less_than_it_must(
