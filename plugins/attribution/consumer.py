@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ __all__ = ["AttributionConsumer", "Rules", "Tally"]
 
 log = logging.getLogger("ingestd.attribution")
 
-_TURN = 100  # records, after which it is the events' turn
+_TURN = 0.0002  # seconds, after which it is the events' turn
 
 
 class Rules(NamedTuple):
@@ -61,17 +62,19 @@ class AttributionConsumer(Consumer):
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, is_user = self._rules.exclusions, self.is_user
         found: list[Seen | Erasure] = []
-        for start in range(0, len(records), _TURN):
-            await asyncio.sleep(0)
-            found += [
-                each
-                for record in records[start : start + _TURN]
-                if (each := read(record, exclusions, is_user)) is not None
-            ]
-        await _load(step.state, [each for each in found if isinstance(each, Seen)])
-        for number, each in enumerate(found):
-            if number % _TURN == 0:
+        await asyncio.sleep(0)
+        until = perf_counter() + _TURN
+        for record in records:
+            if (each := read(record, exclusions, is_user)) is not None:
+                found.append(each)
+            if perf_counter() > until:
                 await asyncio.sleep(0)
+                until = perf_counter() + _TURN
+        await _load(step.state, [each for each in found if isinstance(each, Seen)])
+        for each in found:
+            if perf_counter() > until:
+                await asyncio.sleep(0)
+                until = perf_counter() + _TURN
             if isinstance(each, Erasure):
                 await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
             else:

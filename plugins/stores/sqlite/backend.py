@@ -21,6 +21,7 @@ from ..entries import Entries, Row
 from ..entries_state import EntriesState
 from . import health
 from .batch import last_member, last_position, read_rows, read_values
+from .checkpoints import Checkpoints
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
@@ -42,6 +43,7 @@ _PROBE_SECONDS = 0.5
 _SCANNED = 1000  # entries of a step
 _SWEEP_SECONDS = 0.1
 _CLEAN_SECONDS = 2.0
+_CHECKPOINT_SECONDS = 0.05
 _PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
 
 
@@ -65,6 +67,8 @@ class SqliteBackend(Backend):
         self._lock: Lock | None = None
         self._writer: Connection | None = None
         self._reader: Connection | None = None
+        self._beside: Connection | None = None
+        """For what a commit need not wait for."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, *, serving: bool) -> None:
@@ -97,6 +101,8 @@ class SqliteBackend(Backend):
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
+        self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
+        self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)
 
     async def _visit(self, reader: Connection) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
@@ -117,10 +123,11 @@ class SqliteBackend(Backend):
         self._tasks = []
         if self.commits is not None:
             await self.commits.finish()
-        for connection in (self._reader, self._writer):  # the last one to close folds the log into the file
+        # The last one to close folds the log into the file.
+        for connection in (self._beside, self._reader, self._writer):
             if connection is not None:
                 await connection.close()
-        self._reader = self._writer = self.commits = None
+        self._beside = self._reader = self._writer = self.commits = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -143,6 +150,12 @@ class SqliteBackend(Backend):
     ) -> _T:
         """Run what writes beside the commits: one statement. Raises `Unavailable`."""
         return await _on(self._writer, work, *args, **kw)
+
+    async def aside(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Run what takes long, and what neither commits nor reads wait for. Raises `Unavailable`."""
+        return await _on(self._beside, work, *args, **kw)
 
     async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to."""

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 APPLICATION_ID = 0x696E6764  # "ingd", as the first migration sets it
 
-# Checkpoints run inside a commit. Small and often beats a long pause now and then: some 8 MB a time.
-AUTOCHECKPOINT_PAGES = 2000
+# For when the daemon's own (see `Checkpoints`) do not keep up: these run inside a commit.
+AUTOCHECKPOINT_PAGES = 10_000
 WAL_SIZE_LIMIT = 64 * 1024 * 1024
 WRITER_CACHE_KIB = 32 * 1024
 
