@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from . import times
@@ -63,6 +64,11 @@ class Retention:
     @property
     def bytes(self) -> int:
         return self._extent.bytes
+
+    @property
+    def max_bytes(self) -> float:
+        """The limit, infinite if there is none."""
+        return math.inf if self._options.max_size is None else int(self._options.max_size)
 
     @property
     def oldest_seconds(self) -> float:

@@ -60,6 +60,8 @@ class SinkConsumer(Consumer):
         """Records the sink has taken and that will not be written again, since the start of the daemon."""
         self.filtered = 0
         """Records it was spared, since then."""
+        self.given_up = 0
+        """Records that became dead letters, since then; not those that it was given again."""
         self.progress: Progress | None = None
         """None while it is not known, or there is none."""
         self._timeout = float(options.timeout)
@@ -126,7 +128,7 @@ class SinkConsumer(Consumer):
         progress.filtered += filtered
         await save_progress(step.state, self.sink.name, progress)
         step.done = done
-        step.committed = lambda: self._committed(progress, outcome, delivered, filtered)
+        step.committed = lambda: self._committed(progress, outcome, delivered, filtered, len(written.given_up))
 
     async def _write(self, records: Sequence[Record]) -> _Outcome:
         """Not again what was prepared, nor while it is the store that fails: the sink has them."""
@@ -145,12 +147,18 @@ class SinkConsumer(Consumer):
         return outcome
 
     def _committed(
-        self, progress: Progress, outcome: _Outcome | None = None, delivered: int = 0, filtered: int = 0
+        self,
+        progress: Progress,
+        outcome: _Outcome | None = None,
+        delivered: int = 0,
+        filtered: int = 0,
+        given_up: int = 0,
     ) -> None:
         self.progress = progress
         self._outcomes = [each for each in self._outcomes if each is not outcome]
         self.delivered += delivered
         self.filtered += filtered
+        self.given_up += given_up
 
     async def errand(self, step: Step, journal: Journal) -> None:
         place = await self._place(journal)

@@ -32,6 +32,10 @@ class SinkStatus:
         return self.feeder.filtered
 
     @property
+    def given_up(self) -> int:
+        return self.feeder.given_up
+
+    @property
     def retries(self) -> int:
         return self.consumer.failures + self.feeder.splits
 

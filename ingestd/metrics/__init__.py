@@ -39,6 +39,8 @@ class SinkStatus(Protocol):
     @property
     def filtered(self) -> int: ...
     @property
+    def given_up(self) -> int: ...
+    @property
     def retries(self) -> int: ...
     @property
     def pending(self) -> int: ...
@@ -57,6 +59,8 @@ class JournalStatus(Protocol):
     def records(self) -> int: ...
     @property
     def bytes(self) -> int: ...
+    @property
+    def max_bytes(self) -> float: ...
     @property
     def oldest_seconds(self) -> float: ...
     @property
@@ -198,6 +202,9 @@ class _JournalCollector(Collector):
         yield GaugeMetricFamily("ingestd_journal_records", "Records in the journal.", journal.records)
         yield GaugeMetricFamily("ingestd_journal_bytes", "Bytes they hold, as limits count them.", journal.bytes)
         yield GaugeMetricFamily(
+            "ingestd_journal_max_bytes", "Bytes they may hold, +Inf without a limit.", journal.max_bytes
+        )
+        yield GaugeMetricFamily(
             "ingestd_journal_oldest_seconds", "Age of the oldest of them, 0 if none.", journal.oldest_seconds
         )
         removed = CounterMetricFamily("ingestd_journal_removed", "Records removed from the journal.", labels=["reason"])
@@ -224,7 +231,7 @@ class _SinkCollector(Collector):
         families = self._families()
         for sink in self._sinks:
             values = (
-                sink.delivered, sink.filtered, sink.retries, sink.pending, sink.oldest_pending_seconds,
+                sink.delivered, sink.filtered, sink.given_up, sink.retries, sink.pending, sink.oldest_pending_seconds,
                 sink.dead_letters, sink.paused,
             )  # fmt: skip
             for family, value in zip(families, values, strict=True):
@@ -236,6 +243,7 @@ class _SinkCollector(Collector):
         return [
             CounterMetricFamily("ingestd_sink_delivered", "Records the sink has taken.", labels=["sink"]),
             CounterMetricFamily("ingestd_sink_filtered", "Records its filter kept from it.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_given_up", "Records that became dead letters.", labels=["sink"]),
             CounterMetricFamily("ingestd_sink_retries", "Writes that failed and were tried again.", labels=["sink"]),
             GaugeMetricFamily("ingestd_sink_pending", "Records in the journal not yet in the sink.", labels=["sink"]),
             GaugeMetricFamily(

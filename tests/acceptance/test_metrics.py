@@ -245,6 +245,7 @@ def test_a_journal_apart_has_numbers_of_its_own(tmp_path: Path) -> None:
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
         for name in ("ingestd.db", "journal.db"):
             assert daemon.metric(f'ingestd_sqlite_file_bytes{{file="{tmp_path / name}"}}') > 0
+            assert daemon.metric(f'ingestd_sqlite_disk_free_bytes{{file="{tmp_path / name}"}}') > 0
 
 
 def test_metrics_are_there_while_nothing_can_be_stored(tmp_path: Path) -> None:

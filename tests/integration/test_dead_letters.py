@@ -292,7 +292,7 @@ class Sinks:
             assert letters[2].attempts == 1
             assert letters[6].attempts >= 3
             assert {*shelf.taken} == {*range(1, 16)} - {2, 3, 6, 11, 12}
-            assert (consumer.delivered, status.processed) == (7, 12)
+            assert (consumer.delivered, consumer.given_up, status.processed) == (7, 5, 12)
             await assert_nothing_is_missing(backend, shelf)
 
     async def test_poison_that_comes_alone_is_told_apart_by_what_the_sink_had_or_what_comes(self) -> None:
@@ -375,7 +375,7 @@ class Sinks:
                 await give(backend, Retry(last=ALL))
                 await at_rest(backend)
                 assert await letters_of(backend) == []
-                assert (consumer.delivered, status.processed) == (5, 9)  # these are no deliveries
+                assert (consumer.delivered, consumer.given_up, status.processed) == (5, 4, 9)  # these are no deliveries
                 await append(backend, view(1))
                 await at_rest(backend)
             await assert_nothing_is_missing(backend, shelf)

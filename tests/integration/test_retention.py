@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -234,6 +235,7 @@ async def test_dropping_counts_what_each_consumer_lost(tmp_path: Path) -> None:
 
         async with kept(backend, JournalOptions(max_size=Size(1000.0), on_full="drop"), stuck, well) as journal:
             metrics.show_journal(journal.retention)
+            assert metrics.registry.get_sample_value("ingestd_journal_max_bytes") == 1000
             status = journal.statuses[0]
             for _ in range(10):
                 last = await append(backend, records(3))
@@ -323,6 +325,7 @@ async def test_metrics_show_the_journal(tmp_path: Path) -> None:
             await journal.settle()
             assert value("ingestd_journal_records") == 7
             assert value("ingestd_journal_bytes") == 700
+            assert value("ingestd_journal_max_bytes") == math.inf
             assert value("ingestd_journal_oldest_seconds") == 5
             assert value("ingestd_journal_removed_total", {"reason": "size"}) == 3
             assert value("ingestd_journal_removed_total", {"reason": "age"}) == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +84,7 @@ class SqliteCollector(Collector):
         entries = GaugeMetricFamily(f"{name}_cache_entries", "State entries in memory.", labels=labels)
         size = GaugeMetricFamily(f"{name}_file_bytes", "Size of the file.", labels=labels)
         log = GaugeMetricFamily(f"{name}_wal_bytes", "Size of the write-ahead log beside it.", labels=labels)
+        free = GaugeMetricFamily(f"{name}_disk_free_bytes", "What is free on the disk of the file.", labels=labels)
         for backend in self._backends:
             file = [str(backend.path)]
             done, cache = backend.statistics, backend.entries
@@ -94,7 +97,9 @@ class SqliteCollector(Collector):
             entries.add_metric(file, cache.count)
             size.add_metric(file, _size(backend.path))
             log.add_metric(file, _size(backend.path.with_name(f"{backend.path.name}-wal")))
-        yield from (commits, seconds, units, hits, misses, entries, size, log)
+            with suppress(OSError):  # the folder is gone: then nobody knows
+                free.add_metric(file, shutil.disk_usage(backend.path.parent).free)
+        yield from (commits, seconds, units, hits, misses, entries, size, log, free)
 
 
 def _size(path: Path) -> int:
