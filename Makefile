@@ -14,7 +14,7 @@ run: install
 
 install: .venv/installed
 
-test: .venv/installed-for-tests $(BIN)/promtool
+test: .venv/installed-for-tests $(BIN)/prometheus
 	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: lint types test
@@ -62,5 +62,5 @@ clean:
 	@scripts/need openssl openssl
 	@touch $@
 
-$(BIN)/promtool: | .venv/bin/python
-	@scripts/promtool $@
+$(BIN)/prometheus: | .venv/bin/python
+	@scripts/prometheus $(BIN)

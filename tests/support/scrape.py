@@ -32,7 +32,7 @@ def lint(text: bytes) -> str:
     """What promtool finds wrong with metrics: nothing, if all is well."""
     beside = Path(sys.executable).with_name("promtool")
     promtool = str(beside) if beside.exists() else shutil.which("promtool")
-    assert promtool is not None, f"there is no promtool; scripts/promtool {beside} puts it there"
+    assert promtool is not None, f"there is no promtool; scripts/prometheus {beside.parent} puts it there"
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
     output = (done.stdout + done.stderr).decode()
     assert done.returncode == 0 or output, "promtool failed without a word"
