@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
         f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
         for root in roots
         for path in (ROOT / root).rglob("*")
-        if path.is_file() and path.suffix in {".py", ".json", ".toml", ".sql", ".lua", ".typed"}
+        if path.is_file() and path.suffix in {".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed"}
     }
     in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert in_wheel == in_tree
