@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+from .prometheus_server import promtool
 
 __all__ = ["Documented", "documented", "documented_labels", "lint", "parse", "tables"]
 
@@ -30,10 +29,7 @@ def parse(text: bytes) -> dict[str, Metric]:
 
 def lint(text: bytes) -> str:
     """What promtool finds wrong with metrics: nothing, if all is well."""
-    beside = Path(sys.executable).with_name("promtool")
-    promtool = str(beside) if beside.exists() else shutil.which("promtool")
-    assert promtool is not None, f"there is no promtool; scripts/prometheus {beside.parent} puts it there"
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    done = promtool("check", "metrics", text=text)
     output = (done.stdout + done.stderr).decode()
     assert done.returncode == 0 or output, "promtool failed without a word"
     return output
