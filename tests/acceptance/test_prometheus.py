@@ -24,7 +24,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 EVENTS = 5
 # A machine that is busy with other tests may be slow, and fill its disk: that is no fault of a daemon's.
 OF_THE_MACHINE = {
-    "IngestdDown", "IngestdLatency", "IngestdLoopBlocked", "IngestdCommitsSlow", "IngestdDiskFullSoon", "IngestdDiskLow",
+    "IngestdDown", "IngestdLatency", "IngestdLoopBlocked", "IngestdCommitsSlow", "IngestdDiskFullSoon",
+    "IngestdDiskLow",
 }  # fmt: skip
 # Shown where something grows or falls, and of those behind a Redis.
 NOT_ALWAYS = {"instance:ingestd_journal_left:seconds", "instance_file:ingestd_sqlite_disk_left:seconds"}
@@ -80,7 +81,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A daemon that is well, one whose sink cannot write, and an address where nobody listens."""
     shops = [
         Shop(tmp_path_factory.mktemp("well"), {"journal": 'max_size = "1GiB"'}),
-        Shop(tmp_path_factory.mktemp("stuck"), {"sinks.archive": 'retry = { max = "500ms" }'}),
+        Shop(
+            tmp_path_factory.mktemp("stuck"),
+            {"sinks.archive": 'retry = { max = "500ms" }', "http": 'shutdown_timeout = "500ms"'},
+        ),
     ]
     shops[1].archive.mkdir()
     # Prometheus takes five seconds until it looks for its targets, in which these can start.
