@@ -1,1 +1,1 @@
-"""The annotated configuration."""
+"""The annotated configuration, and what Prometheus and Grafana need to watch ingestd."""

@@ -49,6 +49,24 @@ def test_dead_letters_are_listed_and_shown_whole(desk: Desk, *, beside: bool) ->
         assert desk.run("dead-letters", "list", "archive") == "archive has no dead letters\n"
 
 
+def test_metrics_come_out_even_whatever_becomes_of_dead_letters(desk: Desk) -> None:
+    with desk.shop.serve() as daemon:
+
+        def metric(name: str) -> float:
+            return daemon.metric(f'ingestd_sink_{name}{{sink="crm"}}')
+
+        desk.crm.tell(reject={2: "no", 4: "no", 5: "no"})
+        delivered(desk, daemon, *range(1, 7))
+        wait_until(lambda: daemon.metric("ingestd_journal_records") == 6)
+        assert (metric("delivered_total"), metric("given_up_total"), metric("dead_letters")) == (3, 3, 3)
+        desk.crm.tell(reject={4: "no"})
+        desk.run("dead-letters", "retry", "crm", "--all")
+        desk.run("dead-letters", "discard", "crm", "--all", "--yes")
+        desk.run("replay", "crm", "--from", "1")
+        wait_until(lambda: metric("dead_letters") == 1)  # once more, of the replay
+        assert (metric("delivered_total"), metric("given_up_total"), metric("pending")) == (3, 3, 0)
+
+
 @BOTH
 def test_retrying_tells_what_the_sink_has_taken_and_what_is_still_dead(desk: Desk, *, beside: bool) -> None:
     with ExitStack() as running:
