@@ -18,6 +18,8 @@ __all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 class Endpoint(Enum):
     """The operations callers have; the value is what records and metrics say."""
 
+    __hash__ = object.__hash__  # asked for with every event, and Enum's own is written in Python
+
     TRACK = "track"
     CUSTOMER_EVENTS = "customer-events"
     IDENTIFY = "identify"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import pluggy
@@ -35,53 +35,36 @@ class _Call(NamedTuple):
 
 
 class Hooks:
-    """One typed method per hook. The implementations are those registered when it is made."""
+    """One typed function or method per hook. The implementations are those registered when it is made."""
+
+    authenticate: Callable[[Request], Awaitable[Principal | None]]
+    admit: Callable[[Request, Principal | None], Awaitable[None]]
+    resolve_user: Callable[[Event, State], Awaitable[str | None]]
+    resolve_session: Callable[[Event, State], Awaitable[Session | None]]
+    store_identity: Callable[[Event, State], Awaitable[None]]
+    enrich: Callable[[Event, State], Awaitable[None]]
+    filter_event: Callable[[Event], Awaitable[str | None]]
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
-        self._authenticate = _chain(manager, "authenticate")
-        self._admit = _chain(manager, "admit")
-        self._resolve_user = _chain(manager, "resolve_user")
-        self._resolve_session = _chain(manager, "resolve_session")
-        self._store_identity = _chain(manager, "store_identity")
-        self._enrich = _chain(manager, "enrich")
-        self._filter_event = _chain(manager, "filter_event")
+        self.authenticate = _first(manager, "authenticate")
+        self.admit = _all(manager, "admit")
+        self.resolve_user = _first(manager, "resolve_user")
+        self.resolve_session = _first(manager, "resolve_session")
+        self.store_identity = _all(manager, "store_identity")
+        self.enrich = _all(manager, "enrich")
+        self.filter_event = _first(manager, "filter_event")
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
         self._waiting = {call.plugin for call in self._startup}  # to be started
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
-        if not self._authenticate or not self._resolve_session:
-            missing = "resolve_session" if self._authenticate else "authenticate"
-            raise ConfigError(f"plugins.enabled: no plugin implements {missing}, so no event could be accepted")
-
-    async def authenticate(self, request: Request) -> Principal | None:
-        answer: Principal | None = await _first(self._authenticate, "authenticate", request)
-        return answer
-
-    async def admit(self, request: Request, principal: Principal | None) -> None:
-        await _all(self._admit, "admit", request, principal)
-
-    async def resolve_user(self, event: Event, state: State) -> str | None:
-        answer: str | None = await _first(self._resolve_user, "resolve_user", event, state)
-        return answer
-
-    async def resolve_session(self, event: Event, state: State) -> Session | None:
-        answer: Session | None = await _first(self._resolve_session, "resolve_session", event, state)
-        return answer
-
-    async def store_identity(self, event: Event, state: State) -> None:
-        await _all(self._store_identity, "store_identity", event, state)
-
-    async def enrich(self, event: Event, state: State) -> None:
-        await _all(self._enrich, "enrich", event, state)
-
-    async def filter_event(self, event: Event) -> str | None:
-        answer: str | None = await _first(self._filter_event, "filter_event", event)
-        return answer
+        for name in ("authenticate", "resolve_session"):
+            if not _chain(manager, name):
+                raise ConfigError(f"plugins.enabled: no plugin implements {name}, so no event could be accepted")
 
     async def startup(self, daemon: Daemon) -> None:
         for call in self._startup:
-            await _all([call], "startup", daemon)
+            await _call_all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
@@ -162,22 +145,38 @@ def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str,
     return call
 
 
-async def _first(chain: Sequence[_Call], hook: str, *arguments: Any) -> Any:
-    for plugin, function in chain:
-        try:
-            answer = function(*arguments)
-            if hasattr(answer, "__await__"):
-                answer = await answer
-        except Refused:
-            raise
-        except Exception as error:
-            raise HookFailure(plugin, hook) from error
-        if answer is not None:
-            return answer
-    return None
+def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[Any]]:
+    """A function that calls one implementation after the other, until one answers."""
+    chain = _chain(manager, hook)
+
+    async def first(*arguments: Any) -> Any:
+        for plugin, function in chain:
+            try:
+                answer = function(*arguments)
+                if hasattr(answer, "__await__"):
+                    answer = await answer
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, hook) from error
+            if answer is not None:
+                return answer
+        return None
+
+    return first
 
 
-async def _all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
+def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:
+    """A function that calls all implementations, one after the other."""
+    chain = _chain(manager, hook)
+
+    async def every(*arguments: Any) -> None:
+        await _call_all(chain, hook, *arguments)
+
+    return every
+
+
+async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
     for plugin, function in chain:
         try:
             answer = function(*arguments)

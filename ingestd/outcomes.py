@@ -8,6 +8,8 @@ __all__ = ["Outcome", "Refusal"]
 
 
 class Outcome(Enum):
+    __hash__ = object.__hash__  # asked for with every event, and Enum's own is written in Python
+
     ACCEPTED = "accepted"  # stored, answered 200
     DUPLICATE = "duplicate"  # its messageId was stored before, answered as then
     DROPPED = "dropped"  # a filter_event hook gave a reason, answered 200, not stored

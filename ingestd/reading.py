@@ -44,7 +44,7 @@ class Reader:
         endpoint = Endpoint.IDENTIFY if public and not is_event else request.endpoint
         received_at = request.received_at
         known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
-        extra = {name: value for name, value in body.items() if name not in known}
+        extra = {} if known.issuperset(body) else {name: value for name, value in body.items() if name not in known}
         timestamp = received_at
         sent = extra.get("timestamp")
         if isinstance(sent, str):

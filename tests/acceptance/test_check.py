@@ -175,6 +175,7 @@ def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warn
         connection.executemany(
             "INSERT INTO journal (at, type, body) VALUES (?, 'event', ?)", [(now - hour, b"{}"), (now + hour, b"{}")]
         )
+        connection.execute("UPDATE totals SET records = 2, bytes = 68")
     connection.close()
     with shop.serve():
         report = checked(shop, code=75)  # for the folder in the place of the sink's file

@@ -13,6 +13,17 @@ __all__ = ["RequestHeaders"]
 
 _LINE = re.compile(r"\r\n([^:]++):[\t ]*+([^\r]*+)")
 
+# What every request is asked for: looked for together, they cost hardly more than one.
+_USUAL = {
+    name.lower(): name
+    for name in (
+        "Host", "Content-Length", "Transfer-Encoding", "Connection", "Expect", "Authorization", "Content-Encoding",
+        "Origin", "X-Forwarded-For",
+    )
+}  # fmt: skip
+_USUAL_LINE = re.compile(rf"\r\n({'|'.join(_USUAL)}):[\t ]*+([^\r]*+)", re.ASCII | re.IGNORECASE)
+_USUAL_NAMES = frozenset(_USUAL.values())
+
 
 class RequestHeaders(HTTPHeaders):
     """Tornado's headers in all they do, made of the text only when more than single ones are asked for.
@@ -21,13 +32,19 @@ class RequestHeaders(HTTPHeaders):
     """
 
     _text: str
+    _usual: dict[str, str]
     # Python asks for attributes of a copy before it gives it any.
     _whole = True
 
     def __init__(self, text: str) -> None:  # without super's, which makes the state that __getattr__ is asked for
         self._text = text
-        self._lower = text.lower()
         self._whole = False
+        usual: dict[str, str] = {}
+        self._usual = usual
+        for sent, value in _USUAL_LINE.findall(text):
+            name = _USUAL[sent.lower()]
+            known = usual.get(name)
+            usual[name] = value.rstrip("\t ") if known is None else f"{known},{value}".rstrip("\t ")
 
     def __getattr__(self, name: str) -> Any:
         """Called for the first use of what Tornado's class keeps, whatever that is."""
@@ -50,7 +67,7 @@ class RequestHeaders(HTTPHeaders):
     def get(self, name: str, default: Any = None) -> Any:
         if self._whole:
             return super().get(name, default)
-        value = self._find(name)
+        value = self._usual.get(name) if name in _USUAL_NAMES else self._find(name)
         return default if value is None else value
 
     def __getitem__(self, name: str) -> str:
@@ -64,10 +81,10 @@ class RequestHeaders(HTTPHeaders):
     def __contains__(self, name: object) -> bool:
         if self._whole or not isinstance(name, str):
             return super().__contains__(name)
-        return _needle(name) in self._lower
+        return self._find(name) is not None
 
     def _find(self, name: str) -> str | None:
-        needle, lower, text = _needle(name), self._lower, self._text
+        needle, lower, text = _needle(name), self._text.lower(), self._text
         at = lower.find(needle)
         if at < 0:
             return None

@@ -18,7 +18,7 @@ import msgspec
 
 from ingestd.errors import Unavailable
 from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.journal import Cursor, size_of
 from ingestd.records import Records
 from ingestd.store import Field
 
@@ -111,9 +111,11 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     cursors: dict[str, int] = {}
     members: list[Any] = []
     without: list[int] = []
+    size = 0
     for unit in units:
         for record in unit.records:
             last += 1
+            size += size_of(record)
             records += (last, record.at, record.type, record.body)
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
         for key, value, fields, expires in unit.rows:
@@ -125,7 +127,9 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
                 kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
         if unit.cursor is not None:
             cursors[unit.cursor.name] = unit.cursor.position
-    _insert(connection, _INSERT_RECORDS, records)
+    if records:
+        _insert(connection, _INSERT_RECORDS, records)
+        connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (len(records) // 4, size))
     _insert(connection, _UPSERT_STATE, kept, _UPSERT_TAIL)
     for start in range(0, len(gone), _MANY):
         keys = gone[start : start + _MANY]
