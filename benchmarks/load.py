@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .servers import HERE, Server
 
-__all__ = ["BODIES", "CONNECTIONS", "Load", "load"]
+__all__ = ["BASE_PATH", "BODIES", "CONNECTIONS", "Load", "load"]
 
 BASE_PATH = "/api/v1/analytics"
 BODIES = "bodies"
@@ -20,12 +20,16 @@ CONNECTIONS = 64
 
 @dataclass(frozen=True)
 class Load:
-    """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests."""
+    """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests.
+
+    `visitors`: each event is of one of so many, by chance; 0: of the one its body has.
+    """
 
     connections: int = CONNECTIONS
     browser: bool = False
     batch: int = 1
     pause: int = 0
+    visitors: int = 0
 
     @property
     def path(self) -> str:
@@ -40,7 +44,7 @@ def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Lo
     cpu = server.cpu_seconds()
     command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
     bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
-    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
+    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause), str(what.visitors)]
     url = f"http://127.0.0.1:{server.port}{what.path}"
     printed = subprocess.run([*command, url, "--", *arguments], check=False, stdout=subprocess.PIPE)
     if printed.returncode:

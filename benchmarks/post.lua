@@ -1,6 +1,8 @@
--- Posts the bodies of a file (one a line) in turn, each with the same key. Arguments: FILE KEY plain|browser PAUSE
+-- Posts the bodies of a file (one a line) in turn, each with the same key.
+-- Arguments: FILE KEY plain|browser PAUSE VISITORS; with VISITORS, each is of one of so many, by chance.
 
-local requests, last, pause = {}, 0, 0
+local requests, last, pause, visitors = {}, 0, 0, 0
+local tails = {} -- of requests that are cut in two at the visitor's number
 
 local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 that Firefox or Chrome send
    ["User-Agent"] = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36",
@@ -26,6 +28,14 @@ function init(arguments)
    for body in io.lines(arguments[1]) do
       requests[#requests + 1] = wrk.format("POST", nil, headers, body)
    end
+   visitors = tonumber(arguments[5])
+   if visitors > 0 then
+      math.randomseed(os.time()) -- else each run would be of the same ones
+      for number, whole in ipairs(requests) do
+         local head, tail = whole:match('^(.-"anonymousId": "visitor%-)%d%d%d%d%d%d%d%d(.*)$')
+         requests[number], tails[number] = head, tail
+      end
+   end
    pause = tonumber(arguments[4])
    if pause > 0 then
       delay = function() return math.random(0, 2 * pause) end
@@ -34,6 +44,9 @@ end
 
 function request()
    last = last % #requests + 1
+   if visitors > 0 then
+      return requests[last] .. string.format("%08d", math.random(0, visitors - 1)) .. tails[last]
+   end
    return requests[last]
 end
 

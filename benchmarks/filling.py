@@ -1,0 +1,143 @@
+"""Databases as they would be after years: what one visitor, or a few events, have left in them is copied many times.
+
+What is copied was written by the daemon itself, so the copies have whatever form its plugins give it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ingestd.store import key_digest
+
+from .load import BASE_PATH
+from .servers import CONFIG, Server, create_key, ingestd
+from .shop import usual
+
+__all__ = ["TENANT", "fill_journal", "fill_state", "visitor_name"]
+
+TENANT = "bench"  # as `create_key` has it
+_CACHE_KIB = 2 << 20
+_SHARE = 10
+"""One visitor in so many came by a campaign, and another one in so many has told who they are."""
+
+
+def visitor_name(number: int) -> str:
+    """Always of the same length: post.lua puts one in the place of another."""
+    return f"visitor-{number:08d}"
+
+
+def _user_name(number: int) -> str:
+    return f"user-{number:08d}"
+
+
+def fill_state(folder: Path, visitors: int, config: str = CONFIG) -> str:
+    """Make the daemon's database of so many known visitors in that folder; returns a key of its callers."""
+    with _began(folder, config) as (server, key):
+        for number, kind in enumerate(("plain", "campaign", "user")):
+            _visit(server, key, number, kind)
+        server.settle()
+    with _bulk(folder) as database:
+        models = [_Model(database, number) for number in range(3)]
+        others = [(number, models[_kind(number)]) for number in range(3, visitors)]
+        database.executemany(
+            "INSERT INTO state (key, value, fields, expires) VALUES (?, ?, ?, ?)",
+            (row for number, model in others for row in model.states(number)),
+        )
+        database.executemany(
+            "INSERT INTO member (key, member, at, expires) VALUES (?, ?, ?, ?)",
+            (row for number, model in others for row in model.members(number)),
+        )
+    return key
+
+
+def fill_journal(folder: Path, records: int, config: str = CONFIG) -> None:
+    """Make the daemon's database with about so many records, with which all consumers have done."""
+    with _began(folder, config) as (server, key):
+        for body in usual():
+            _post(server, key, "track", body)
+        server.settle()
+    with _bulk(folder) as database:
+        first, last = database.execute("SELECT min(position), max(position) FROM journal").fetchone()
+        count = last - first + 1
+        for turn in range(1, records // count):
+            database.execute(
+                "INSERT INTO journal (position, at, type, body) SELECT position + ?, at, type, body FROM journal"
+                " WHERE position BETWEEN ? AND ?",
+                (turn * count, first, last),
+            )
+        database.execute("UPDATE cursors SET position = (SELECT max(position) FROM journal)")
+
+
+@contextlib.contextmanager
+def _began(folder: Path, config: str) -> Iterator[tuple[Server, str]]:
+    """A daemon that knows a key from its start."""
+    (folder / "ingestd.toml").write_text(config)
+    key = create_key(folder)
+    with ingestd(folder, config) as server:
+        yield server, key
+
+
+def _visit(server: Server, key: str, number: int, kind: str) -> None:
+    visitor = {"anonymousId": visitor_name(number)}
+    context = {"campaign": {"source": "newsletter", "medium": "email", "name": "autumn-sale"}}
+    event: dict[str, Any] = {"key": "Page View", "data": {}, **visitor}
+    _post(server, key, "track", event if kind == "plain" else {**event, "context": context})
+    if kind == "user":
+        traits = {"email": "someone@shop.example", "firstName": "Some", "plan": "gold"}
+        _post(server, key, "identify/public", {"userId": _user_name(number), "traits": traits, **visitor})
+
+
+def _post(server: Server, key: str, path: str, body: dict[str, Any]) -> None:
+    url = f"http://127.0.0.1:{server.port}{BASE_PATH}/{path}"
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request) as answer:
+        answer.read()
+
+
+@contextlib.contextmanager
+def _bulk(folder: Path) -> Iterator[sqlite3.Connection]:
+    """The database that nobody else has, in one transaction without any care for power failures."""
+    with contextlib.closing(sqlite3.connect(folder / "ingestd.db", isolation_level=None)) as database:
+        for pragma in ("journal_mode = MEMORY", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute("BEGIN")
+        yield database
+        database.execute("COMMIT")
+
+
+def _kind(number: int) -> int:
+    return {1: 1, 2: 2}.get(number % _SHARE, 0)
+
+
+class _Model:
+    """What one visitor has left: its rows, from which those of others are made."""
+
+    def __init__(self, database: sqlite3.Connection, number: int) -> None:
+        self._names = (visitor_name(number), _user_name(number))
+        self._digests = [key_digest(TENANT, name) for name in self._names]
+        self._states = self._rows(database, "SELECT key, value, fields, expires FROM state")
+        self._members = self._rows(database, "SELECT key, member, at, expires FROM member ORDER BY number")
+
+    def _rows(self, database: sqlite3.Connection, select: str) -> list[Sequence[Any]]:
+        found = [row for row in database.execute(select) if row[0].partition(":")[2] in self._digests]
+        return [(*key.split(":"), *rest) for key, *rest in found]
+
+    def states(self, number: int) -> Iterator[Sequence[Any]]:
+        for kind, digest, value, fields, expires in self._states:
+            text = value and value.replace(self._names[0], visitor_name(number))
+            yield self._key(kind, digest, number), text, fields, expires
+
+    def members(self, number: int) -> Iterator[Sequence[Any]]:
+        for kind, digest, member, at, expires in self._members:
+            text = member.replace(self._names[0], visitor_name(number))
+            yield self._key(kind, digest, number), text, at, expires
+
+    def _key(self, kind: str, digest: str, number: int) -> str:
+        name = visitor_name(number) if digest == self._digests[0] else _user_name(number)
+        return f"{kind}:{key_digest(TENANT, name)}"

@@ -1,0 +1,148 @@
+"""What years of visitors and events change: throughput, the time to start, memory.
+
+`visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
+core. The visitor of each event is drawn by chance from all of them, which is the worst case: next to nothing of what
+is known of many is in memory. `start`: from the start of the process to its "ready", with journals of several sizes,
+in turns; also with none of the file in the system's memory. `memory`: that of one daemon, with caches of their usual
+size, over very many events of very many visitors, with message ids, identify requests and orders among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from .filling import fill_journal, fill_state
+from .load import BODIES, Load, load
+from .servers import CONFIG, INGESTD, create_key, ingestd, on_core
+from .shop import VISITORS, usual
+from .soak import CONFIG as SOAK_CONFIG
+from .soak import MIB, requests, soak
+
+PARTS = ("visitors", "start", "memory")
+LASTING = CONFIG + '[plugins.session]\nidle = "1d"\n'
+"""Nobody's session ends before the benchmark does."""
+
+
+@contextlib.contextmanager
+def folders(parent: str | None, count: int) -> Iterator[list[Path]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-", dir=parent)))
+            for _ in range(count)
+        ]
+
+
+def measure_visitors(parent: str | None, many: int, rounds: int, seconds: int) -> None:
+    print(f"visitors: /track, {VISITORS} known visitors and {many}, {rounds} rounds of {seconds} s each")
+    cores = sorted(os.sched_getaffinity(0))
+    counts = (VISITORS, many)
+    lines = "\n".join(json.dumps(body) for body in usual())
+    results: list[list[dict[str, float]]] = [[], []]
+    with folders(parent, 2) as places, contextlib.ExitStack() as stack:
+        keys = [fill_state(place, count, LASTING) for place, count in zip(places, counts, strict=True)]
+        for place in places:
+            (place / BODIES).write_text(lines)
+            print(f"  a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB")
+        with on_core(cores[0]):
+            servers = [stack.enter_context(ingestd(place, LASTING)) for place in places]
+        sides = [*zip(servers, places, keys, strict=True)]
+        loads = [Load(visitors=count) for count in counts]
+        with on_core(cores[-1]):
+            for index in (0, 1):
+                load(*sides[index], 2, loads[index])
+            for number in range(rounds):
+                for index in (0, 1) if number % 2 else (1, 0):
+                    results[index].append(load(*sides[index], seconds, loads[index]))
+    for what in ("req/s", "CPU µs", "p50 ms", "p99 ms", "failed"):
+        few_, many_ = (median(each[what] for each in side) for side in results)
+        ratios = sorted(b[what] / max(1e-9, a[what]) for a, b in zip(*results, strict=True))
+        print(f"  {what:8} {few_:9.1f} {many_:9.1f}: ratio {median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+
+
+def start(folder: Path) -> float:
+    """Seconds from the start of the process until it is ready."""
+    begun = time.perf_counter()
+    command = [INGESTD, "serve", "--config", str(folder / "ingestd.toml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        ready = any("ready: " in line for line in process.stderr)
+        seconds = time.perf_counter() - begun
+        process.terminate()
+        process.stderr.read()
+    if not ready:
+        sys.exit("ingestd did not start")
+    return seconds
+
+
+def chill(folder: Path) -> None:
+    """Have the system forget what it has in memory of the daemon's files."""
+    os.sync()
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure_start(parent: str | None, sizes: Sequence[int], rounds: int) -> None:
+    print(f"start: until ready, medians of {rounds} starts")
+    with folders(parent, len(sizes)) as places:
+        for place, records in zip(places, sizes, strict=True):
+            fill_journal(place, records)
+        warm: list[list[float]] = [[] for _ in sizes]
+        cold: list[list[float]] = [[] for _ in sizes]
+        for _ in range(rounds):
+            for index, place in enumerate(places):
+                warm[index].append(start(place))
+                chill(place)
+                cold[index].append(start(place))
+        for index, records in enumerate(sizes):
+            size = (places[index] / "ingestd.db").stat().st_size / MIB
+            print(f"  {records:>9} records, {size:6.0f} MiB: {median(warm[index]):.3f} s,"
+                  f" {median(cold[index]):.3f} s with a cold file")  # fmt: skip
+
+
+def measure_memory(parent: str | None, events: int, visitors: int) -> None:
+    print(f"memory: {events} events of {visitors} visitors")
+    # The cache as it is unless configured: memory is to be what it is where nobody has thought of it.
+    config = SOAK_CONFIG.replace("[plugins.sqlite]\ncache = {cache}\n", "")
+    with folders(parent, 1) as [folder]:
+        (folder / "ingestd.toml").write_text(config)
+        key = create_key(folder)
+        with ingestd(folder, config) as server:
+            soak(server, requests(key, visitors, 0), events, max(1, events // 20))
+            status = Path(f"/proc/{server.pid}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    print(f"  at its peak {peak / 1024:.0f} MiB")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure, all unless given")
+    parser.add_argument("--visitors", type=int, default=5_000_000, help="known visitors (default 5000000)")
+    parser.add_argument("--rounds", type=int, default=6, help="rounds, and starts, of each (default 6)")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
+    parser.add_argument("--records", type=int, nargs="+", default=[1_000, 1_000_000, 3_000_000], help="in the journals")
+    parser.add_argument("--events", type=int, default=5_000_000, help="of the memory's part (default 5000000)")
+    parser.add_argument("--folder", help="where databases are made, some gigabytes (default: that of temporary files)")
+    arguments = parser.parse_args()
+    parts = arguments.parts or PARTS
+    if "visitors" in parts:
+        measure_visitors(arguments.folder, arguments.visitors, arguments.rounds, arguments.seconds)
+    if "start" in parts:
+        measure_start(arguments.folder, arguments.records, arguments.rounds)
+    if "memory" in parts:
+        measure_memory(arguments.folder, arguments.events, max(1, arguments.events // 5))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
