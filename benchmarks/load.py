@@ -22,7 +22,8 @@ CONNECTIONS = 64
 class Load:
     """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests.
 
-    `visitors`: each event is of one of so many, by chance; 0: of the one its body has.
+    `visitors`: of how many visitors the events are, in visits of `visit` events; 0: of those the bodies have. `sent`:
+    how many events earlier rounds have sent, which this one goes on from.
     """
 
     connections: int = CONNECTIONS
@@ -30,6 +31,8 @@ class Load:
     batch: int = 1
     pause: int = 0
     visitors: int = 0
+    visit: int = 1
+    sent: int = 0
 
     @property
     def path(self) -> str:
@@ -44,7 +47,8 @@ def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Lo
     cpu = server.cpu_seconds()
     command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
     bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
-    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause), str(what.visitors)]
+    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
+    arguments += map(str, (what.visitors, what.visit, what.sent))
     url = f"http://127.0.0.1:{server.port}{what.path}"
     printed = subprocess.run([*command, url, "--", *arguments], check=False, stdout=subprocess.PIPE)
     if printed.returncode:

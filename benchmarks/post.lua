@@ -1,8 +1,12 @@
 -- Posts the bodies of a file (one a line) in turn, each with the same key.
--- Arguments: FILE KEY plain|browser PAUSE VISITORS; with VISITORS, each is of one of so many, by chance.
+-- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT SENT; unless VISITORS is 0, visitors are drawn from so many, make
+-- visits of VISIT events, thousands of them at a time, and SENT events were sent by earlier runs, which this goes on from.
 
-local requests, last, pause, visitors = {}, 0, 0, 0
+local requests, last, pause = {}, 0, 0
 local tails = {} -- of requests that are cut in two at the visitor's number
+local visitors, visit, sent = 0, 1, 0
+local OPEN = 10000 -- visits at a time
+local SPREAD = 15485863 -- a prime: its multiples come to every visitor before any comes again
 
 local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 that Firefox or Chrome send
    ["User-Agent"] = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36",
@@ -28,9 +32,8 @@ function init(arguments)
    for body in io.lines(arguments[1]) do
       requests[#requests + 1] = wrk.format("POST", nil, headers, body)
    end
-   visitors = tonumber(arguments[5])
+   visitors, visit, sent = tonumber(arguments[5]), tonumber(arguments[6]), tonumber(arguments[7])
    if visitors > 0 then
-      math.randomseed(os.time()) -- else each run would be of the same ones
       for number, whole in ipairs(requests) do
          local head, tail = whole:match('^(.-"anonymousId": "visitor%-)%d%d%d%d%d%d%d%d(.*)$')
          requests[number], tails[number] = head, tail
@@ -44,10 +47,13 @@ end
 
 function request()
    last = last % #requests + 1
-   if visitors > 0 then
-      return requests[last] .. string.format("%08d", math.random(0, visitors - 1)) .. tails[last]
+   if visitors == 0 then
+      return requests[last]
    end
-   return requests[last]
+   local place = sent % OPEN
+   local turn = math.floor((math.floor(sent / OPEN) + place) / visit) -- not all visits end at once
+   sent = sent + 1
+   return requests[last] .. string.format("%08d", (turn * OPEN + place) % visitors * SPREAD % visitors) .. tails[last]
 end
 
 -- One JSON object for load.py; wrk counts 400 and above as errors of status, and latency in µs.

@@ -12,20 +12,28 @@ from typing import Any
 
 from ingestd.store import Field
 
-__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_set", "key_of", "set_key"]
+__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_renewal", "is_set", "key_of", "set_key"]
 
 Change = tuple[int, int | None, int | None]
 """A member's number, its time and the end of its life. Without a time it is to go."""
 
 Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
-"""key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields."""
+"""key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields.
+
+With a value and fields, as no entry has them both, it is written where there is that value, and only lives longer.
+"""
 
 _SET = "#"
+_UNCHANGED: dict[str, Field] = {}
 
 
 def set_key(key: str) -> str:
     """Under which a set is known here: it may be looked for where there is a value, and the other way round."""
     return _SET + key
+
+
+def is_renewal(row: Row) -> bool:
+    return row[1] is not None and row[2] is not None
 
 
 def is_set(key: str) -> bool:
@@ -46,15 +54,17 @@ class Entry:
 
     `dirty`: changed since it was last handed to a commit. `flying`: in the commit that is under way.
     `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `fields` is
-    replaced, never changed: a commit may be writing it.
+    replaced, never changed: a commit may be writing it. `written`: the value that the file has, if it is
+    one with an end, or will have unless a commit fails and the entry dies.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "value")
+    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "value", "written")
 
     def __init__(self, value: str | None = None, fields: dict[str, Field] | None = None, expires: int | None = None):
         self.value = value
         self.fields = fields
         self.expires = expires
+        self.written = None if expires is None else value
         self.dirty = False
         self.dead = False
         self.flying = False
@@ -65,6 +75,9 @@ class Entry:
 
     def row(self, key: str) -> Row:
         """What is to be written of it."""
+        if self.value is not None and self.value == self.written and self.expires is not None:
+            return key, self.value, _UNCHANGED, self.expires
+        self.written = None if self.expires is None else self.value
         return key, self.value, self.fields, self.expires
 
     def saved(self) -> tuple[Any, ...]:
@@ -138,8 +151,11 @@ class Entries:
         self._limit = limit
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
-        self._wanted: dict[str, asyncio.Future[None]] = {}
-        self._loading: dict[str, asyncio.Future[None]] = {}
+        self._wanted: dict[str, list[asyncio.Future[None]]] = {}
+        self._loading: dict[str, list[asyncio.Future[None]]] = {}
+        """Who waits for a key that is to be loaded, or is just being loaded."""
+        self._together: dict[str, set[str]] = {}
+        """The kinds of entries that units have missed next, by that of the entry they missed."""
         self._loader: asyncio.Task[None] | None = None
         self._adrift: set[str] = set()
         self._landed = asyncio.Event()
@@ -164,25 +180,47 @@ class Entries:
         """How many are in memory."""
         return len(self._known)
 
-    async def get(self, key: str) -> Entry:
-        """The entry, from memory or from the file. The caller may change it until it next awaits."""
+    async def get(self, key: str, after: str | None = None) -> Entry:
+        """The entry, from memory or from the file. The caller may change it until it next awaits.
+
+        `after` is what the caller has missed before: where that is of the same visitor, whoever misses one of its kind
+        from now on has this kind loaded with it, rather than miss it next.
+        """
         entry = self.known(key)
         if entry is None:
             self.misses += 1
+            if after is not None:
+                self._learn(after, key)
         while entry is None:  # it may have been let go of again before our turn came
-            await asyncio.shield(self._load(key))
+            future = asyncio.get_running_loop().create_future()
+            self._wait(key, future)
+            await future
             entry = self._known.get(key)
         return entry
 
-    def _load(self, key: str) -> asyncio.Future[None]:
+    def _learn(self, missed: str, key: str) -> None:
+        before, _, digest = missed.partition(":")
+        kind, _, same = key.partition(":")
+        if digest == same and kind != before:
+            self._together.setdefault(before, set()).add(kind)
+
+    def _wait(self, key: str, future: asyncio.Future[None]) -> None:
         """Misses of one key share one load, and those of one turn, or of one load's time, one statement."""
-        future = self._loading.get(key) or self._wanted.get(key)
-        if future is None:
-            future = self._wanted[key] = asyncio.get_running_loop().create_future()
-            if self._loader is None:
-                # In no context: it loads for many.
-                self._loader = asyncio.get_running_loop().create_task(self._load_wanted(), context=Context())
-        return future
+        waiting = self._loading.get(key)
+        if waiting is None:
+            waiting = self._wanted.get(key)
+        if waiting is not None:
+            waiting.append(future)
+            return
+        self._wanted[key] = [future]
+        kind, _, digest = key.partition(":")
+        for other in self._together.get(kind, ()):
+            beside = f"{other}:{digest}"
+            if beside not in self._known and beside not in self._loading:
+                self._wanted.setdefault(beside, [])
+        if self._loader is None:
+            # In no context: it loads for many.
+            self._loader = asyncio.get_running_loop().create_task(self._load_wanted(), context=Context())
 
     async def _load_wanted(self) -> None:
         try:
@@ -194,8 +232,9 @@ class Entries:
                     await self._load_now([*self._loading])
                 except Exception as raised:  # noqa: BLE001 - whoever waits for it raises it
                     error = raised
-                for future in self._loading.values():
-                    _settle(future, error)
+                for waiting in self._loading.values():
+                    for future in waiting:
+                        _settle(future, error)
                 self._loading = {}
         finally:
             self._loader = None

@@ -21,6 +21,7 @@ class EntriesState(State):
         self.entries = entries
         self.touched: dict[str, Entry] = {}
         self.written: set[str] = set()
+        self._missed: str | None = None
         self.dead = False
         """Whether it has seen an entry that is dead, and another of that key since."""
 
@@ -32,7 +33,10 @@ class EntriesState(State):
                 self.entries.kill(key, entry)
 
     async def look(self, key: str) -> Entry:
-        entry = self.entries.known(key) or await self.entries.get(key)
+        entry = self.entries.known(key)
+        if entry is None:
+            missed, self._missed = self._missed, key
+            entry = await self.entries.get(key, missed)
         earlier = self.touched.setdefault(key, entry)
         if earlier is not entry:  # let go and loaded again meanwhile, or dropped since its commit failed
             self.dead = self.dead or earlier.dead
@@ -44,9 +48,12 @@ class EntriesState(State):
 
     def _set(self, key: str, entry: Entry, value: str, ttl: int | None) -> None:
         expires = None if ttl is None else self.now + ttl
+        live = self._live(entry)
         # A life is never shortened by the same value again.
-        if value == self._live(entry) and (entry.expires is None or (expires is not None and expires <= entry.expires)):
+        if value == live and (entry.expires is None or (expires is not None and expires <= entry.expires)):
             return
+        if live is None:  # its row may be gone from the file soon, if it is not yet
+            entry.written = None
         entry.value, entry.fields, entry.expires = value, None, expires
         self._changed(key, entry)
 

@@ -30,6 +30,7 @@ from .guest import GuestState, submit
 from .journal import SqliteJournal
 from .metrics import CommitStatistics
 from .removal import Cleaner, Replacement, replace_bodies
+from .renewals import Renewals, read_log, renewed
 from .sweep import Sweeper
 
 __all__ = ["SqliteBackend"]
@@ -42,6 +43,7 @@ _CONTROL_SECONDS = 0.25
 _PROBE_SECONDS = 0.5
 _SCANNED = 1000  # entries of a step
 _SWEEP_SECONDS = 0.1
+_FOLD_SECONDS = 1.0
 _CLEAN_SECONDS = 2.0
 _CHECKPOINT_SECONDS = 0.05
 _PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
@@ -56,6 +58,7 @@ class SqliteBackend(Backend):
     def __init__(self, path: Path, *, cache: int, busy_timeout: float) -> None:
         self.path = path
         self.entries = Entries(cache, self._load)
+        self.renewals = Renewals()
         self.store = SqliteStore(self)
         self.journal = SqliteJournal(self)
         self.cleaner = Cleaner(self)
@@ -95,11 +98,15 @@ class SqliteBackend(Backend):
     async def _own(self, writer: Connection) -> None:
         # What an earlier opening of this object has cached may not be so any more.
         self.entries = Entries(self._cache, self._load, await writer.submit(last_member))
-        commits = self.commits = Commits(writer, self.entries, await writer.submit(last_position), self.statistics)
+        self.renewals = Renewals(await writer.submit(read_log))
+        commits = self.commits = Commits(
+            writer, self.entries, await writer.submit(last_position), self.statistics, self.renewals.add
+        )
         await apply_requests(self, commits)
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
+        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits))
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
         self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)
@@ -189,7 +196,9 @@ class SqliteBackend(Backend):
         return GuestState(Entries(self._cache, self._load), now)
 
     async def _load(self, keys: Sequence[str]) -> Sequence[Row]:
-        return await self.read(read_rows, keys)
+        renewals = Renewals(await self.read(read_log)) if self.commits is None else self.renewals
+        known = renewals.of(keys)
+        return [renewed(row, known.get(row[0])) for row in await self.read(read_rows, keys)]
 
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))

@@ -22,7 +22,7 @@ from ingestd.journal import Cursor, size_of
 from ingestd.records import Records
 from ingestd.store import Field
 
-from ..entries import Change, Entry, Row, is_set, key_of, set_key
+from ..entries import Change, Entry, Row, is_renewal, is_set, key_of, set_key
 from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
 
@@ -40,6 +40,7 @@ _UPSERT_TAIL = (
 )
 _UPSERT_MEMBERS = "INSERT INTO member (number, key, member, at, expires) VALUES "
 _MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires = excluded.expires"
+_LOG_RENEWALS = "INSERT INTO renewal (entries) VALUES (?)"
 _MOVE_CURSOR = (
     "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 )
@@ -104,13 +105,39 @@ def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], las
     return failed
 
 
+class _Rows:
+    """What the units of a commit write of the state, by where it goes."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.renewals: list[tuple[str, str | None, int | None]] = []
+        self.gone: list[str] = []
+        self.members: list[Any] = []
+        self.without: list[int] = []
+
+    def add(self, row: Row) -> None:
+        key, value, fields, expires = row
+        if is_renewal(row):
+            self.renewals.append((key, value, expires))
+        elif is_set(key):
+            self._add_changes(key_of(key), fields)
+        elif value is None and not fields:
+            self.gone.append(key)
+        else:
+            self.kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
+
+    def _add_changes(self, key: str, changes: Any) -> None:
+        for member, (number, at, expires) in changes.items():
+            if at is None:
+                self.without.append(number)
+            else:
+                self.members += (number, key, member, at, expires)
+
+
 def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> None:
     records: list[Any] = []
-    kept: list[Any] = []
-    gone: list[str] = []
     cursors: dict[str, int] = {}
-    members: list[Any] = []
-    without: list[int] = []
+    rows = _Rows()
     size = 0
     for unit in units:
         for record in unit.records:
@@ -118,26 +145,14 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
             size += size_of(record)
             records += (last, record.at, record.type, record.body)
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
-        for key, value, fields, expires in unit.rows:
-            if is_set(key):
-                _collect(key, fields, members, without)
-            elif value is None and not fields:
-                gone.append(key)
-            else:
-                kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
+        for row in unit.rows:
+            rows.add(row)
         if unit.cursor is not None:
             cursors[unit.cursor.name] = unit.cursor.position
     if records:
         _insert(connection, _INSERT_RECORDS, records)
         connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (len(records) // 4, size))
-    _insert(connection, _UPSERT_STATE, kept, _UPSERT_TAIL)
-    for start in range(0, len(gone), _MANY):
-        keys = gone[start : start + _MANY]
-        connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
-    _insert(connection, _UPSERT_MEMBERS, members, _MEMBERS_TAIL, columns=5)
-    for start in range(0, len(without), _MANY):
-        numbers = without[start : start + _MANY]
-        connection.execute(f"DELETE FROM member WHERE number IN ({_marks(len(numbers))})", numbers)  # noqa: S608 - only marks
+    _write_rows(connection, rows)
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
     for unit in units:
@@ -145,13 +160,17 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
             unit.also(connection, unit.position)
 
 
-def _collect(key: str, changes: Any, members: list[Any], without: list[int]) -> None:
-    key = key_of(key)
-    for member, (number, at, expires) in changes.items():
-        if at is None:
-            without.append(number)
-        else:
-            members += (number, key, member, at, expires)
+def _write_rows(connection: sqlite3.Connection, rows: _Rows) -> None:
+    _insert(connection, _UPSERT_STATE, rows.kept, _UPSERT_TAIL)
+    if rows.renewals:
+        connection.execute(_LOG_RENEWALS, (msgspec.json.encode(rows.renewals).decode(),))
+    for start in range(0, len(rows.gone), _MANY):
+        keys = rows.gone[start : start + _MANY]
+        connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
+    _insert(connection, _UPSERT_MEMBERS, rows.members, _MEMBERS_TAIL, columns=5)
+    for start in range(0, len(rows.without), _MANY):
+        numbers = rows.without[start : start + _MANY]
+        connection.execute(f"DELETE FROM member WHERE number IN ({_marks(len(numbers))})", numbers)  # noqa: S608 - only marks
 
 
 def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", columns: int = 4) -> None:

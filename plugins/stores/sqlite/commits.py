@@ -13,7 +13,7 @@ from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
 
-from ..entries import Entries, Entry
+from ..entries import Entries, Entry, Row
 from ..entries_state import EntriesState
 from ..tail import Tail
 from .batch import DEPENDS, Unit, write_batch
@@ -31,7 +31,14 @@ _DEFERRED = 0.1  # seconds for which steps that may be done again need not be sy
 class Commits:
     """Writes units in the order they come, as many at a time as have gathered."""
 
-    def __init__(self, connection: Connection, entries: Entries, last: int, statistics: CommitStatistics) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        entries: Entries,
+        last: int,
+        statistics: CommitStatistics,
+        written: Callable[[Sequence[Row]], None],
+    ) -> None:
         self.last = last
         """The newest durable position."""
         self.tail = Tail()
@@ -42,6 +49,7 @@ class Commits:
         self._connection = connection
         self._entries = entries
         self._statistics = statistics
+        self._told = written
         self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
         self._synced = float("-inf")
         """When the last commit that was synced began."""
@@ -182,6 +190,8 @@ class Commits:
                     self._entries.kill(key, flown[key])
                 _refuse(unit, _for_the_caller(failed[unit]))
                 continue
+            if unit.rows:
+                self._told(unit.rows)
             if unit.records:
                 self.last = unit.position
                 self.tail.add(unit.records, unit.position)

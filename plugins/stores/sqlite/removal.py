@@ -89,6 +89,8 @@ class Cleaner:
             return
         self.due = entries.deleted = False
         try:
+            if self._backend.commits is not None:
+                await self._backend.renewals.fold(self._backend.commits)
             emptied = await self._backend.change(_empty_log)
         except BaseException:
             self.due = True

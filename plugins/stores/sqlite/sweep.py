@@ -46,6 +46,7 @@ class Sweeper:
             return
         last, expired = await self._backend.read(_look, self._after, before)
         self._after = last
+        expired = [key for key in expired if key not in self._backend.renewals]
         if expired:
             await self._commits.commit(also=partial(_remove, expired, before))
             self._backend.entries.forget(expired)
