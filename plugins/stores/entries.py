@@ -12,7 +12,7 @@ from typing import Any
 
 from ingestd.store import Field
 
-__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_renewal", "is_set", "key_of", "set_key"]
+__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_renewal", "is_set", "key_of", "not_renewed", "set_key"]
 
 Change = tuple[int, int | None, int | None]
 """A member's number, its time and the end of its life. Without a time it is to go."""
@@ -20,7 +20,8 @@ Change = tuple[int, int | None, int | None]
 Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
 """key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields.
 
-With a value and fields, as no entry has them both, it is written where there is that value, and only lives longer.
+With a value and fields, as no entry has them both, it is a renewal: the value is there, and only lives longer; and
+without `expires`, what was renewed before is another value by now.
 """
 
 _SET = "#"
@@ -30,6 +31,10 @@ _UNCHANGED: dict[str, Field] = {}
 def set_key(key: str) -> str:
     """Under which a set is known here: it may be looked for where there is a value, and the other way round."""
     return _SET + key
+
+
+def not_renewed(key: str) -> Row:
+    return key, "", _UNCHANGED, None
 
 
 def is_renewal(row: Row) -> bool:
@@ -174,6 +179,11 @@ class Entries:
             self._known.move_to_end(key)
             self.hits += 1
         return entry
+
+    def is_moving(self, key: str) -> bool:
+        """Whether a change of it is not yet on the disk."""
+        entry = self._known.get(key)
+        return entry is not None and (entry.dirty or entry.flying)
 
     @property
     def count(self) -> int:

@@ -48,12 +48,11 @@ class EntriesState(State):
 
     def _set(self, key: str, entry: Entry, value: str, ttl: int | None) -> None:
         expires = None if ttl is None else self.now + ttl
-        live = self._live(entry)
-        # A life is never shortened by the same value again.
-        if value == live and (entry.expires is None or (expires is not None and expires <= entry.expires)):
-            return
-        if live is None:  # its row may be gone from the file soon, if it is not yet
+        if value != self._live(entry):  # where the old one is over, its row may be gone from the file soon
             entry.written = None
+        # A life is never shortened by the same value again.
+        elif entry.expires is None or (expires is not None and expires <= entry.expires):
+            return
         entry.value, entry.fields, entry.expires = value, None, expires
         self._changed(key, entry)
 

@@ -93,6 +93,11 @@ async def reopened(backend: SqliteBackend) -> SqliteBackend:
     return again
 
 
+async def fold(backend: SqliteBackend) -> None:
+    assert backend.commits is not None
+    await backend.renewals.fold(backend.commits, backend.entries)
+
+
 async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
     name, *arguments = operation
     assert await getattr(state, name)(*arguments) == getattr(model, name)(state.now, *arguments), operation
@@ -102,7 +107,7 @@ async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
 @given(
     st.integers(1, 3),
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen"])),
+        st.tuples(st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen", "fold"])),
         max_size=40,
     ),
 )
@@ -119,6 +124,8 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                     await asyncio.gather(*(backend.store.commit(each) for each in units.values()))
                     units = {}
                     backend = await reopened(backend)
+                elif what == "fold":
+                    await fold(backend)
                 elif what == "commit":
                     await backend.store.commit(units.pop(number))
                 else:

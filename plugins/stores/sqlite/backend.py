@@ -100,13 +100,13 @@ class SqliteBackend(Backend):
         self.entries = Entries(self._cache, self._load, await writer.submit(last_member))
         self.renewals = Renewals(await writer.submit(read_log))
         commits = self.commits = Commits(
-            writer, self.entries, await writer.submit(last_position), self.statistics, self.renewals.add
+            writer, self.entries, await writer.submit(last_position), self.statistics, self.renewals
         )
         await apply_requests(self, commits)
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
-        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits))
+        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits, self.entries))
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
         self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)

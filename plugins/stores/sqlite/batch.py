@@ -50,7 +50,8 @@ _MOVE_CURSOR = (
 class Unit:
     """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
 
-    `also` is run in the same transaction and gets the position of the unit.
+    `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
+    written.
     """
 
     entries: dict[str, Entry]
@@ -59,6 +60,7 @@ class Unit:
     records: Sequence[Record] = ()
     cursor: Cursor | None = None
     also: Callable[[sqlite3.Connection, int], object] | None = None
+    first: Callable[[sqlite3.Connection], object] | None = None
     position: int = 0
     rows: list[Row] = field(default_factory=list)
 
@@ -111,6 +113,7 @@ class _Rows:
     def __init__(self) -> None:
         self.kept: list[Any] = []
         self.renewals: list[tuple[str, str | None, int | None]] = []
+        """For the log, in the order of their commits."""
         self.gone: list[str] = []
         self.members: list[Any] = []
         self.without: list[int] = []
@@ -149,6 +152,9 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
             rows.add(row)
         if unit.cursor is not None:
             cursors[unit.cursor.name] = unit.cursor.position
+    for unit in units:
+        if unit.first is not None:
+            unit.first(connection)
     if records:
         _insert(connection, _INSERT_RECORDS, records)
         connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (len(records) // 4, size))

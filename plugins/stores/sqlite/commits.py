@@ -13,12 +13,13 @@ from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Cursor
 
-from ..entries import Entries, Entry, Row
+from ..entries import Entries, Entry, is_renewal, not_renewed
 from ..entries_state import EntriesState
 from ..tail import Tail
 from .batch import DEPENDS, Unit, write_batch
 from .connection import Connection
 from .metrics import CommitStatistics
+from .renewals import Renewals
 
 __all__ = ["Commits"]
 
@@ -37,7 +38,7 @@ class Commits:
         entries: Entries,
         last: int,
         statistics: CommitStatistics,
-        written: Callable[[Sequence[Row]], None],
+        renewals: Renewals,
     ) -> None:
         self.last = last
         """The newest durable position."""
@@ -49,7 +50,7 @@ class Commits:
         self._connection = connection
         self._entries = entries
         self._statistics = statistics
-        self._told = written
+        self._renewals = renewals
         self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
         self._synced = float("-inf")
         """When the last commit that was synced began."""
@@ -64,14 +65,15 @@ class Commits:
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
         also: Callable[[sqlite3.Connection, int], object] | None = None,
+        first: Callable[[sqlite3.Connection], object] | None = None,
     ) -> int:
         """Returns the last position once all the unit wrote, and all it has seen, is durable.
 
-        `also` is run on the connection's thread, in the same transaction. Raises `Unavailable`, and
-        `Failed` for what can never be stored.
+        `also` is run on the connection's thread, in the same transaction, and `first` before all else in it. Raises
+        `Unavailable`, and `Failed` for what can never be stored.
         """
         try:
-            done = self.begin(state, records, cursor, also)
+            done = self.begin(state, records, cursor, also, first)
             return done if isinstance(done, int) else await done  # it is written whatever becomes of who waits here
         except Refused:
             if state is not None:
@@ -84,13 +86,14 @@ class Commits:
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
         also: Callable[[sqlite3.Connection, int], object] | None = None,
+        first: Callable[[sqlite3.Connection], object] | None = None,
     ) -> asyncio.Future[int] | int:
         """As `commit`, without waiting: what it would return, or the future of that.
 
         Where that is an error, what the unit has written is still to be undone.
         """
         entries = {} if state is None else state.touched
-        pending = bool(records) or cursor is not None or also is not None
+        pending = bool(records) or bool(cursor or also or first)
         dead = state is not None and state.dead
         for entry in entries.values():
             dead = dead or entry.dead
@@ -101,7 +104,7 @@ class Commits:
             return self.last
         if self._closing:
             raise Unavailable("The store is closed.")
-        unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also)
+        unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also, first)
         self._gather(unit)
         return unit.done
 
@@ -150,10 +153,10 @@ class Commits:
             if any(entry.dead for entry in unit.entries.values()):
                 _refuse(unit, Unavailable(DEPENDS))
             else:
-                _take_off(unit, flown)
+                self._take_off(unit, flown)
                 live.append(unit)
         loop = asyncio.get_running_loop()
-        if any(unit.rows or unit.records or unit.cursor or unit.also for unit in live):
+        if any(unit.rows or unit.records or unit.cursor or unit.also or unit.first for unit in live):
             begun = time.perf_counter()
             synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(unit) for unit in live)
             if synced:
@@ -167,6 +170,18 @@ class Commits:
             written.add_done_callback(lambda done: self._written(done, live, flown, time.perf_counter() - begun))
         else:  # nothing of their own: they have waited for what others had written, and that has landed
             loop.call_soon(self._settle, live, flown, {})
+
+    def _take_off(self, unit: Unit, flown: dict[str, Entry]) -> None:
+        """Take what it has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
+        for key, entry in unit.entries.items():
+            if entry.dirty:
+                row = entry.row(key)
+                unit.rows.append(row)
+                if key in self._renewals and not is_renewal(row):
+                    unit.rows.append(not_renewed(key))
+                entry.dirty = False
+                entry.flying = True
+                flown[key] = entry
 
     def _written(
         self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flown: dict[str, Entry], seconds: float
@@ -191,7 +206,7 @@ class Commits:
                 _refuse(unit, _for_the_caller(failed[unit]))
                 continue
             if unit.rows:
-                self._told(unit.rows)
+                self._renewals.add(unit.rows)
             if unit.records:
                 self.last = unit.position
                 self.tail.add(unit.records, unit.position)
@@ -222,17 +237,7 @@ class Commits:
 
 def _is_deferrable(unit: Unit) -> bool:
     """Whether it may be lost with the power: what it does is done again then."""
-    return unit.cursor is not None and unit.cursor.deferrable and not unit.records and unit.also is None
-
-
-def _take_off(unit: Unit, flown: dict[str, Entry]) -> None:
-    """Take what the unit has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
-    for key, entry in unit.entries.items():
-        if entry.dirty:
-            unit.rows.append(entry.row(key))
-            entry.dirty = False
-            entry.flying = True
-            flown[key] = entry
+    return unit.cursor is not None and unit.cursor.deferrable and not (unit.records or unit.also or unit.first)
 
 
 def _for_the_caller(error: Exception) -> Exception:

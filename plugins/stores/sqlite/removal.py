@@ -90,7 +90,7 @@ class Cleaner:
         self.due = entries.deleted = False
         try:
             if self._backend.commits is not None:
-                await self._backend.renewals.fold(self._backend.commits)
+                await self._backend.renewals.fold(self._backend.commits, entries)
             emptied = await self._backend.change(_empty_log)
         except BaseException:
             self.due = True

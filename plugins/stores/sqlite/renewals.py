@@ -9,40 +9,44 @@ from the file is put right by them. A start reads the log.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..entries import Row, is_renewal
-from .commits import Commits
+from ..entries import Entries, Row, is_renewal
 
-__all__ = ["Renewal", "Renewals", "read_log", "renewed"]
+if TYPE_CHECKING:
+    from .commits import Commits
+
+__all__ = ["LogEntry", "Renewal", "Renewals", "read_log", "renewed"]
 
 Renewal = tuple[str, int]
 """A value, and the last millisecond of its life."""
+LogEntry = tuple[str, str, int | None]
+"""A key and its renewal; without an end, what was renewed before is another value by now."""
 
 _FULL = 50_000  # renewals in the log: some megabytes
 _AGE = 60  # turns
 _MANY = 128  # rows of one commit: each may be on a page of its own
+_PASSES = 8  # over those that units are just changing
 _LOG_ROWS = 64  # of the log that are removed in one commit
 
-_decode = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
+_decode = msgspec.json.Decoder(list[LogEntry]).decode
 
 
 class Renewals:
     """What the log holds, and emptying it."""
 
-    def __init__(self, log: Iterable[tuple[str, str, int]] = ()) -> None:
+    def __init__(self, log: Iterable[LogEntry] = ()) -> None:
         self._fresh: dict[str, Renewal] = {}
-        self._folding: Mapping[str, Renewal] = {}
+        self._folding: dict[str, Renewal] = {}
         """Those that are just being written into their rows."""
         self._logged = 0
         self._turns = 0
-        for key, value, expires in log:
-            self._add(key, value, expires)
+        for entry in log:
+            self._add(*entry)
 
     def __contains__(self, key: str) -> bool:
         return key in self._fresh or key in self._folding
@@ -51,14 +55,17 @@ class Renewals:
         """These rows have become durable: of those that are renewals, in the log."""
         for row in rows:
             key, value, _, expires = row
-            if not is_renewal(row):
-                self._fresh.pop(key, None)
-            elif value is not None and expires is not None:
+            if is_renewal(row):
+                assert value is not None
                 self._add(key, value, expires)
 
-    def _add(self, key: str, value: str, expires: int) -> None:
-        self._fresh[key] = value, expires
+    def _add(self, key: str, value: str, expires: int | None) -> None:
         self._logged += 1
+        if expires is not None:
+            self._fresh[key] = value, expires
+        else:
+            self._fresh.pop(key, None)
+            self._folding.pop(key, None)
 
     def of(self, keys: Iterable[str]) -> dict[str, Renewal]:
         """Those of some keys, to be asked for before their rows are read: it may be in them soon, and not here."""
@@ -69,13 +76,13 @@ class Renewals:
                 found[key] = renewal
         return found
 
-    async def step(self, commits: Commits) -> None:
+    async def step(self, commits: Commits, entries: Entries) -> None:
         """Empty the log when it is time to. Raises `Unavailable`."""
         self._turns += bool(self._logged)
         if self._logged >= _FULL or self._turns >= _AGE:
-            await self.fold(commits)
+            await self.fold(commits, entries)
 
-    async def fold(self, commits: Commits) -> None:
+    async def fold(self, commits: Commits, entries: Entries) -> None:
         """Write all there are into their rows, and empty the log. Raises `Unavailable`."""
         if not self._logged or self._folding:
             return
@@ -84,20 +91,32 @@ class Renewals:
         self._folding, self._fresh, self._logged, self._turns = self._fresh, {}, 0, 0
         try:
             await commits.commit(also=lambda connection, _: last.append(_last(connection)))
-            pending = iter(sorted((key, *renewal) for key, renewal in self._folding.items()))
-            while some := [*islice(pending, _MANY)]:
-                await commits.commit(also=partial(_write, some))
-            removed = _LOG_ROWS
-            while removed == _LOG_ROWS:
-                counts: list[int] = []
+            pending = sorted(self._folding)
+            for _ in range(_PASSES):
+                pending = await self._write_all(pending, commits, entries)
+            counts = [0 if pending else _LOG_ROWS]
+            while counts[-1] == _LOG_ROWS:
                 await commits.commit(also=partial(_remove, last[-1], counts))
-                removed = counts[-1]
         except BaseException:
-            self._fresh = {**self._folding, **self._fresh}
-            self._logged += 1
+            pending = [*self._folding]
             raise
         finally:
-            self._folding = {}
+            left = {key: self._folding[key] for key in pending if key in self._folding}
+            self._folding, self._fresh = {}, {**left, **self._fresh}
+            self._logged += bool(left)
+
+    async def _write_all(self, keys: Sequence[str], commits: Commits, entries: Entries) -> list[str]:
+        """Returns those that must wait: they may just become something else."""
+        moving: list[str] = []
+        for start in range(0, len(keys), _MANY):
+            some: list[Any] = []
+            for key in keys[start : start + _MANY]:
+                if entries.is_moving(key):
+                    moving.append(key)
+                elif key in self._folding:
+                    some += (key, *self._folding[key])
+            await commits.commit(first=partial(_write, some))
+        return moving
 
 
 def renewed(row: Row, renewal: Renewal | None) -> Row:
@@ -108,8 +127,8 @@ def renewed(row: Row, renewal: Renewal | None) -> Row:
     return key, value, fields, max(expires, renewal[1])
 
 
-def read_log(connection: sqlite3.Connection) -> list[tuple[str, str, int]]:
-    found: list[tuple[str, str, int]] = []
+def read_log(connection: sqlite3.Connection) -> list[LogEntry]:
+    found: list[LogEntry] = []
     for (text,) in connection.execute("SELECT entries FROM renewal ORDER BY number"):
         found += _decode(text)
     return found
@@ -119,19 +138,15 @@ def _last(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(max(number), 0) FROM renewal").fetchone()[0])
 
 
-def _write(renewals: Sequence[tuple[str, str, int]], connection: sqlite3.Connection, _: int) -> None:
-    marks = ", ".join(["(?, ?, ?)"] * len(renewals))
-    connection.execute(
-        "UPDATE state SET expires = new.column3"  # noqa: S608 - only marks
-        f" FROM (VALUES {marks}) AS new"
-        " WHERE state.key = new.column1 AND state.value = new.column2 AND state.expires < new.column3",
-        [*_flat(renewals)],
-    )
-
-
-def _flat(renewals: Iterable[Sequence[Any]]) -> Iterator[Any]:
-    for renewal in renewals:
-        yield from renewal
+def _write(some: Sequence[Any], connection: sqlite3.Connection) -> None:
+    """Keys, values and ends, in one list. Before all else in the commit: that may hold other values of these keys."""
+    if some:
+        connection.execute(
+            "UPDATE state SET expires = new.column3"  # noqa: S608 - only marks
+            f" FROM (VALUES {', '.join(['(?, ?, ?)'] * (len(some) // 3))}) AS new"
+            " WHERE state.key = new.column1 AND state.value = new.column2 AND state.expires < new.column3",
+            some,
+        )
 
 
 def _remove(last: int, counts: list[int], connection: sqlite3.Connection, _: int) -> None:
