@@ -6,7 +6,7 @@ OPS_PORT ?= 9464
 BIN := .venv/bin
 SETUP := setup.cfg pyproject.toml
 
-.PHONY: run install test check lint types bench soak clean
+.PHONY: run install test check lint types bench soak growth clean
 
 run: install
 	-@scripts/need curl curl
@@ -40,6 +40,10 @@ bench: .venv/installed
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)
+
+growth: .venv/installed
+	@scripts/need wrk wrk
+	@$(BIN)/python -m benchmarks.growth $(GROWTH)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

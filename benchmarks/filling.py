@@ -10,6 +10,7 @@ import json
 import sqlite3
 import urllib.request
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = ["TENANT", "fill_journal", "fill_state", "visitor_name"]
 
 TENANT = "bench"  # as `create_key` has it
 _CACHE_KIB = 2 << 20
+_MODELS = 1000  # records
 _SHARE = 10
 """One visitor in so many came by a campaign, and another one in so many has told who they are."""
 
@@ -59,13 +61,13 @@ def fill_state(folder: Path, visitors: int, config: str = CONFIG) -> str:
 def fill_journal(folder: Path, records: int, config: str = CONFIG) -> None:
     """Make the daemon's database with about so many records, with which all consumers have done."""
     with _began(folder, config) as (server, key):
-        for body in usual():
+        for body in islice(usual(), min(records, _MODELS)):
             _post(server, key, "track", body)
         server.settle()
     with _bulk(folder) as database:
         first, last = database.execute("SELECT min(position), max(position) FROM journal").fetchone()
         count = last - first + 1
-        for turn in range(1, records // count):
+        for turn in range(1, records // count):  # whole copies
             database.execute(
                 "INSERT INTO journal (position, at, type, body) SELECT position + ?, at, type, body FROM journal"
                 " WHERE position BETWEEN ? AND ?",
@@ -130,13 +132,15 @@ class _Model:
 
     def states(self, number: int) -> Iterator[Sequence[Any]]:
         for kind, digest, value, fields, expires in self._states:
-            text = value and value.replace(self._names[0], visitor_name(number))
-            yield self._key(kind, digest, number), text, fields, expires
+            yield self._key(kind, digest, number), value and self._renamed(value, number), fields, expires
 
     def members(self, number: int) -> Iterator[Sequence[Any]]:
         for kind, digest, member, at, expires in self._members:
-            text = member.replace(self._names[0], visitor_name(number))
-            yield self._key(kind, digest, number), text, at, expires
+            yield self._key(kind, digest, number), self._renamed(member, number), at, expires
+
+    def _renamed(self, text: str, number: int) -> str:
+        visitor, user = self._names
+        return text.replace(visitor, visitor_name(number)).replace(user, _user_name(number))
 
     def _key(self, kind: str, digest: str, number: int) -> str:
         name = visitor_name(number) if digest == self._digests[0] else _user_name(number)

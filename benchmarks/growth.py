@@ -1,10 +1,11 @@
 """What years of visitors and events change: throughput, the time to start, memory.
 
 `visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
-core. The visitor of each event is drawn by chance from all of them, which is the worst case: next to nothing of what
-is known of many is in memory. `start`: from the start of the process to its "ready", with journals of several sizes,
-in turns; also with none of the file in the system's memory. `memory`: that of one daemon, with caches of their usual
-size, over very many events of very many visitors, with message ids, identify requests and orders among them.
+core. Visitors are drawn from all that are known; thousands of them visit at a time, and make ten events each. Then the
+same with one event each, which is the worst case: whoever comes was not there for long, and comes once. `start`: from
+the start of the process to its "ready", with journals of several sizes, in turns; also with none of the file in the
+system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of very many
+visitors, with message ids, identify requests and orders among them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from .filling import fill_journal, fill_state
 from .load import BODIES, Load, load
-from .servers import CONFIG, INGESTD, create_key, ingestd, on_core
+from .servers import CONFIG, INGESTD, Server, create_key, ingestd, on_core
 from .shop import VISITORS, usual
 from .soak import CONFIG as SOAK_CONFIG
 from .soak import MIB, requests, soak
 
 PARTS = ("visitors", "start", "memory")
+VISITS = (10, 1)
+"""Events of a visit."""
 LASTING = CONFIG + '[plugins.session]\nidle = "1d"\n'
 """Nobody's session ends before the benchmark does."""
 
@@ -43,30 +47,39 @@ def folders(parent: str | None, count: int) -> Iterator[list[Path]]:
 
 
 def measure_visitors(parent: str | None, many: int, rounds: int, seconds: int) -> None:
-    print(f"visitors: /track, {VISITORS} known visitors and {many}, {rounds} rounds of {seconds} s each")
-    cores = sorted(os.sched_getaffinity(0))
     counts = (VISITORS, many)
+    cores = sorted(os.sched_getaffinity(0))
     lines = "\n".join(json.dumps(body) for body in usual())
-    results: list[list[dict[str, float]]] = [[], []]
     with folders(parent, 2) as places, contextlib.ExitStack() as stack:
-        keys = [fill_state(place, count, LASTING) for place, count in zip(places, counts, strict=True)]
-        for place in places:
+        sides = []
+        for place, count in zip(places, counts, strict=True):
+            key = fill_state(place, count, LASTING)
             (place / BODIES).write_text(lines)
-            print(f"  a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB")
-        with on_core(cores[0]):
-            servers = [stack.enter_context(ingestd(place, LASTING)) for place in places]
-        sides = [*zip(servers, places, keys, strict=True)]
-        loads = [Load(visitors=count) for count in counts]
+            print(f"{count} visitors: a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB", flush=True)
+            with on_core(cores[0]):
+                sides.append((stack.enter_context(ingestd(place, LASTING)), place, key))
+        sent = [0, 0]  # so far, to each: who comes next has not been there
         with on_core(cores[-1]):
-            for index in (0, 1):
-                load(*sides[index], 2, loads[index])
-            for number in range(rounds):
-                for index in (0, 1) if number % 2 else (1, 0):
-                    results[index].append(load(*sides[index], seconds, loads[index]))
+            for visit in VISITS:
+                compare(sides, [Load(visitors=count, visit=visit) for count in counts], sent, rounds, seconds)
+
+
+def compare(
+    sides: Sequence[tuple[Server, Path, str]], loads: Sequence[Load], sent: list[int], rounds: int, seconds: int
+) -> None:
+    """Print what few visitors make, what many make, and the ratios of their pairs."""
+    results: list[list[dict[str, float]]] = [[], []]
+    for number in range(-1, rounds):  # the first one only warms up
+        for index in (0, 1) if number % 2 else (1, 0):
+            one = load(*sides[index], seconds, replace(loads[index], sent=sent[index]))
+            sent[index] += round(one["req/s"] * seconds)
+            if number >= 0:
+                results[index].append(one)
+    print(f"visitors: visits of {loads[0].visit} events, {rounds} rounds of {seconds} s each")
     for what in ("req/s", "CPU µs", "p50 ms", "p99 ms", "failed"):
-        few_, many_ = (median(each[what] for each in side) for side in results)
+        few, many = (median(each[what] for each in side) for side in results)
         ratios = sorted(b[what] / max(1e-9, a[what]) for a, b in zip(*results, strict=True))
-        print(f"  {what:8} {few_:9.1f} {many_:9.1f}: ratio {median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        print(f"  {what:8} {few:9.1f} {many:9.1f}: ratio {median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
 def start(folder: Path) -> float:
@@ -126,7 +139,7 @@ def measure_memory(parent: str | None, events: int, visitors: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure, all unless given")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure, all unless given")
     parser.add_argument("--visitors", type=int, default=5_000_000, help="known visitors (default 5000000)")
     parser.add_argument("--rounds", type=int, default=6, help="rounds, and starts, of each (default 6)")
     parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")

@@ -89,13 +89,17 @@ class Cleaner:
             return
         self.due = entries.deleted = False
         try:
-            if self._backend.commits is not None:
-                await self._backend.renewals.fold(self._backend.commits, entries)
+            folded = await self._fold()
             emptied = await self._backend.change(_empty_log)
         except BaseException:
             self.due = True
             raise
-        self.due = self.due or not emptied
+        self.due = self.due or not emptied or not folded
+
+    async def _fold(self) -> bool:
+        """The log of renewals has the keys and values of what is deleted, too."""
+        backend = self._backend
+        return backend.commits is None or await backend.renewals.fold(backend.commits, backend.entries)
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:

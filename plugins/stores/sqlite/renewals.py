@@ -82,10 +82,10 @@ class Renewals:
         if self._logged >= _FULL or self._turns >= _AGE:
             await self.fold(commits, entries)
 
-    async def fold(self, commits: Commits, entries: Entries) -> None:
-        """Write all there are into their rows, and empty the log. Raises `Unavailable`."""
+    async def fold(self, commits: Commits, entries: Entries) -> bool:
+        """Write all there are into their rows, and empty the log; returns whether that is done. Raises `Unavailable`."""
         if not self._logged or self._folding:
-            return
+            return not self._logged
         # A commit of its own tells where the log ends: what is renewed from now on comes behind that.
         last: list[int] = []
         self._folding, self._fresh, self._logged, self._turns = self._fresh, {}, 0, 0
@@ -104,6 +104,7 @@ class Renewals:
             left = {key: self._folding[key] for key in pending if key in self._folding}
             self._folding, self._fresh = {}, {**left, **self._fresh}
             self._logged += bool(left)
+        return not left
 
     async def _write_all(self, keys: Sequence[str], commits: Commits, entries: Entries) -> list[str]:
         """Returns those that must wait: they may just become something else."""

@@ -1,0 +1,165 @@
+"""Lives that only become longer go to a log, and are in force from then on, whoever looks and whatever happens."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from ingestd.plugins.stores.entries import Row
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from tests.support.journals import until
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+@asynccontextmanager
+async def opened(folder: Path, *, cache: int = 1000, serving: bool = True) -> AsyncIterator[SqliteBackend]:
+    backend = SqliteBackend(folder / "ingestd.db", cache=cache, busy_timeout=1.0)
+    await backend.open(serving=serving)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def renew(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int = HOUR) -> None:
+    state = backend.store.begin(now)
+    for key in keys:
+        await state.renew(key, "x", ttl)
+    await backend.store.commit(state)
+
+
+async def fold(backend: SqliteBackend) -> None:
+    assert backend.commits is not None
+    await backend.renewals.fold(backend.commits, backend.entries)
+
+
+def ask(folder: Path, question: str) -> list[tuple[int, ...]]:
+    with closing(sqlite3.connect(folder / "ingestd.db")) as other:
+        return other.execute(question).fetchall()
+
+
+def ends(folder: Path) -> set[int]:
+    return {end for (end,) in ask(folder, "SELECT expires FROM state")}
+
+
+def logged(folder: Path) -> int:
+    return ask(folder, "SELECT count(*) FROM renewal")[0][0]
+
+
+async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emptied(tmp_path: Path) -> None:
+    keys = [f"key {number}" for number in range(1000)]
+    async with opened(tmp_path) as backend:
+        await renew(backend, keys, 1000)
+        assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 0)
+        await renew(backend, keys, 2000)
+        assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 1)
+        await fold(backend)
+        assert (ends(tmp_path), logged(tmp_path)) == ({2000 + HOUR}, 0)
+        await renew(backend, keys, 3000)
+        assert (ends(tmp_path), logged(tmp_path)) == ({2000 + HOUR}, 1)
+
+
+async def test_the_log_is_emptied_by_itself_when_much_is_in_it(tmp_path: Path) -> None:
+    keys = [f"key {number}" for number in range(1000)]
+    async with opened(tmp_path) as backend:
+        for turn in range(52):
+            await renew(backend, keys, 1000 + turn)
+        await until(lambda: logged(tmp_path) <= 1)
+        await until(lambda: min(ends(tmp_path)) > 1000 + HOUR)
+
+
+async def test_what_was_renewed_lives_on_after_it_was_let_go_of(tmp_path: Path) -> None:
+    async with opened(tmp_path, cache=1) as backend:
+        for now in (1000, HOUR, 2 * HOUR):
+            await renew(backend, ["key"], now)
+            await backend.store.begin(now).get("another")
+        assert await backend.store.begin(3 * HOUR).get("key") == "x"
+        assert await backend.store.begin(3 * HOUR + 1).get("key") is None
+
+
+async def test_what_was_renewed_lives_on_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        for now in (1000, HOUR, 2 * HOUR):
+            await renew(backend, ["key"], now)
+    async with opened(tmp_path) as backend:
+        assert await backend.store.begin(3 * HOUR).get("key") == "x"
+        await fold(backend)
+    assert (ends(tmp_path), logged(tmp_path)) == ({3 * HOUR}, 0)
+
+
+async def test_a_command_beside_the_daemon_sees_it_live(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        await renew(backend, ["key"], 1000)
+        await renew(backend, ["key"], HOUR)
+        async with opened(tmp_path, serving=False) as command:
+            assert await command.store.begin(2 * HOUR).get("key") == "x"
+            assert await command.store.begin(2 * HOUR + 1).get("key") is None
+
+
+async def test_a_renewal_is_not_that_of_a_later_value(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        await renew(backend, ["key"], 1000)
+        await renew(backend, ["key"], 5000)
+        for value, ttl in (("y", HOUR), ("x", 10)):
+            state = backend.store.begin(6000)
+            await state.put("key", value, ttl)
+            await backend.store.commit(state)
+    async with opened(tmp_path) as backend:
+        assert await backend.store.begin(6010).get("key") == "x"
+        assert await backend.store.begin(6011).get("key") is None
+        await fold(backend)
+    assert ends(tmp_path) == {6010}
+
+
+async def test_what_is_expired_in_its_row_and_was_renewed_is_not_swept_away(tmp_path: Path) -> None:
+    async with opened(tmp_path, cache=1) as backend:
+        await renew(backend, ["key"], 1000, 2 * DAY)
+        await renew(backend, ["key"], 2 * DAY, 2 * DAY)
+        state = backend.store.begin(4 * DAY)
+        await state.put("sign", "x", -3 * DAY)  # so that the sweep can be seen to have passed
+        await backend.store.commit(state)
+        await until(lambda: ask(tmp_path, "SELECT count(*) FROM state WHERE key = 'sign'") == [(0,)])
+        assert await backend.store.begin(4 * DAY).get("key") == "x"
+
+
+async def test_a_value_that_ended_and_comes_again_has_a_row_of_its_own(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        await renew(backend, ["key"], 1000)
+        await renew(backend, ["key"], 1000 + 2 * HOUR)
+    assert (ends(tmp_path), logged(tmp_path)) == ({1000 + 3 * HOUR}, 0)
+
+
+async def test_nothing_of_it_is_left_some_seconds_after_it_was_deleted(tmp_path: Path) -> None:
+    def is_there() -> bool:
+        return any(b"of one person" in path.read_bytes() for path in tmp_path.iterdir())
+
+    async with opened(tmp_path) as backend:
+        for now in (1000, 2000):
+            await renew(backend, ["of one person"], now)
+        assert is_there()
+        state = backend.store.begin(3000)
+        await state.delete("of one person")
+        await backend.store.commit(state)
+        await until(lambda: not is_there())
+
+
+async def test_entries_of_one_visitor_that_are_missed_together_are_read_together(tmp_path: Path) -> None:
+    asked: list[set[str]] = []
+    async with opened(tmp_path) as backend:
+        load = backend.entries._load_rows
+
+        async def watched(keys: Sequence[str]) -> Sequence[Row]:
+            asked.append({*keys})
+            return await load(keys)
+
+        backend.entries._load_rows = watched
+        for visitor in ("1", "2"):
+            state = backend.store.begin(1000)
+            await state.get(f"link:{visitor}")
+            await state.renew(f"session:{visitor}", "x", HOUR)
+            await backend.store.commit(state)
+        assert asked == [{"link:1"}, {"session:1"}, {"link:2", "session:2"}]
