@@ -83,7 +83,7 @@ class Renewals:
             await self.fold(commits, entries)
 
     async def fold(self, commits: Commits, entries: Entries) -> bool:
-        """Write all there are into their rows, and empty the log; returns whether that is done. Raises `Unavailable`."""
+        """Write all there are into their rows, and empty the log; returns whether it is. Raises `Unavailable`."""
         if not self._logged or self._folding:
             return not self._logged
         # A commit of its own tells where the log ends: what is renewed from now on comes behind that.
