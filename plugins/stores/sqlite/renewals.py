@@ -8,6 +8,7 @@ from the file is put right by them. A start reads the log.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ LogEntry = tuple[str, str, int | None]
 _FULL = 50_000  # renewals in the log: some megabytes
 _AGE = 60  # turns
 _MANY = 128  # rows of one commit: each may be on a page of its own
+_PAUSE = 0.005  # seconds between two of them, for other commits
 _PASSES = 8  # over those that units are just changing
 _LOG_ROWS = 64  # of the log that are removed in one commit
 
@@ -117,6 +119,7 @@ class Renewals:
                 elif key in self._folding:
                     some += (key, *self._folding[key])
             await commits.commit(first=partial(_write, some))
+            await asyncio.sleep(_PAUSE)
         return moving
 
 
