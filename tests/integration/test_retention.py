@@ -305,7 +305,7 @@ async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_pa
     with sqlite3.connect(tmp_path / "ingestd.db") as before:
         for trigger in "delete", "update":
             before.execute(f"DROP TRIGGER journal_{trigger}")
-        for later in "totals", "member":
+        for later in "totals", "member", "renewal":
             before.execute(f"DROP TABLE {later}")
         before.execute("PRAGMA user_version = 1")
     before.close()

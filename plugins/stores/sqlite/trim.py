@@ -14,7 +14,7 @@ _BYTES = 1 << 20  # of bodies: large ones lie on pages of their own, and each is
 
 
 def read_extent(connection: sqlite3.Connection) -> Extent:
-    """A few look-ups: commits and triggers keep the totals (migrations 0002 and 0004)."""
+    """A few look-ups: commits and triggers keep the totals (migrations 0002 and 0005)."""
     last, records, held, first, oldest_at = connection.execute(
         "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0), records, bytes,"
         " (SELECT min(position) FROM journal), (SELECT at FROM journal ORDER BY position LIMIT 1) FROM totals"
