@@ -60,6 +60,8 @@ class Batches:
         for item in items:
             outcome, answer = _answer(request, item)
             counts[item.kind, item.key, outcome] += 1
+            if item.stored is not None and item.stored.session.is_new and outcome is not Outcome.DUPLICATE:
+                self._metrics.session_begun()
             answers.append(answer)
         for (kind, key, outcome), count in counts.items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)

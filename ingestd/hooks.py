@@ -6,6 +6,7 @@ the chains are called here: frozen at start, one implementation after the other.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,10 +17,13 @@ import pluggy
 from .errors import ConfigError, IngestdError, Refused
 from .events import Event, Principal, Request, Session
 from .hookspecs import Daemon
+from .panels import Panel
 from .person import Person, Visitors
 from .store import State, Store
 
 __all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
+
+_PANEL = 2.0  # seconds a plugin has to make one
 
 
 class HookFailure(IngestdError):
@@ -56,6 +60,7 @@ class Hooks:
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
         self._waiting = {call.plugin for call in self._startup}  # to be started
+        self._show_panel = _chain(manager, "show_panel")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
         for name in ("authenticate", "resolve_session"):
@@ -66,6 +71,21 @@ class Hooks:
         for call in self._startup:
             await _call_all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
+
+    async def show_panel(self, store: Store) -> list[tuple[str, Panel | HookFailure]]:
+        """What each plugin shows, by its name; or how it failed, which is nothing to the others."""
+        answers: list[tuple[str, Panel | HookFailure]] = []
+        for call in self._show_panel:
+            try:
+                async with asyncio.timeout(_PANEL):
+                    panels: list[Panel] = await _each([call], "show_panel", store)
+            except Exception as error:  # noqa: BLE001 - whatever one raises, the page shows the others
+                failure = HookFailure(call.plugin, "show_panel")
+                failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
+                answers.append((call.plugin, failure))
+            else:
+                answers += [(call.plugin, panel) for panel in panels]
+        return answers
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)

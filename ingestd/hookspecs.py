@@ -22,6 +22,7 @@ from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .journal import Journal
+from .panels import Panel
 from .person import Person, Visitors
 from .sink import Sink
 from .store import State, Store
@@ -104,6 +105,15 @@ def shutdown() -> None:
 
     If the startup of a plugin fails, those whose startup was not called yet, and that one itself, are
     not called here.
+    """
+
+
+@hookspec
+def show_panel(store: Store) -> Panel | None:
+    """What do operators see of this plugin on their page? None: nothing.
+
+    Called while somebody looks at the page, at most once a second, and given two seconds. Raising is
+    logged once, and the panel says that it cannot be shown.
     """
 
 

@@ -70,6 +70,8 @@ class Pipeline:
                 key = self._reader.key_of(body)
             event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
             outcome, session = await self._storing.store(event)
+            if session.is_new and outcome is not Outcome.DUPLICATE:
+                self._metrics.session_begun()
             answer = success(request.endpoint, session)
         except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
             outcome, answer = self._refusal(request, error)

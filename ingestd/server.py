@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +22,7 @@ from .backend import Backend
 from .binding import bind
 from .config import Config
 from .consumers import Consumers
-from .delivery import SinkConsumer, make_sink_consumer, sink_statuses
+from .delivery import SinkConsumer, SinkStatus, make_sink_consumer, sink_statuses
 from .errors import ConfigError, IngestdError, Unavailable
 from .findings import Finding
 from .hooks import HookFailure
@@ -32,9 +33,11 @@ from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
 from .journal import Journal
 from .loader import Plugins
-from .metrics import Metrics
+from .logs.recent import RecentLines
+from .metrics import JournalStatus, Metrics
 from .metrics.loop_delay import watch_loop_delay
 from .options import Address
+from .overview import Overview, Panels, Sources
 from .pipeline import Pipeline
 from .retention import Retention
 from .store import Store
@@ -144,6 +147,7 @@ class Server:
         self.journal = self._backends.journal
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
+        self._lines = RecentLines()
 
     def plugin(self, name: str) -> object | None:
         return self._plugins.manager.get_plugin(name)
@@ -185,6 +189,8 @@ class Server:
         config = self._config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         async with contextlib.AsyncExitStack() as stack:
+            logging.getLogger().addHandler(self._lines)
+            stack.callback(logging.getLogger().removeHandler, self._lines)
             await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
@@ -195,7 +201,8 @@ class Server:
             await self._start_plugins()
             consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
             self._metrics.show_consumers(consumers.statuses)
-            self._metrics.show_sinks(sink_statuses(consumers, self._sinks))
+            sinks = sink_statuses(consumers, self._sinks)
+            self._metrics.show_sinks(sinks)
             await consumers.start()
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(
@@ -209,7 +216,10 @@ class Server:
             self.watch(retention.run(), name="retention")
             self._metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
             ingest = Ingest(pipeline, config.http, config.logs, self._metrics)
-            ops = HTTPServer(make_ops_app(self.registry, lambda: self._problem(ingest, retention)))
+            problem = functools.partial(self._problem, ingest, retention)
+            overview = self._overview(problem, consumers, sinks, retention)
+            self.watch(overview.follow(), name="overview")
+            ops = HTTPServer(make_ops_app(self.registry, problem, overview.render))
             _listen(ops, config.ops.listen, "operators")
             stack.push_async_callback(ops.close_all_connections)
             stack.callback(ops.stop)
@@ -225,6 +235,25 @@ class Server:
 
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
+
+    def _overview(
+        self,
+        problem: Callable[[], str | None],
+        consumers: Consumers,
+        sinks: Sequence[SinkStatus],
+        journal: JournalStatus,
+    ) -> Overview:
+        fed = {sink.consumer.name for sink in sinks}
+        sources = Sources(
+            metrics=self._metrics,
+            problem=problem,
+            sinks=sinks,
+            types={name: table["type"] for name, table in self._config.sink_tables.items()},
+            consumers=[status for status in consumers.statuses if status.name not in fed],
+            journal=journal,
+            lines=self._lines,
+        )
+        return Overview(sources, Panels(self._plugins.hooks, self.store).ask)
 
     async def _drain(self, public: IngestListener, ingest: Ingest) -> None:
         """Answer what was begun, within the limit; nothing new is accepted."""

@@ -14,7 +14,7 @@ from ..events import Request
 from ..times import format_time
 from .redaction import redact
 
-__all__ = ["JsonFormatter", "TextFormatter", "current_request"]
+__all__ = ["JsonFormatter", "TextFormatter", "current_request", "message_of"]
 
 current_request: ContextVar[Request | None] = ContextVar("current_request", default=None)
 """The request that is being answered: its id is in every line, its secrets in none."""
@@ -40,7 +40,7 @@ class _Line:
         self.fields: dict[str, Any] = getattr(record, "ingestd_fields", {})
         """Further members of a JSON line; that of an access line names its request."""
         self.request_id: str | None = self.fields.get("request_id") or (None if request is None else request.id)
-        self.message = _readied(_message(record), request)
+        self.message = message_of(record)
         self.exception = _readied(_exception(formatter, record), request)
 
 
@@ -74,6 +74,11 @@ class JsonFormatter(logging.Formatter):
         if line.exception:
             members["exception"] = line.exception
         return json.dumps(members)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """What a line says, without secrets."""
+    return _readied(_message(record), current_request.get())
 
 
 def _message(record: logging.LogRecord) -> str:

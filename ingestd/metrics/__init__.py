@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from .. import __version__
 from ..events import Endpoint
 from ..outcomes import Outcome, Refusal
+from .counts import BOUNDS, Counts, read_counts
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
 
@@ -91,9 +92,16 @@ class Metrics:
             "ingestd_http_request_duration_seconds",
             "From the last byte of a request to its answer.",
             ["endpoint"],
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            buckets=BOUNDS,
             registry=self.registry,
         )
+        self._durations = durations
+        self._sessions = Counter(
+            "ingestd_sessions_begun",
+            "Sessions that events and identify requests, also in batches, have begun.",
+            registry=self.registry,
+        )
+        self.session_begun: Callable[[], None] = self._sessions.inc
         self._observe = {(endpoint, False): durations.labels(endpoint.value).observe for endpoint in Endpoint}
         for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
             self._observe[endpoint, True] = durations.labels(endpoint.operation(batch=True)).observe
@@ -154,6 +162,10 @@ class Metrics:
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request that was refused for how it came."""
         self._refused[reason]()
+
+    def counts(self) -> Counts:
+        """What has been counted since the start, for who shows it; to be called on any thread."""
+        return read_counts(self._events, self._identifies, self._durations, self._sessions)
 
     def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
         """Show these consumers, those of sinks among them, at every scrape."""

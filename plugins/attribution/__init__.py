@@ -13,13 +13,15 @@ from ingestd.consumer import Consumer
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Duration, PositiveDuration
 from ingestd.options import Options as BaseOptions
+from ingestd.panels import Panel
 from ingestd.person import Person
-from ingestd.store import State
+from ingestd.store import State, Store
 
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journeys import Limits
 from .models import Model
+from .panel import show
 from .person import forget
 from .touches import Exclusions
 
@@ -68,6 +70,7 @@ class AttributionPlugin:
         reversals = {result: self._reversals.labels(result).inc for result in _REVERSALS}
         tally = Tally(lambda result: orders[result](), lambda result: reversals[result]())
         self._consumer = AttributionConsumer(rules, tally)
+        self._model = options.model
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -85,6 +88,10 @@ class AttributionPlugin:
         is_user = getattr(daemon.plugin("identity"), "is_user", None)
         if is_user is not None:
             self._consumer.is_user = is_user
+
+    @hookimpl
+    async def show_panel(self, store: Store) -> Panel:
+        return await show(store, self._model)
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:

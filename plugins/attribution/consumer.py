@@ -14,6 +14,7 @@ from ingestd.consumer import Consumer, Step
 from ingestd.events import Record
 from ingestd.store import State
 
+from .hours import Decided, add_all
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
 from .marks import Marks, Order, mark_key
 from .models import Model
@@ -71,6 +72,7 @@ class AttributionConsumer(Consumer):
                 await asyncio.sleep(0)
                 until = perf_counter() + _TURN
         await _load(step.state, [each for each in found if isinstance(each, Seen)])
+        decided: list[Decided] = []
         for each in found:
             if perf_counter() > until:
                 await asyncio.sleep(0)
@@ -78,9 +80,11 @@ class AttributionConsumer(Consumer):
             if isinstance(each, Erasure):
                 await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
             else:
-                await self._apply(each, step)
+                await self._apply(each, step, decided)
+        if decided:
+            await add_all(step.state, decided, self._rules.half_life)
 
-    async def _apply(self, seen: Seen, step: Step) -> None:
+    async def _apply(self, seen: Seen, step: Step, decided: list[Decided]) -> None:
         # The time is the record's own, so what comes of it is the same however late this is.
         journeys = Journeys(step.state, self._rules.limits, seen.received_at)
         # An order's own campaign is no touch before it, and a link counts from the next record on.
@@ -88,13 +92,13 @@ class AttributionConsumer(Consumer):
             if seen.reverses is not None:
                 await self._reverse(seen.order, step, seen.reverses)
             else:
-                await self._decide(seen.order, journeys, step)
+                await self._decide(seen.order, journeys, step, decided)
         if seen.touch is not None:
             await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
         if seen.user_id is not None:
             await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id, seen.position)
 
-    async def _decide(self, order: Order, journeys: Journeys, step: Step) -> None:
+    async def _decide(self, order: Order, journeys: Journeys, step: Step, decided: list[Decided]) -> None:
         rules = self._rules
         marks = Marks(step.state, rules.order_memory)
         mark = await marks.of(order)
@@ -116,6 +120,7 @@ class AttributionConsumer(Consumer):
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
         step.append(record)
+        decided.append(Decided(order, candidates))
         await marks.set(order, mark)
         self._tally.order("attributed" if candidates.touches else "direct")
 

@@ -1,0 +1,382 @@
+"use strict";
+// Asks for status.json every two seconds while somebody can see the page, and shows it.
+
+const EVERY = 2000;
+const PATIENCE = 8000;
+const MOST_KEYS = 10;
+
+const at = (id) => document.getElementById(id);
+const setText = (element, text) => {
+  if (element.textContent !== text) element.textContent = text;
+};
+
+// Numbers and times
+
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const count = (value) => grouped.format(value);
+const rate = (value) => (value >= 1000 ? short.format(value) : value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(1));
+const money = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+function milliseconds(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const value = seconds * 1000;
+  if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
+  return `${value >= 10 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1)} ms`;
+}
+
+function age(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let place = 0;
+  for (; bytes >= 1024 && place < units.length - 1; place += 1) bytes /= 1024;
+  return `${place ? bytes.toFixed(1) : bytes} ${units[place]}`;
+}
+
+// What is told to who cannot see it: changes that matter, and nothing that comes every two seconds.
+
+const told = { state: null, failed: null };
+
+function say(text) {
+  setText(at("said"), text);
+}
+
+// The parts of the page
+
+function showState(status) {
+  const state = status.ready ? "Ready" : `Not ready: ${status.problem}`;
+  setText(at("state"), state);
+  at("state").className = `state ${status.ready ? "good" : "bad"}`;
+  document.title = status.ready ? "ingestd" : "Not ready – ingestd";
+  setText(at("about"), `${status.version}, up ${age(status.uptimeSeconds)}, ${status.time.slice(11, 19)} UTC`);
+  if (told.state !== null && told.state !== state) say(state);
+  told.state = state;
+}
+
+function showFigures(status) {
+  const { now, sinks, journal } = status;
+  const wrong = now.refusedPerSecond + now.failedPerSecond;
+  const slowest = status.latency.reduce((most, each) => Math.max(most, each.p99Seconds ?? 0), 0);
+  const pending = sinks.reduce((sum, each) => sum + each.pending, 0);
+  const oldest = Math.max(0, ...sinks.map((each) => each.oldestPendingSeconds));
+  const dead = sinks.reduce((sum, each) => sum + each.deadLetters, 0);
+  const figures = [
+    { name: "Accepted", value: rate(now.acceptedPerSecond), unit: "a second", more: `${count(status.events.lastMinute)} events in the last minute` },
+    {
+      name: "Refused or failed",
+      value: rate(wrong),
+      unit: "a second",
+      more: now.failedPerSecond ? `${rate(now.failedPerSecond)} of them failed` : "none failed",
+      tone: now.failedPerSecond ? "bad" : "",
+    },
+    { name: "99 of 100 answers within", value: slowest ? milliseconds(slowest) : "–", more: slowest ? "in the last minute" : "none in the last minute" },
+    { name: "New sessions", value: rate(now.sessionsPerMinute), unit: "a minute", more: `${count(status.sessions.total)} since the start` },
+    {
+      name: "Waits for sinks",
+      value: pending ? age(oldest) : "0 s",
+      more: `${count(pending)} records; journal ${size(journal.bytes)}`,
+      tone: oldest > 300 ? "bad" : oldest > 60 ? "warn" : "",
+    },
+    { name: "Dead letters", value: count(dead), more: dead ? "see the sinks below" : "no sink has any", tone: dead ? "warn" : "" },
+  ];
+  const host = at("figures");
+  figures.forEach(({ name, value, unit, more, tone }, index) => {
+    let box = host.children[index];
+    if (!box) {
+      box = host.appendChild(make("div", ""));
+      box.append(make("dt", ""), make("dd", ""), make("dd", "more"));
+      setText(box.children[0], name);
+    }
+    box.className = tone || "";
+    const shape = JSON.stringify([value, unit]);
+    if (box.dataset.shape !== shape) {
+      box.dataset.shape = shape;
+      box.children[1].replaceChildren(value);
+      if (unit) box.children[1].appendChild(make("small", "")).textContent = unit;
+    }
+    setText(box.children[2], more);
+  });
+}
+
+const GROUPS = [
+  ["accepted", "Accepted"],
+  ["skipped", "Duplicate, dropped"],
+  ["refused", "Refused"],
+  ["failed", "Failed"],
+];
+const FAILED = new Set(["unavailable", "failed"]);
+const words = (name) => name.replaceAll("_", " ");
+
+let allKeys = false;
+
+function showEvents({ events }) {
+  const most = Math.max(1, ...events.byKey.map((each) => each.lastMinute));
+  const keys = events.byKey.map((each) => {
+    const others = Object.entries(each.byOutcome).filter(([outcome]) => outcome !== "accepted");
+    const sub = others.map(([outcome, { total }]) => `${count(total)} ${words(outcome)}`).join(", ");
+    const name = each.key || "No known key";
+    return [{ text: name, sub }, { text: count(each.lastMinute), bar: each.lastMinute / most }, count(each.total)];
+  });
+  const columns = [{ title: "Event" }, { title: "Last minute", num: true }, { title: "Since the start", num: true }];
+  const nothing = "No event has come since the start.";
+  fillRows(at("keys"), { caption: "By key", columns, rows: allKeys ? keys : keys.slice(0, MOST_KEYS), nothing });
+  showMoreKeys(keys.length);
+  const outcomes = Object.entries(events.byOutcome).sort(([, one], [, other]) => other.total - one.total);
+  fillRows(at("outcomes"), {
+    caption: "By outcome",
+    columns: [{ title: "Outcome" }, ...columns.slice(1)],
+    rows: outcomes.map(([outcome, each]) => [
+      words(outcome),
+      { text: count(each.lastMinute), tone: FAILED.has(outcome) && each.lastMinute ? "bad" : "" },
+      count(each.total),
+    ]),
+    nothing,
+  });
+}
+
+function showMoreKeys(many) {
+  let button = at("more-keys");
+  if (!button) {
+    button = make("button", "");
+    button.id = "more-keys";
+    button.type = "button";
+    button.addEventListener("click", () => {
+      allKeys = !allKeys;
+      if (latest) showEvents(latest);
+    });
+    at("keys").after(button);
+    const box = make("div", "");
+    at("keys").before(box);
+    box.append(at("keys"), button);
+  }
+  button.hidden = many <= MOST_KEYS;
+  button.setAttribute("aria-expanded", String(allKeys));
+  setText(button, allKeys ? `Only the first ${MOST_KEYS} keys` : `All ${many} keys`);
+}
+
+const OPERATIONS = { track: "Track", "customer-events": "Customer events", identify: "Identify" };
+
+function operation(name) {
+  const single = name.replace(/-batch$/, "");
+  return `${OPERATIONS[single] ?? single}${single === name ? "" : ", batch"}`;
+}
+
+function showLatency({ latency }) {
+  fillRows(at("latency"), {
+    caption: "In the last minute",
+    columns: [{ title: "Requests to" }, { title: "Half within", num: true }, { title: "99 % within", num: true }],
+    rows: latency.map((each) => [
+      { text: operation(each.operation), sub: `${count(each.lastMinute)} requests` },
+      milliseconds(each.p50Seconds),
+      milliseconds(each.p99Seconds),
+    ]),
+    nothing: "No request has come since the start.",
+  });
+}
+
+const TONES = { running: "good", failing: "bad", paused: "warn" };
+
+function showSinks({ sinks, consumers }) {
+  const columns = [
+    { title: "Name" },
+    { title: "State", all: true },
+    { title: "Pending", num: true },
+    { title: "Oldest waits", num: true },
+    { title: "Dead letters", num: true },
+    { title: "Delivered, last minute", num: true },
+    { title: "Delivered since the start", num: true },
+  ];
+  const state = (each) => ({ text: each.state, sub: each.lastError ?? "", tone: TONES[each.state] });
+  const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: each.oldestPendingSeconds > 300 ? "bad" : each.oldestPendingSeconds > 60 ? "warn" : "" });
+  fillRows(at("sinks"), {
+    caption: "Sinks and other consumers of the journal",
+    hideCaption: true,
+    stacks: true,
+    columns,
+    rows: [
+      ...sinks.map((each) => [
+        { text: each.sink, sub: each.type },
+        state(each),
+        count(each.pending),
+        old(each),
+        { text: count(each.deadLetters), tone: each.deadLetters ? "warn" : "" },
+        count(each.delivered.lastMinute),
+        count(each.delivered.total),
+      ]),
+      ...consumers.map((each) => [{ text: each.consumer, sub: "plugin" }, state(each), count(each.pending), old(each), "", "", ""]),
+    ],
+    nothing: "There are no sinks: events stay in the journal.",
+  });
+}
+
+// Panels of plugins: tables they have made, of which a choice may be seen at a time.
+
+const chosen = new Map();
+
+function showPanels({ panels }) {
+  const host = at("panels");
+  while (host.children.length > panels.length) host.lastChild.remove();
+  panels.forEach((panel, index) => {
+    const section = host.children[index] || host.appendChild(makePanel(index));
+    const [title, note, choice, tables] = section.children;
+    setText(title, panel.title);
+    setText(note, panel.note);
+    note.hidden = !panel.note;
+    const choices = [...new Set(panel.tables.map((each) => each.choice).filter((each) => each !== null))];
+    const now = chosen.get(panel.title) ?? panel.chosen ?? choices[0] ?? null;
+    showChoice(choice, panel, choices, now);
+    const seen = panel.tables.filter((each) => each.choice === null || each.choice === now);
+    while (tables.children.length > seen.length) tables.lastChild.remove();
+    seen.forEach((table, place) => showPanelTable(tables.children[place] || tables.appendChild(make("div", "")), table));
+    if (!seen.length) setText(note, panel.note ? `${panel.note} There are none yet.` : "");
+  });
+}
+
+function makePanel(index) {
+  const section = make("section", "");
+  const title = make("h2", "");
+  title.id = `panel-${index}`;
+  section.setAttribute("aria-labelledby", title.id);
+  const choice = make("p", "choice");
+  const label = choice.appendChild(make("label", ""));
+  const select = choice.appendChild(make("select", ""));
+  select.id = label.htmlFor = `panel-${index}-choice`;
+  section.append(title, make("p", "note"), choice, make("div", "several"));
+  return section;
+}
+
+function showChoice(host, panel, choices, now) {
+  const [label, select] = host.children;
+  host.hidden = choices.length < 2;
+  setText(label, panel.choose || "Show");
+  const shape = JSON.stringify(choices);
+  if (select.dataset.shape !== shape) {
+    select.dataset.shape = shape;
+    select.replaceChildren(...choices.map((each) => new Option(words(each), each)));
+    select.onchange = () => {
+      chosen.set(panel.title, select.value);
+      if (latest) showPanels(latest);
+    };
+  }
+  if (select.value !== now) select.value = now;
+}
+
+function showPanelTable(host, { title, columns, rows, total }) {
+  const most = columns.map((column, place) => (column.bar ? Math.max(...rows.map((row) => row[place] ?? 0), 0) : 0));
+  const cells = (row, bars) =>
+    row.map((value, place) => {
+      if (typeof value !== "number") return value ?? "";
+      const text = money(value, columns[place].digits ?? 0);
+      return bars && most[place] > 0 ? { text, bar: value / most[place] } : { text };
+    });
+  fillRows(host, {
+    caption: title,
+    columns: columns.map((column) => ({ title: column.title, num: column.digits !== null })),
+    rows: rows.map((row) => cells(row, true)),
+    total: total ? cells(total, false) : null,
+  });
+}
+
+function showErrors({ errors, time }) {
+  fillRows(at("errors"), {
+    caption: "Warnings and errors",
+    hideCaption: true,
+    stacks: true,
+    columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "Times", num: true }, { title: "What", all: true }],
+    rows: errors.map((each) => [
+      each.at.slice(0, 10) === time.slice(0, 10) ? each.at.slice(11, 19) : `${each.at.slice(0, 10)} ${each.at.slice(11, 19)}`,
+      { text: each.level, tone: each.level === "warning" ? "warn" : "bad" },
+      count(each.times),
+      {
+        text: each.error ? `${each.message} (${each.error})` : each.message,
+        sub: [each.logger, each.requestId && `request ${each.requestId}`].filter(Boolean).join(", "),
+      },
+    ]),
+    nothing: "Nothing has gone wrong since the start.",
+  });
+  const newest = errors.find((each) => each.level !== "warning");
+  const mark = newest ? `${newest.at} ${newest.message}` : "";
+  if (told.failed !== null && told.failed !== mark && newest) say(`An error: ${newest.message}`);
+  told.failed = mark;
+}
+
+const drawEvents = makeChart(at("events-chart"), {
+  title: "Events",
+  unit: "a second",
+  series: GROUPS.map(([colour, label]) => ({ label, colour })),
+  stacked: true,
+  height: 210,
+  format: rate,
+});
+const drawLatency = makeChart(at("latency-chart"), {
+  title: "Latency",
+  unit: "of answers",
+  series: [
+    { label: "Half within", colour: "p50" },
+    { label: "99 % within", colour: "p99", dash: [5, 3] },
+  ],
+  height: 150,
+  format: milliseconds,
+});
+const drawSessions = makeChart(at("sessions-chart"), {
+  title: "New sessions",
+  unit: "a minute",
+  series: [{ label: "New a minute", colour: "sessions" }],
+  height: 120,
+  format: rate,
+});
+
+function showCharts({ history }) {
+  drawEvents(history.time, GROUPS.map(([group]) => history[group]));
+  drawLatency(history.time, [history.p50, history.p99]);
+  drawSessions(history.time, [history.sessions]);
+}
+
+// Asking
+
+let latest = null;
+let timer = null;
+let asking = false;
+
+async function ask() {
+  if (asking) return;
+  asking = true;
+  clearTimeout(timer);
+  try {
+    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    show(await answer.json());
+  } catch {
+    showStale();
+  }
+  asking = false;
+  if (!document.hidden) timer = setTimeout(ask, EVERY);
+}
+
+function show(status) {
+  latest = status;
+  if (!at("stale").hidden) say("The daemon answers again.");
+  at("stale").hidden = true;
+  document.body.classList.remove("old");
+  for (const part of [showState, showFigures, showEvents, showLatency, showSinks, showPanels, showErrors, showCharts]) part(status);
+}
+
+function showStale() {
+  const since = latest ? ` What is below is of ${latest.time.slice(11, 19)} UTC.` : "";
+  if (at("stale").hidden) say("The daemon does not answer.");
+  at("stale").hidden = false;
+  setText(at("stale"), `The daemon does not answer.${since}`);
+  setText(at("state"), "No answer");
+  at("state").className = "state bad";
+  document.body.classList.add("old");
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) ask();
+});
+ask();

@@ -1,0 +1,162 @@
+"""A headless Chromium, driven over its DevTools protocol: what a page shows, asks for and complains of."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from .daemon import PATIENCE
+
+__all__ = ["Browser", "Tab"]
+
+_SWITCHES = (
+    "--headless", "--remote-debugging-port=0", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--force-color-profile=srgb",
+)  # fmt: skip
+_MOST = 64 * 1024 * 1024  # bytes of a message; a picture is one
+
+
+class Browser:
+    """Use it as a context. Its profile is in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        command = shutil.which("chromium")
+        assert command is not None, "there is no chromium; scripts/need chromium chromium installs it"
+        # As root it has no sandbox; it is shown nothing but pages of ours.
+        as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
+        self._process = subprocess.Popen(
+            [command, *_SWITCHES, *as_root, f"--user-data-dir={folder}", "about:blank"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._runner = asyncio.Runner()
+        self._number = 0
+        self._tabs: dict[str, Tab] = {}
+        self._socket = self._runner.run(self._connect(folder / "DevToolsActivePort"))
+
+    async def _connect(self, told: Path) -> WebSocketClientConnection:
+        deadline = time.monotonic() + PATIENCE
+        while not told.exists() or told.read_text().count("\n") < 1:
+            assert self._process.poll() is None, f"chromium ended with {self._process.returncode}"
+            assert time.monotonic() < deadline, "chromium does not start"
+            await asyncio.sleep(0.02)
+        port, path = told.read_text().split("\n")[:2]
+        return await websocket_connect(f"ws://127.0.0.1:{port}{path}", max_message_size=_MOST)
+
+    def tab(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Tab:
+        """A new one, of that size and colour scheme."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = self._tabs[session] = Tab(self, session)
+        for domain in ("Page", "Network", "Runtime", "Log", "Accessibility"):
+            tab.call(f"{domain}.enable")
+        tab.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1 if width > 800 else 2, mobile=width <= 800,
+        )  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        tab.call("Emulation.setEmulatedMedia", features=[scheme])
+        return tab
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> Any:
+        """Ask, and take in what happens until the answer is there."""
+        return self._runner.run(asyncio.wait_for(self._call(method, session, params), PATIENCE))
+
+    async def _call(self, method: str, session: str | None, params: dict[str, Any]) -> Any:
+        self._number += 1
+        number = self._number
+        message = {"id": number, "method": method, "params": params}
+        await self._socket.write_message(json.dumps(message | ({"sessionId": session} if session else {})))
+        while True:
+            told = await self._socket.read_message()
+            assert told is not None, "chromium has hung up"
+            answer = json.loads(told)
+            if answer.get("id") == number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return answer["result"]
+            if answer.get("sessionId") in self._tabs:
+                self._tabs[answer["sessionId"]].happened(answer["method"], answer["params"])
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.run(self._hang_up())
+        self._runner.close()
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+
+    async def _hang_up(self) -> None:
+        self._socket.close()
+        while await self._socket.read_message() is not None:
+            pass
+
+
+class Tab:
+    """`requests` are the URLs it has asked for, `complaints` what its console would show in red or yellow."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self._browser = browser
+        self._session = session
+
+    def call(self, method: str, **params: Any) -> Any:
+        return self._browser.call(method, self._session, **params)
+
+    def happened(self, event: str, told: dict[str, Any]) -> None:
+        match event:
+            case "Network.requestWillBeSent":
+                self.requests.append(told["request"]["url"])
+            case "Network.webSocketCreated":
+                self.requests.append(told["url"])
+            case "Log.entryAdded" if told["entry"]["level"] in {"error", "warning"}:
+                self.complaints.append(told["entry"]["text"])
+            case "Runtime.consoleAPICalled" if told["type"] in {"error", "warning", "assert"}:
+                self.complaints.append(json.dumps(told["args"]))
+            case "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(told["exceptionDetails"]))
+
+    def open(self, url: str) -> None:
+        """Begin to; `wait_for` knows when it is there."""
+        self.call("Page.navigate", url=url)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression; a promise is awaited."""
+        done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in done, done["exceptionDetails"]
+        return done["result"].get("value")
+
+    def wait_for(self, expression: str, patience: float = PATIENCE) -> Any:
+        """The value of the expression as soon as it is true."""
+        deadline = time.monotonic() + patience
+        while not (value := self.evaluate(expression)):
+            assert time.monotonic() < deadline, f"it did not come true in time: {expression}"
+            time.sleep(0.05)
+        return value
+
+    def accessibility(self) -> list[tuple[str, str]]:
+        """Role and name of all that assistive technology is shown, in order."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
+        ]
+
+    def picture(self, file: Path) -> None:
+        """All of the page, as a PNG."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        file.write_bytes(base64.b64decode(shot["data"]))
