@@ -72,7 +72,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
           y: { range: (self, least, most) => [0, most > 0 ? most * 1.1 : 1] },
         },
         axes: [
-          { ...axis, grid: { show: false }, size: 26, gap: 6, space: 64, values: (self, splits) => splits.map(clock) },
+          { ...axis, grid: { show: false }, size: 26, gap: 6, space: 56, incrs: [60, 120, 300], values: (self, splits) => splits.map(clock) },
           { ...axis, grid: { stroke: colourOf("rule"), width: 1 }, size: 52, gap: 6, space: 34, values: (self, splits) => splits.map(format) },
         ],
         series: [{}, ...(stacked ? lines.reverse() : lines)],

@@ -15,7 +15,8 @@ const setText = (element, text) => {
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const count = (value) => grouped.format(value);
-const rate = (value) => (value >= 1000 ? short.format(value) : value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(1));
+const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const rate = (value) => (value >= 1000 ? short : value >= 100 ? grouped : tenth).format(value);
 const money = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 function milliseconds(seconds) {
@@ -64,6 +65,7 @@ function showFigures(status) {
   const slowest = status.latency.reduce((most, each) => Math.max(most, each.p99Seconds ?? 0), 0);
   const pending = sinks.reduce((sum, each) => sum + each.pending, 0);
   const oldest = Math.max(0, ...sinks.map((each) => each.oldestPendingSeconds));
+  const failing = sinks.filter((each) => each.state === "failing").map((each) => each.sink);
   const dead = sinks.reduce((sum, each) => sum + each.deadLetters, 0);
   const figures = [
     { name: "Accepted", value: rate(now.acceptedPerSecond), unit: "a second", more: `${count(status.events.lastMinute)} events in the last minute` },
@@ -74,13 +76,13 @@ function showFigures(status) {
       more: now.failedPerSecond ? `${rate(now.failedPerSecond)} of them failed` : "none failed",
       tone: now.failedPerSecond ? "bad" : "",
     },
-    { name: "99 of 100 answers within", value: slowest ? milliseconds(slowest) : "–", more: slowest ? "in the last minute" : "none in the last minute" },
+    { name: "99 % answered in", value: slowest ? milliseconds(slowest) : "–", more: slowest ? "in the last minute" : "none in the last minute" },
     { name: "New sessions", value: rate(now.sessionsPerMinute), unit: "a minute", more: `${count(status.sessions.total)} since the start` },
     {
       name: "Waits for sinks",
       value: pending ? age(oldest) : "0 s",
-      more: `${count(pending)} records; journal ${size(journal.bytes)}`,
-      tone: oldest > 300 ? "bad" : oldest > 60 ? "warn" : "",
+      more: failing.length ? `${failing.join(", ")} failing` : `${count(pending)} records; journal ${size(journal.bytes)}`,
+      tone: failing.length ? "bad" : late(oldest),
     },
     { name: "Dead letters", value: count(dead), more: dead ? "see the sinks below" : "no sink has any", tone: dead ? "warn" : "" },
   ];
@@ -122,7 +124,7 @@ function showEvents({ events }) {
     const name = each.key || "No known key";
     return [{ text: name, sub }, { text: count(each.lastMinute), bar: each.lastMinute / most }, count(each.total)];
   });
-  const columns = [{ title: "Event" }, { title: "Last minute", num: true }, { title: "Since the start", num: true }];
+  const columns = [{ title: "Event" }, { title: "Last minute", num: true }, { title: "In all", num: true }];
   const nothing = "No event has come since the start.";
   fillRows(at("keys"), { caption: "By key", columns, rows: allKeys ? keys : keys.slice(0, MOST_KEYS), nothing });
   showMoreKeys(keys.length);
@@ -169,7 +171,7 @@ function operation(name) {
 function showLatency({ latency }) {
   fillRows(at("latency"), {
     caption: "In the last minute",
-    columns: [{ title: "Requests to" }, { title: "Half within", num: true }, { title: "99 % within", num: true }],
+    columns: [{ title: "Requests to" }, { title: "Half in", num: true }, { title: "99 % in", num: true }],
     rows: latency.map((each) => [
       { text: operation(each.operation), sub: `${count(each.lastMinute)} requests` },
       milliseconds(each.p50Seconds),
@@ -179,6 +181,7 @@ function showLatency({ latency }) {
   });
 }
 
+const late = (seconds) => (seconds > 300 ? "bad" : seconds > 30 ? "warn" : "");
 const TONES = { running: "good", failing: "bad", paused: "warn" };
 
 function showSinks({ sinks, consumers }) {
@@ -189,10 +192,10 @@ function showSinks({ sinks, consumers }) {
     { title: "Oldest waits", num: true },
     { title: "Dead letters", num: true },
     { title: "Delivered, last minute", num: true },
-    { title: "Delivered since the start", num: true },
+    { title: "Delivered in all", num: true },
   ];
   const state = (each) => ({ text: each.state, sub: each.lastError ?? "", tone: TONES[each.state] });
-  const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: each.oldestPendingSeconds > 300 ? "bad" : each.oldestPendingSeconds > 60 ? "warn" : "" });
+  const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: late(each.oldestPendingSeconds) });
   fillRows(at("sinks"), {
     caption: "Sinks and other consumers of the journal",
     hideCaption: true,
@@ -287,11 +290,11 @@ function showErrors({ errors, time }) {
     caption: "Warnings and errors",
     hideCaption: true,
     stacks: true,
-    columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "Times", num: true }, { title: "What", all: true }],
+    columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "How often" }, { title: "What", all: true }],
     rows: errors.map((each) => [
       each.at.slice(0, 10) === time.slice(0, 10) ? each.at.slice(11, 19) : `${each.at.slice(0, 10)} ${each.at.slice(11, 19)}`,
       { text: each.level, tone: each.level === "warning" ? "warn" : "bad" },
-      count(each.times),
+      each.times === 1 ? "once" : `${count(each.times)} times`,
       {
         text: each.error ? `${each.message} (${each.error})` : each.message,
         sub: [each.logger, each.requestId && `request ${each.requestId}`].filter(Boolean).join(", "),
@@ -317,8 +320,8 @@ const drawLatency = makeChart(at("latency-chart"), {
   title: "Latency",
   unit: "of answers",
   series: [
-    { label: "Half within", colour: "p50" },
-    { label: "99 % within", colour: "p99", dash: [5, 3] },
+    { label: "Half in", colour: "p50" },
+    { label: "99 % in", colour: "p99", dash: [5, 3] },
   ],
   height: 150,
   format: milliseconds,

@@ -14,6 +14,9 @@ import pytest
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
+SHIPPED = {
+    ".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed", ".html", ".css", ".js", ".txt",
+}  # fmt: skip
 
 
 def pip(*arguments: str | Path) -> None:
@@ -72,7 +75,7 @@ def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
         f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
         for root in roots
         for path in (ROOT / root).rglob("*")
-        if path.is_file() and path.suffix in {".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed"}
+        if path.is_file() and path.suffix in SHIPPED
     }
     in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert in_wheel == in_tree

@@ -39,19 +39,23 @@ class Browser:
             [command, *_SWITCHES, *as_root, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        port, path = self._told(folder / "DevToolsActivePort")
         self._runner = asyncio.Runner()
         self._number = 0
         self._tabs: dict[str, Tab] = {}
-        self._socket = self._runner.run(self._connect(folder / "DevToolsActivePort"))
+        self._socket = self._runner.run(self._connect(f"ws://127.0.0.1:{port}{path}"))
 
-    async def _connect(self, told: Path) -> WebSocketClientConnection:
+    def _told(self, file: Path) -> list[str]:
+        """Where it listens: two lines, once it does."""
         deadline = time.monotonic() + PATIENCE
-        while not told.exists() or told.read_text().count("\n") < 1:
+        while not file.exists() or len(lines := file.read_text().split("\n")) != 2:
             assert self._process.poll() is None, f"chromium ended with {self._process.returncode}"
             assert time.monotonic() < deadline, "chromium does not start"
-            await asyncio.sleep(0.02)
-        port, path = told.read_text().split("\n")[:2]
-        return await websocket_connect(f"ws://127.0.0.1:{port}{path}", max_message_size=_MOST)
+            time.sleep(0.02)
+        return lines
+
+    async def _connect(self, url: str) -> WebSocketClientConnection:
+        return await websocket_connect(url, max_message_size=_MOST)
 
     def tab(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Tab:
         """A new one, of that size and colour scheme."""

@@ -1,0 +1,292 @@
+"""The operators' page as a browser has it: what it shows, that it goes on, that it asks nobody else, and for whom."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, Tab
+from tests.support.clients import wait_until
+from tests.support.daemon import Daemon, Shop
+
+CAMPAIGN = {"source": "newsletter", "medium": "email", "name": "<img src=x onerror=boom()>"}
+SHOWN = "newsletter / email / <img src=x onerror=boom()>"
+MODELS = ["last_touch", "first_touch", "linear", "position_based", "time_decay"]
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shop, Daemon]]:
+    """A daemon with something in each part of the page: also a sink that fails."""
+    down = 'type = "webhook"\nurl = "http://127.0.0.1:1/in"'
+    shop = Shop(tmp_path_factory.mktemp("crowded"), {"sinks.crm": down, "http": 'shutdown_timeout = "100ms"'})
+    with shop.serve() as daemon:
+        fill(shop, daemon)
+        yield shop, daemon
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+def fill(shop: Shop, daemon: Daemon) -> None:
+    key = shop.public.id
+    event = {"key": "Product Viewed", "anonymousId": "visitor-1", "data": {}}
+    for body in [event, {**event, "messageId": "m"}, {**event, "messageId": "m"}]:
+        assert daemon.post("/track", body, key).status == 200
+    assert daemon.post("/track", {**event, "data": {"price": "1"}}, key).status == 400
+    assert daemon.post("/track", {**event, "key": "nothing of ours"}, key).status == 404
+    assert daemon.post("/track", event, "wrong").status == 401
+    assert daemon.post("/track", {**event, "context": {"campaign": CAMPAIGN}}, key).status == 200
+    assert daemon.post("/identify/public", {"anonymousId": "visitor-2"}, key).status == 200
+    for number, visitor in enumerate(["visitor-1", "visitor-3"]):
+        data = {"order_id": f"o-{number}", "revenue": 40.5, "currency": "EUR"}
+        order = {"key": "Order Completed", "anonymousId": visitor, "data": data}
+        assert daemon.post_signed(order, shop.server).status == 200
+    assert daemon.post("/batch", {"events": [event, event]}, key).status == 200
+    wait_until(lambda: orders_of(status(daemon)) == 2 and sink(daemon, "crm")["state"] == "failing")
+
+
+def status(daemon: Daemon) -> Any:
+    return daemon.ops("/status.json").json()
+
+
+def sink(daemon: Daemon, name: str) -> Any:
+    return next(each for each in status(daemon)["sinks"] if each["sink"] == name)
+
+
+def orders_of(shown: Any) -> float:
+    """By the first table of the first panel."""
+    tables = shown["panels"][0]["tables"]
+    return sum(row[1] for row in tables[0]["rows"]) if tables else 0
+
+
+def opened(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool = False) -> Tab:
+    tab = browser.tab(width=width, height=812 if width < 800 else 900, dark=dark)
+    tab.open(f"http://127.0.0.1:{daemon.ops_port}/")
+    tab.wait_for("document.querySelector('#sinks td') && document.querySelectorAll('canvas').length === 3")
+    return tab
+
+
+def test_the_status_tells_what_was_sent(crowded: tuple[Shop, Daemon]) -> None:
+    shown = status(crowded[1])
+    assert (shown["ready"], shown["problem"]) == (True, None)
+    assert {name: each["total"] for name, each in shown["events"]["byOutcome"].items()} == {
+        "accepted": 7, "duplicate": 1, "invalid": 1, "unknown_key": 1, "unauthorized": 1,
+    }  # fmt: skip
+    assert shown["events"]["total"] == 11
+    assert [(each["key"], each["total"]) for each in shown["events"]["byKey"]] == [
+        ("Product Viewed", 7), ("", 2), ("Order Completed", 2),
+    ]  # fmt: skip
+    assert shown["identifies"]["accepted"]["total"] == 1
+    assert shown["sessions"]["total"] == 3  # a visitor each
+    assert {each["operation"]: each["total"] for each in shown["latency"]} == {
+        "track": 7, "track-batch": 1, "customer-events": 2, "identify": 1,
+    }  # fmt: skip
+    assert all(0 < each["p50Seconds"] <= each["p99Seconds"] for each in shown["latency"])
+
+
+def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, Daemon]) -> None:
+    _, daemon = crowded
+    records = 7 + 1 + 2  # events, an identify request, attributions
+    wait_until(lambda: sink(daemon, "archive")["delivered"]["total"] == records)
+    archive, crm = sink(daemon, "archive"), sink(daemon, "crm")
+    assert archive == {
+        "sink": "archive", "type": "jsonl", "state": "running", "delivered": {"lastMinute": records, "total": records},
+        "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0, "lastError": None,
+    }  # fmt: skip
+    assert (crm["state"], crm["pending"], crm["delivered"]["total"]) == ("failing", records, 0)
+    assert crm["oldestPendingSeconds"] > 0
+    assert "refused" in crm["lastError"]
+    (attribution,) = status(daemon)["consumers"]
+    assert (attribution["consumer"], attribution["state"]) == ("attribution", "running")
+    assert status(daemon)["journal"]["records"] == records
+
+
+def test_the_status_tells_orders_and_revenue_by_campaign_for_each_model(crowded: tuple[Shop, Daemon]) -> None:
+    (panel,) = status(crowded[1])["panels"]
+    assert (panel["choose"], panel["chosen"]) == ("Model", "last_touch")
+    assert [table["choice"] for table in panel["tables"]] == MODELS
+    for table in panel["tables"]:
+        assert table["title"] == "EUR"
+        assert sorted(table["rows"]) == [["(direct)", 1, 40.5], [SHOWN, 1, 40.5]]
+        assert table["total"] == ["Total", 2, 81]
+
+
+def test_a_restart_forgets_no_order_of_the_day(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    order = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o", "total": 5}}
+    with shop.serve() as daemon:
+        assert daemon.post("/track", order, shop.public.id).status == 200
+        assert daemon.post("/track", order, shop.public.id).status == 200  # it counts once
+        wait_until(lambda: daemon.metric('ingestd_attribution_orders_total{result="repeated"}') == 1)
+    with shop.serve() as daemon:
+        assert status(daemon)["panels"][0]["tables"][0]["rows"] == [["(direct)", 1, 5]]
+
+
+def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, Daemon]) -> None:
+    shop, daemon = crowded
+    again = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o-0", "revenue": 7}}
+    assert daemon.post("/track", again, shop.public.id).status == 200
+    wait_until(lambda: any("another value" in each["message"] for each in status(daemon)["errors"]))
+    newest = next(each for each in status(daemon)["errors"] if "another value" in each["message"])
+    assert newest["message"].startswith("the order '…' of shop was sent again with another value; its attribution ")
+    assert (newest["level"], newest["logger"], newest["times"]) == ("warning", "ingestd.attribution", 1)
+    failing = next(each for each in status(daemon)["errors"] if each["message"].startswith("sink:crm: "))
+    assert "refused" in failing["message"]
+    text = json.dumps(status(daemon))
+    for secret in (shop.public.id, shop.server.id, shop.server.secret, "visitor-", "o-0"):
+        assert secret not in text
+
+
+def test_who_asks_at_the_same_time_gets_the_same(daemon: Daemon) -> None:
+    """At most once a second it is made; tests/unit/test_overview.py has the second."""
+    answers = [daemon.ops("/status.json").body for _ in range(20)]
+    assert len({*answers}) < len(answers) / 2
+
+
+@pytest.mark.parametrize("path", ["/", "/status.json"])
+def test_it_only_reads_and_is_nothing_for_other_sites(path: str, daemon: Daemon) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert daemon.request(method, path, b"{}", port=daemon.ops_port).status == 405
+    headers = daemon.ops(path).headers
+    assert "access-control-allow-origin" not in headers
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert daemon.request("GET", path).status == 404  # the public listener
+
+
+def test_the_page_may_load_nothing_but_what_is_in_it(daemon: Daemon) -> None:
+    answer = daemon.ops("/")
+    policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert (policy["connect-src"], policy["img-src"]) == ("'self'", "data:")
+    for kind in ("script-src", "style-src"):
+        assert re.fullmatch(r"('sha256-[\w+/]{43}=' ?)+", policy[kind])
+    text = answer.body.decode()
+    assert re.findall(r"<(?:script|link|img|iframe|style)[^>]* (?:src|href)=\"(?!data:)", text) == []
+    assert re.findall(r"@import|url\((?!data:)", text) == []
+
+
+def test_a_browser_shows_the_figures_and_goes_on_with_them(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    shop, daemon = crowded
+    tab = opened(browser, daemon)
+    cells = """(id) => Object.fromEntries([...document.querySelectorAll(`#${id} tbody tr`)]
+        .map(row => [row.cells[0].firstChild.textContent, row.lastChild.textContent]))"""
+    assert tab.evaluate("document.getElementById('state').textContent") == "Ready"
+    before = tab.evaluate(f"({cells})('keys')")
+    shown = {each["key"] or "No known key": str(each["total"]) for each in status(daemon)["events"]["byKey"]}
+    assert before == shown
+    assert "failing" in tab.evaluate("document.getElementById('sinks').textContent")
+    assert tab.evaluate("document.querySelectorAll('#panels img').length") == 0
+    assert SHOWN in tab.evaluate("document.getElementById('panels').textContent")
+    for _ in range(3):
+        assert daemon.post("/track", {"key": "Cart Viewed", "anonymousId": "v", "data": {}}, shop.public.id).status
+    tab.wait_for(f"({cells})('keys')['Cart Viewed'] === '3'")  # without being loaded again
+    assert {url.removeprefix(f"http://127.0.0.1:{daemon.ops_port}") for url in tab.requests} <= {"/", "/status.json"}
+    assert tab.requests.count(f"http://127.0.0.1:{daemon.ops_port}/") == 1
+    assert tab.complaints == []
+
+
+def test_a_browser_chooses_among_the_models_and_stays_with_its_choice(
+    crowded: tuple[Shop, Daemon], browser: Browser
+) -> None:
+    tab = opened(browser, crowded[1])
+    select = "document.querySelector('#panels select')"
+    assert tab.evaluate(f"[...{select}.options].map(each => each.value)") == MODELS
+    tab.evaluate(f"{select}.value = 'linear', {select}.dispatchEvent(new Event('change'))")
+    for _ in range(2):
+        tab.evaluate("ask()")  # what it does by itself every two seconds
+    assert tab.evaluate(f"{select}.value") == "linear"
+
+
+def test_a_browser_says_when_the_daemon_does_not_answer(tmp_path: Path, browser: Browser) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        tab = browser.tab()
+        tab.open(f"http://127.0.0.1:{daemon.ops_port}/")
+        tab.wait_for("document.body?.textContent.includes('No event has come')")
+        assert tab.complaints == []
+    tab.wait_for("!document.getElementById('stale').hidden")
+    assert tab.evaluate("document.getElementById('said').textContent") == "The daemon does not answer."
+    assert tab.evaluate("document.getElementById('state').textContent") == "No answer"
+
+
+@pytest.mark.parametrize("width", [320, 375, 1280])
+def test_nothing_is_wider_than_the_screen(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = opened(browser, crowded[1], width=width)
+    assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+
+
+CONTRASTS = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = rgba(getComputedStyle(element).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    throw new Error("no background");
+  };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || element.closest(".aside, script") || !element.checkVisibility()) {
+      continue;
+    }
+    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    found.push([contrast, walk.currentNode.textContent.trim().slice(0, 40)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_text_stands_out_from_what_is_behind_it(
+    width: int, dark: bool, crowded: tuple[Shop, Daemon], browser: Browser
+) -> None:
+    """4.5 to 1, WCAG's level AA for text of any size."""
+    tab = opened(browser, crowded[1], width=width, dark=dark)
+    found = tab.evaluate(CONTRASTS)
+    assert len(found) > 50
+    assert [each for each in found if each[0] < 4.5] == []
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", paper))) < 64) is dark
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = opened(browser, crowded[1], width=width)
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tab.wait_for("document.querySelectorAll('details table').length === 3")
+    tree = tab.accessibility()
+    roles = {role for role, _ in tree}
+    assert {"banner", "main", "contentinfo", "heading", "table", "columnheader", "rowheader", "cell", "status"} <= roles
+    named = {role: [name for each, name in tree if each == role] for role in roles}
+    for role in ("region", "heading", "table", "image", "combobox", "button", "link", "columnheader", "rowheader"):
+        assert all(named.get(role, [])), f"a {role} has no name"
+    assert {"Events", "Latency", "Sessions", "Sinks", "Orders and revenue by campaign", "Last errors"} <= {
+        *named["region"]
+    }
+    assert named["combobox"] == ["Model"]
+    pictures = " ".join(named["image"])
+    assert re.search(r"Events, a second, .*: now Accepted \S+,", pictures)
+    assert tab.evaluate("document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]').length") == 1
+    assert tab.evaluate("document.getElementById('said').textContent") == ""  # what goes on is not told each time
+    assert tab.complaints == []

@@ -1,0 +1,252 @@
+"""What is reckoned for the operators' page: rates, quantiles, the last lines, and how seldom it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pluggy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd import hookimpl, hookspecs
+from ingestd.events import Endpoint, Session
+from ingestd.hooks import Hooks
+from ingestd.hookspecs import HOOK_NAMESPACE
+from ingestd.logs.recent import RecentLines, presentable
+from ingestd.metrics import Metrics
+from ingestd.metrics.counts import BOUNDS, Counts
+from ingestd.outcomes import Outcome
+from ingestd.overview import Overview, Panels, Sources
+from ingestd.overview.history import GROUPS, History, Sample, point, quantile
+from ingestd.panels import Panel
+from ingestd.store import Store
+from tests.support.backends import sqlite_backend
+
+
+def counts(events: Mapping[tuple[str, str], float] | None = None, sessions: float = 0) -> Counts:
+    return Counts(events or {}, {}, {}, sessions)
+
+
+def sample(at: float, counted: Counts) -> Sample:
+    return Sample(at, round(at * 1000), counted, {})
+
+
+# Rates
+
+
+def test_every_outcome_is_in_a_group() -> None:
+    assert {*GROUPS} == {*Outcome}
+
+
+def test_a_point_has_the_rates_since_the_one_before() -> None:
+    before = sample(100, counts({("", "invalid"): 5, ("Page View", "accepted"): 10}, sessions=2))
+    events = {("", "invalid"): 5.0, ("Page View", "accepted"): 30, ("Cart Viewed", "accepted"): 5, ("", "failed"): 1}
+    found = point(before, sample(105, counts({**events, ("Page View", "duplicate"): 2}, sessions=3)))
+    assert (found.accepted, found.skipped, found.refused, found.failed) == (5, 0.4, 0, 0.2)
+    assert found.sessions == 12
+    assert (found.p50, found.p99) == (None, None)
+
+
+@given(st.lists(st.floats(0.1, 100), max_size=400), st.floats(1, 70))
+def test_what_is_kept_is_bounded_and_the_newest_that_is_old_enough_is_compared_with(
+    steps: list[float], seconds: float
+) -> None:
+    history, now = History(), 0.0
+    for step in steps:
+        history.add(sample(now, counts()))
+        now += step
+    assert len(history.points) <= 180
+    last = sample(now, counts())
+    before = history.before(last, seconds)
+    assert before in history._samples or not steps
+    younger = [each for each in history._samples if each.at > before.at]
+    assert all(now - each.at < seconds for each in younger)
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=200), st.floats(0.01, 1))
+def test_a_quantile_is_in_the_bucket_where_it_belongs(values: list[float], share: float) -> None:
+    buckets = [float(sum(value <= bound for value in values)) for bound in BOUNDS] + [float(len(values))]
+    found = quantile(share, buckets)
+    exact = sorted(values)[max(0, -int(-share * len(values) // 1) - 1)]
+    assert found is not None
+    low = max([0.0, *(bound for bound in BOUNDS if bound < exact)])
+    assert low <= found <= min(bound for bound in BOUNDS if bound >= exact)
+
+
+def test_there_is_no_quantile_of_nothing() -> None:
+    assert quantile(0.5, []) is None
+    assert quantile(0.5, [0.0] * (len(BOUNDS) + 1)) is None
+
+
+def test_counts_are_those_of_the_metrics() -> None:
+    metrics = Metrics()
+    metrics.answered(Endpoint.TRACK, "Page View", Outcome.ACCEPTED, 0.002)
+    metrics.answered(Endpoint.CUSTOMER_EVENTS, "Page View", Outcome.ACCEPTED, 0.2)
+    metrics.answered(Endpoint.IDENTIFY, "", Outcome.INVALID, 9)
+    metrics.session_begun()
+    found = metrics.counts()
+    assert found.events == {("Page View", "accepted"): 2}
+    assert (found.identifies, found.sessions) == ({"invalid": 1}, 1)
+    assert found.durations["track"] == (0, *[1] * len(BOUNDS))
+    assert found.durations["identify"] == (*[0] * len(BOUNDS), 1)
+
+
+# The last lines
+
+
+@pytest.fixture
+def lines() -> Iterator[tuple[logging.Logger, RecentLines]]:
+    log, kept = logging.getLogger("of.this.test"), RecentLines()
+    log.addHandler(kept)
+    yield log, kept
+    log.removeHandler(kept)
+
+
+@pytest.mark.logs("it fails", "quite")
+def test_lines_that_differ_in_numbers_only_are_one(lines: tuple[logging.Logger, RecentLines]) -> None:
+    log, kept = lines
+    log.info("this is none of them")
+    for number in range(3):
+        log.warning("it fails (failure %d in a row)", number)
+    log.error("quite another")
+    log.warning("it fails (failure 17 in a row)")
+    found = [(line.message, line.times, line.level) for line in kept.newest_first()]
+    assert found == [("it fails (failure 17 in a row)", 4, "warning"), ("quite another", 1, "error")]
+
+
+@pytest.mark.logs("it fails")
+def test_the_number_of_lines_is_bounded(lines: tuple[logging.Logger, RecentLines]) -> None:
+    log, kept = lines
+    for number in range(100):
+        log.warning("it fails %s", "x" * number)
+    assert kept.newest_first()[0].message == f"it fails {'x' * 99}"
+    assert len(kept.newest_first()) == 20
+
+
+@pytest.mark.logs("it fails")
+def test_of_an_exception_only_its_class_is_told(lines: tuple[logging.Logger, RecentLines]) -> None:
+    log, kept = lines
+    try:
+        raise LookupError("what a customer wrote")
+    except LookupError:
+        log.exception("it fails")
+    (line,) = kept.newest_first()
+    assert (line.message, line.error) == ("it fails", "LookupError")
+
+
+@pytest.mark.logs("POST track")
+def test_the_address_of_a_client_is_not_told(lines: tuple[logging.Logger, RecentLines]) -> None:
+    log, kept = lines
+    log.warning("POST track 503 in 3 ms from 192.0.2.7", extra={"ingestd_fields": {"peer": "192.0.2.7"}})
+    assert kept.newest_first()[0].message == "POST track 503 in 3 ms from …"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the order 'o-1' of shop", "the order '…' of shop"),
+        ("a \"b 'c' d\" e", 'a "…" e'),
+        (r"a 'it\'s' b", "a '…' b"),
+        ("it can't be, and shouldn't", "it can't be, and shouldn't"),
+        ("refused: ann@shop.example, again", "refused: …, again"),
+        ("x-signature: abcdefgh", "x-signature: ***"),
+        ("two\nlines\x1b[31m", "two lines [31m"),
+        ("x" * 400, "x" * 299 + "…"),
+    ],
+    ids=str,
+)
+def test_what_is_quoted_is_not_told(text: str, shown: str) -> None:
+    assert presentable(text) == shown
+
+
+# How it is made
+
+
+class NoJournal:
+    records = bytes = 0
+    oldest_seconds = 0.0
+    removed: Mapping[str, int] = {}
+    lost: Sequence[tuple[str, int]] = ()
+
+
+def nothing_but(metrics: Metrics) -> Sources:
+    return Sources(metrics, lambda: None, [], {}, [], NoJournal(), RecentLines())
+
+
+async def test_it_is_made_once_a_second_whoever_asks() -> None:
+    now, asked = 100.0, 0
+
+    async def panels() -> Sequence[Panel]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        return ()
+
+    overview = Overview(nothing_but(Metrics()), panels, clock=lambda: now)
+    answers = await asyncio.gather(*(overview.render() for _ in range(50)))
+    assert asked == 1
+    assert len({*answers}) == 1
+    now += 0.99
+    assert await overview.render() == answers[0]
+    now += 0.02
+    assert await overview.render() != answers[0]
+    assert asked == 2
+
+
+async def test_who_goes_while_it_is_made_takes_nothing_from_the_others() -> None:
+    overview = Overview(nothing_but(Metrics()), lambda: asyncio.sleep(0.01, ()))
+    first, second = (asyncio.create_task(overview.render()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert json.loads(await second)["ready"] is True
+
+
+class Basis:
+    """What no daemon can be without."""
+
+    @hookimpl
+    def authenticate(self) -> None:
+        return None
+
+    @hookimpl
+    def resolve_session(self) -> Session:
+        return Session("s", is_new=False)
+
+
+class Fine:
+    @hookimpl
+    async def show_panel(self) -> Panel | None:
+        return Panel("fine", [])
+
+
+class Broken:
+    broken = True
+
+    @hookimpl
+    def show_panel(self, store: Store) -> Panel | None:
+        if self.broken:
+            raise LookupError("a plugin's fault")
+        return None
+
+
+@pytest.mark.logs("^ingestd.overview WARNING plugin broken: show_panel failed: LookupError")
+async def test_a_plugin_that_cannot_show_its_panel_says_so_once_and_harms_no_other(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    manager = pluggy.PluginManager(HOOK_NAMESPACE)
+    manager.add_hookspecs(hookspecs)
+    broken = Broken()
+    for name, plugin in {"broken": broken, "fine": Fine(), "basis": Basis()}.items():
+        manager.register(plugin, name)
+    async with sqlite_backend(tmp_path) as backend:
+        panels = Panels(Hooks(manager), backend.store)
+        for _ in range(3):
+            assert {panel.title for panel in await panels.ask()} == {"broken", "fine"}
+        broken.broken = False
+        assert [panel.title for panel in await panels.ask()] == ["fine"]
+    assert len([record for record in caplog.records if record.name == "ingestd.overview"]) == 1

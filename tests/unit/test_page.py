@@ -1,0 +1,48 @@
+"""The operators' page as it is kept in the tree: another's work unchanged, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from importlib import resources
+
+import pytest
+
+from ingestd.page import page
+
+FOLDER = resources.files("ingestd.page")
+ORIGIN = json.loads((FOLDER / "uplot" / "uplot.json").read_text())
+
+
+def test_the_library_is_what_its_origin_says_and_nothing_else() -> None:
+    files = {file.name: file.read_bytes() for file in (FOLDER / "uplot").iterdir() if file.name != "uplot.json"}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == ORIGIN["sha256"]
+    assert f"(v{ORIGIN['version']})".encode() in files["uPlot.iife.min.js"]
+    assert ORIGIN["package"].endswith(f"-{ORIGIN['version']}.tgz")
+
+
+def test_its_licence_comes_with_it() -> None:
+    assert ORIGIN["license"] == "MIT"
+    assert "The MIT License" in (FOLDER / "uplot" / "LICENSE.txt").read_text()
+
+
+def test_all_of_the_page_is_in_it() -> None:
+    html = page().html.decode()
+    for file in ("page.css", "charts.js", "page.js", "uplot/uPlot.min.css", "uplot/uPlot.iife.min.js"):
+        text = (FOLDER / file).read_text()
+        assert html.count(text) == 1
+        assert not re.search("</(script|style)", text)
+    assert not re.search("<!-- (styles|scripts) -->", html)
+
+
+@pytest.mark.parametrize("file", ["page.html", "page.css", "charts.js", "page.js"])
+def test_nothing_of_it_writes_html_or_runs_text(file: str) -> None:
+    text = (FOLDER / file).read_text()
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|\bstyle=|\son\w+=", text
+    )
+
+
+def test_it_is_small() -> None:
+    assert len(page().packed) < 40_000
