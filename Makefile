@@ -63,6 +63,7 @@ clean:
 	@scripts/need redis-server redis-server
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@scripts/need nats-server nats-server
+	@scripts/need chromium chromium
 	@scripts/need openssl openssl
 	@touch $@
 
