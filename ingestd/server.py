@@ -33,7 +33,7 @@ from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
 from .journal import Journal
 from .loader import Plugins
-from .logs.recent import RecentLines
+from .logs import RecentLines
 from .metrics import JournalStatus, Metrics
 from .metrics.loop_delay import watch_loop_delay
 from .options import Address

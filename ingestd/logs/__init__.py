@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import LogsOptions
 from .formats import JsonFormatter, TextFormatter, current_request
+from .recent import RecentLines
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["configure_logs", "current_request", "set_up_logs"]
+__all__ = ["RecentLines", "configure_logs", "current_request", "set_up_logs"]
 
 log = logging.getLogger("ingestd")
 
@@ -45,7 +46,8 @@ def _write(*, as_json: bool) -> None:
     handler = _Handler()
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter(colour=colour))
-    logging.getLogger().handlers[:] = [handler]
+    root = logging.getLogger()
+    root.handlers[:] = [handler, *(each for each in root.handlers if isinstance(each, RecentLines))]
 
 
 def _set_level(level: int) -> None:

@@ -181,7 +181,10 @@ function fillCell(cell, column, value) {
   cell.dataset.shape = shape;
   cell.className = [column.num && "num", column.all && "all", tone].filter(Boolean).join(" ");
   cell.replaceChildren(text ?? "");
-  if (sub) cell.appendChild(make("span", "sub")).textContent = sub;
+  if (sub) {
+    cell.append(" "); // between the two where they are in one line
+    cell.appendChild(make("span", "sub")).textContent = sub;
+  }
   if (bar !== undefined) {
     const outer = cell.appendChild(make("span", "bar"));
     outer.setAttribute("aria-hidden", "true");
