@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 from typing import Literal
 from uuid import uuid4
 
@@ -74,15 +73,15 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class KeyRegistry:
     """The live keys in memory, as the store had them a moment ago.
 
-    Keys are looked up by a digest under a random secret of this object: how long a look-up takes tells a
-    caller something about digests that they cannot compute, and nothing about the keys.
+    They are looked up with a random secret of this object before them: a dictionary compares what has the same
+    hash, so how long that takes tells a caller something about hashes that they cannot compute, and nothing of a key.
     """
 
     def __init__(self) -> None:
-        self._salt = os.urandom(32)
+        self._secret = os.urandom(32).hex()
         self._version: str | None = ""  # no stored version is empty, so the first refresh loads
-        self._public: dict[bytes, Principal] = {}
-        self._server: dict[bytes, Key] = {}
+        self._public: dict[str, Principal] = {}
+        self._server: dict[str, Key] = {}
 
     async def start(self, daemon: Daemon, *, name: str) -> None:
         """Load the keys, and follow their changes for as long as the daemon runs. Raises `Unavailable`."""
@@ -96,20 +95,20 @@ class KeyRegistry:
         if version == self._version:
             return
         live = [key for key in (await read_keys(state)).values() if key.revoked_at is None]
-        self._public = {self._digest(key.id): key.principal() for key in live if key.kind == "public"}
-        self._server = {self._digest(key.id): key for key in live if key.kind == "server"}
+        self._public = {self._name(key.id): key.principal() for key in live if key.kind == "public"}
+        self._server = {self._name(key.id): key for key in live if key.kind == "server"}
         self._version = version
 
     def public(self, credential: str) -> Principal | None:
         """Whose live public key this is."""
-        return self._public.get(self._digest(credential))
+        return self._public.get(self._name(credential))
 
     def server(self, credential: str) -> Key | None:
         """The live server key of this id."""
-        return self._server.get(self._digest(credential))
+        return self._server.get(self._name(credential))
 
-    def _digest(self, credential: str) -> bytes:
-        return blake2b(normal_id(credential).encode("utf-8", "surrogatepass"), key=self._salt).digest()
+    def _name(self, credential: str) -> str:
+        return self._secret + normal_id(credential)
 
     async def _follow(self, store: Store) -> None:
         failing = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 import prometheus_client
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from .. import __version__
 from ..events import Endpoint
 from ..outcomes import Outcome, Refusal
-from .counts import BOUNDS, Counts, read_counts
+from .counts import BOUNDS, Counts, RequestCounter
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
 
@@ -76,36 +76,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
-        self._events = Counter(
-            "ingestd_events",
-            "Events sent to /track and /customer-events, also in batches, by what became of them.",
-            ["endpoint", "key", "outcome"],
-            registry=self.registry,
-        )
-        self._identifies = Counter(
-            "ingestd_identifies",
-            "Identify requests, also in batches, by what became of them.",
-            ["outcome"],
-            registry=self.registry,
-        )
-        durations = Histogram(
-            "ingestd_http_request_duration_seconds",
-            "From the last byte of a request to its answer.",
-            ["endpoint"],
-            buckets=BOUNDS,
-            registry=self.registry,
-        )
-        self._durations = durations
-        self._sessions = Counter(
-            "ingestd_sessions_begun",
-            "Sessions that events and identify requests, also in batches, have begun.",
-            registry=self.registry,
-        )
-        self.session_begun: Callable[[], None] = self._sessions.inc
-        self._observe = {(endpoint, False): durations.labels(endpoint.value).observe for endpoint in Endpoint}
-        for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
-            self._observe[endpoint, True] = durations.labels(endpoint.operation(batch=True)).observe
-        self._count: dict[tuple[Endpoint, str, Outcome], Callable[[float], None]] = {}
+        self._requests = RequestCounter()
+        self.registry.register(self._requests)
         self.waiting = Gauge(
             "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
         )
@@ -130,7 +102,7 @@ class Metrics:
         self.loop_delay = Histogram(
             "ingestd_loop_delay_seconds",
             "How late the event loop comes to what is due, looked at ten times a second.",
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            buckets=BOUNDS,
             registry=self.registry,
         )
         Gauge(
@@ -146,18 +118,15 @@ class Metrics:
 
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
         """Count events, or identify requests, of one outcome."""
-        count = self._count.get((endpoint, key, outcome))
-        if count is None:
-            if endpoint is Endpoint.IDENTIFY:
-                count = self._identifies.labels(outcome.value).inc
-            else:
-                count = self._events.labels(endpoint.value, key, outcome.value).inc
-            self._count[endpoint, key, outcome] = count
-        count(events)
+        self._requests.count(endpoint, key, outcome, events)
 
     def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
         """Count a request by how long it took to answer."""
-        self._observe[endpoint, batch](seconds)
+        self._requests.took(endpoint, seconds, batch=batch)
+
+    def session_begun(self) -> None:
+        """Count a session that an event or identify request has begun."""
+        self._requests.sessions += 1
 
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request that was refused for how it came."""
@@ -165,7 +134,7 @@ class Metrics:
 
     def counts(self) -> Counts:
         """What has been counted since the start, for who shows it; to be called on any thread."""
-        return read_counts(self._events, self._identifies, self._durations, self._sessions)
+        return self._requests.counts()
 
     def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
         """Show these consumers, those of sinks among them, at every scrape."""

@@ -1,20 +1,29 @@
-"""What has been counted of requests at one moment, as plain numbers: for what is reckoned in the daemon itself."""
+"""What is counted of every request, in plain numbers: the library's counters would take as long as the session does.
+
+The event loop counts; a scrape, or whoever shows it, reads on another thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-__all__ = ["BOUNDS", "Counts", "read_counts"]
+from ..distribution import Distribution
+from ..events import Endpoint
+from ..outcomes import Outcome
+
+__all__ = ["BOUNDS", "Counts", "RequestCounter"]
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Seconds: of the buckets that durations are counted in."""
 
 
 class Counts(NamedTuple):
-    """Since the start of the daemon."""
+    """What has been counted at one moment, since the start of the daemon."""
 
     events: Mapping[tuple[str, str], float]
     """By event key, which may be empty, and outcome."""
@@ -26,26 +35,64 @@ class Counts(NamedTuple):
     """That have begun."""
 
 
-def read_counts(events: Counter, identifies: Counter, durations: Histogram, sessions: Counter) -> Counts:
-    by_key: dict[tuple[str, str], float] = {}
-    for labels, value in _samples(events, "_total"):
-        name = labels["key"], labels["outcome"]
-        by_key[name] = by_key.get(name, 0.0) + value
-    buckets: dict[str, list[float]] = {}
-    for labels, value in _samples(durations, "_bucket"):  # the library has them in the order of their bounds
-        buckets.setdefault(labels["endpoint"], []).append(value)
-    return Counts(
-        events=by_key,
-        identifies={labels["outcome"]: value for labels, value in _samples(identifies, "_total")},
-        durations={operation: tuple(values) for operation, values in buckets.items()},
-        sessions=sum(value for _, value in _samples(sessions, "_total")),
-    )
+class RequestCounter(Collector):
+    def __init__(self) -> None:
+        self.sessions = 0
+        """That have begun."""
+        self._outcomes: Counter[tuple[Endpoint, str, Outcome]] = Counter()
+        self._durations = {(endpoint, False): Distribution(BOUNDS) for endpoint in Endpoint}
+        for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
+            self._durations[endpoint, True] = Distribution(BOUNDS)
 
+    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int) -> None:
+        self._outcomes[endpoint, key, outcome] += events
 
-def _samples(metric: Counter | Histogram, suffix: str) -> list[tuple[Mapping[str, str], float]]:
-    return [
-        (sample.labels, sample.value)
-        for family in metric.collect()
-        for sample in family.samples
-        if sample.name.endswith(suffix)
-    ]
+    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool) -> None:
+        self._durations[endpoint, batch].add(seconds)
+
+    def counts(self) -> Counts:
+        """The present ones, on any thread."""
+        events: Counter[tuple[str, str]] = Counter()
+        identifies: dict[str, float] = {}
+        for (endpoint, key, outcome), count in self._outcomes.copy().items():
+            if endpoint is Endpoint.IDENTIFY:
+                identifies[outcome.value] = count
+            else:
+                events[key, outcome.value] += count
+        durations = {name: each.cumulative() for name, each in self._by_operation()}
+        return Counts(events, identifies, durations, self.sessions)
+
+    def _by_operation(self) -> Iterator[tuple[str, Distribution]]:
+        for (endpoint, batch), durations in self._durations.items():
+            yield endpoint.operation(batch=batch), durations
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "ingestd_events",
+            "Events sent to /track and /customer-events, also in batches, by what became of them.",
+            labels=["endpoint", "key", "outcome"],
+        )
+        identifies = CounterMetricFamily(
+            "ingestd_identifies", "Identify requests, also in batches, by what became of them.", labels=["outcome"]
+        )
+        for (endpoint, key, outcome), count in self._outcomes.copy().items():
+            if endpoint is Endpoint.IDENTIFY:
+                identifies.add_metric([outcome.value], count)
+            else:
+                events.add_metric([endpoint.value, key, outcome.value], count)
+        durations = HistogramMetricFamily(
+            "ingestd_http_request_duration_seconds",
+            "From the last byte of a request to its answer.",
+            labels=["endpoint"],
+        )
+        for name, each in self._by_operation():
+            durations.add_metric([name], each.buckets(), each.sum)
+        sessions = CounterMetricFamily(
+            "ingestd_sessions_begun",
+            "Sessions that events and identify requests, also in batches, have begun.",
+            self.sessions,
+        )
+        yield from (events, identifies, durations, sessions)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["backoff", "errors", "events", "ids", "outcomes", "records", "terminal", "times"],
+    "values": ["backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times"],
     "contracts": [
         "options", "options.types", "options.secret", "config", "config.overrides", "store", "person", "journal",
         "findings", "backend", "sink", "consumer", "panels", "hookspecs",

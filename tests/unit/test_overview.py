@@ -169,7 +169,7 @@ def test_what_is_quoted_is_not_told(text: str, shown: str) -> None:
 
 class NoJournal:
     records = bytes = 0
-    oldest_seconds = 0.0
+    max_bytes = oldest_seconds = 0.0
     removed: Mapping[str, int] = {}
     lost: Sequence[tuple[str, int]] = ()
 

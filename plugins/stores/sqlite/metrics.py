@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ingestd.distribution import Distribution
+
 if TYPE_CHECKING:
     from .backend import SqliteBackend
 
-__all__ = ["CommitStatistics", "Distribution", "SqliteCollector"]
+__all__ = ["CommitStatistics", "SqliteCollector"]
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 UNITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-
-
-class Distribution:
-    """How many values were at most each bound, and their sum: a histogram."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.sum = 0.0
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: upper bound, and the number of values up to it."""
-        names = [*map(str, self._bounds), "+Inf"]
-        return list(zip(names, accumulate(self._counts.copy()), strict=True))
 
 
 class CommitStatistics:
