@@ -37,6 +37,7 @@ from .metrics.loop_delay import watch_loop_delay
 from .options import Address
 from .pipeline import Pipeline
 from .retention import Retention
+from .stopping import Stop
 from .store import Store
 from .validation import Validator
 
@@ -143,7 +144,7 @@ class Server:
         self.store = self._backends.store
         self.journal = self._backends.journal
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping: asyncio.Future[None] | None = None
+        self._stop: Stop | None = None
 
     def plugin(self, name: str) -> object | None:
         return self._plugins.manager.get_plugin(name)
@@ -161,27 +162,22 @@ class Server:
 
     def _died(self, name: str, error: BaseException) -> None:
         log.critical("the task %s ended, so the daemon stops", name, exc_info=error)
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_exception(TaskDied(f"the task {name} ended: {error!r}"))
-
-    def stop(self) -> None:
-        """Stop as SIGTERM does."""
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_result(None)
+        if self._stop is not None:
+            self._stop.fail(TaskDied(f"the task {name} ended: {error!r}"))
 
     async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or `stop`. Raises `ConfigError`, `OSError`, `TaskDied`."""
+        """Serve until SIGTERM or SIGINT; a second one hurries. Raises `ConfigError`, `OSError`, `TaskDied`."""
         loop = asyncio.get_running_loop()
-        self._stopping = loop.create_future()
+        self._stop = Stop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(number, self._stop.order)
         try:
-            await self._serve(self._stopping)
+            await self._serve(self._stop)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    async def _serve(self, stopping: asyncio.Future[None]) -> None:
+    async def _serve(self, stop: Stop) -> None:
         config = self._config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         async with contextlib.AsyncExitStack() as stack:
@@ -197,7 +193,7 @@ class Server:
             self._metrics.show_consumers(consumers.statuses)
             self._metrics.show_sinks(sink_statuses(consumers, self._sinks))
             await consumers.start()
-            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
+            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout, stop.hurried)
             pipeline = Pipeline(
                 self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
                 max_waiting=config.http.max_waiting, max_body=int(config.http.max_body),
@@ -217,20 +213,23 @@ class Server:
             public = SERVERS[config.http.server](ingest, config.http, connections)
             self.watch(connections.watch(), name="http: limits of time")
             _listen(public, config.http.listen, "events")
-            stack.push_async_callback(self._drain, public, ingest)
+            stack.push_async_callback(self._drain, public, ingest, connections, stop)
             tune_the_interpreter()
             log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
-            await stopping
+            await stop.wait()
         log.info("stopped")
 
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
 
-    async def _drain(self, public: IngestListener, ingest: Ingest) -> None:
-        """Answer what was begun, within the limit; nothing new is accepted."""
+    async def _drain(self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop) -> None:
+        """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
+        options = self._config.http
         log.info("shutting down: answering %d open requests", len(ingest.active))
+        ingest.draining = True
+        public.accept_queued()
         public.stop()
-        unanswered = await ingest.drain(self._config.http.shutdown_timeout)
+        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.hurried)
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()

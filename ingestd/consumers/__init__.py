@@ -13,6 +13,7 @@ from ..backoff import Backoff
 from ..consumer import Consumer
 from ..errors import ConfigError, Unavailable
 from ..journal import Journal
+from ..stopping import ended
 from ..store import Store
 from .attempts import Attempts
 from .runner import Runner
@@ -66,6 +67,7 @@ class Consumers:
             for each in consumers
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._hurried = asyncio.Event()
         names = [runner.name for runner in self._runners]
         for name in names:
             if names.count(name) > 1:
@@ -92,17 +94,21 @@ class Consumers:
             self._run(runner.name, runner.run())
         self._run("journal", self._follow())
 
-    async def stop(self, patience: float) -> dict[str, int]:
+    async def stop(self, patience: float, hurried: asyncio.Event | None = None) -> dict[str, int]:
         """Let every consumer catch up for at most `patience` seconds, then end and close them all.
 
-        Returns how many records are left for the next start, by name, of those that have any.
+        Once `hurried` is set, none is waited for. Returns how many records are left for the next start, by name, of
+        those that have any.
         """
+        self._hurried = hurried or self._hurried
         for runner in self._runners:
             runner.hurry()
+        catching_up = asyncio.create_task(self._caught_up())
+        await ended([catching_up], patience, self._hurried)
+        catching_up.cancel()
         # What a broken journal keeps from being done or counted is there at the next start, like the rest.
-        with suppress(TimeoutError, Unavailable):
-            async with asyncio.timeout(patience):
-                await self._caught_up()
+        with suppress(asyncio.CancelledError, Unavailable):
+            await catching_up
         for task in self._tasks:
             task.remove_done_callback(self._ended)
             task.cancel()
@@ -140,10 +146,10 @@ class Consumers:
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but no longer than a stuck one is worth."""
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=self._grace + 1)
-            for task in stuck:
-                _log.error("%s: does not end; it is left behind", task.get_name())
+        if not await ended(tasks, self._grace + 1, self._hurried):
+            for task in tasks:
+                if not task.done():
+                    _log.error("%s: does not end; it is left behind", task.get_name())
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from http.client import responses
 from typing import ClassVar
@@ -54,28 +52,14 @@ class Ingest(HTTPServerConnectionDelegate):
         self.max_headers = options.max_headers
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""
-        self._idle: asyncio.Event | None = None
-
-    @property
-    def draining(self) -> bool:
-        """Whether the daemon is shutting down: answers then ask clients to close their connection."""
-        return self._idle is not None
-
-    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the end is an answer, no error
-        """Wait at most `timeout` seconds until all that was begun is answered; returns how many are not."""
-        self._idle = asyncio.Event()
-        if self.active:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), timeout)
-        return len(self.active)
+        self.draining = False
+        """Whether the daemon is shutting down: answers then end their connection, and say so."""
 
     def begin(self, exchange: Exchange) -> None:
         self.active.add(exchange)
 
     def end(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
-        if self._idle is not None and not self.active:
-            self._idle.set()
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, ClientConnection)

@@ -10,6 +10,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from tornado.iostream import IOStream
 
 from ..config import HttpOptions
+from .accepting import accept_queued
 from .connections import Connections
 from .stream import IngestStream, StreamConnection, Watched
 
@@ -43,6 +44,11 @@ class IngestServer(HTTPServer):
         client.set_nodelay(True)
         client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
         super().handle_stream(client, address)
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock in self._sockets.values():
+            accept_queued(sock, self._handle_connection)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)

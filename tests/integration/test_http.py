@@ -116,7 +116,8 @@ async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
         await slow.arrived.wait()
-        drained = asyncio.ensure_future(public.ingest.drain(30))
+        public.ingest.draining = True
+        drained = asyncio.ensure_future(public.connections.drain(0, 30, asyncio.Event()))
         await asyncio.sleep(0)
         slow.go.set()
         assert (await answer).headers["Connection"] == "close"
@@ -128,7 +129,7 @@ async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_p
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
         await slow.arrived.wait()
-        assert await public.ingest.drain(0) == 1
+        assert await public.connections.drain(0, 0, asyncio.Event()) == 1
         slow.go.set()
         assert (await answer).code == 200
 

@@ -22,11 +22,11 @@ LAYERS: dict[str, list[str]] = {
         "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress", "delivery.status",
         "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "storing", "batches", "chains",
         "failures", "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats",
-        "logs.redaction", "binding", "file_limits", "checking", "checking.config_faults", "checking.report",
+        "logs.redaction", "binding", "file_limits", "stopping", "checking", "checking.config_faults", "checking.report",
         "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
-        "http", "http.access", "http.app", "http.body", "http.client", "http.connections", "http.cors", "http.fast",
+        "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections", "http.cors", "http.fast",
         "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers", "http.fast.response",
         "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers", "http.servers",
         "http.stream",

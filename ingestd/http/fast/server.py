@@ -13,6 +13,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 from tornado.netutil import add_accept_handler
 
 from ...config import HttpOptions
+from ..accepting import accept_queued
 from ..connections import Connections
 from .connection import FastConnection
 
@@ -57,6 +58,11 @@ class FastServer:
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections from sockets that listen."""
         self._listening += [(sock, add_accept_handler(sock, self._accepted)) for sock in sockets]
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock, _ in self._listening:
+            accept_queued(sock, self._accepted)
 
     def stop(self) -> None:
         """Accept no more."""
