@@ -189,11 +189,17 @@ class Server:
             self.watch(watch_loop_delay(self._metrics.loop_delay.observe), name="delay of the loop")
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()
-            consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
+            consumers = Consumers(
+                self.journal,
+                self.store,
+                [*self._plugins.consumers, *self._sinks],
+                died=self._died,
+                hurried=stop.hurried,
+            )
             self._metrics.show_consumers(consumers.statuses)
             self._metrics.show_sinks(sink_statuses(consumers, self._sinks))
             await consumers.start()
-            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout, stop.hurried)
+            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
             pipeline = Pipeline(
                 self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
                 max_waiting=config.http.max_waiting, max_body=int(config.http.max_body),
