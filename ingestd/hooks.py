@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pluggy
@@ -37,7 +37,8 @@ class _Call(NamedTuple):
 class Hooks:
     """One typed method per hook. The implementations are those registered when it is made."""
 
-    def __init__(self, manager: pluggy.PluginManager) -> None:
+    def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
+        """`started` are the plugins that have been, or that take over from such."""
         self._authenticate = _chain(manager, "authenticate")
         self._admit = _chain(manager, "admit")
         self._resolve_user = _chain(manager, "resolve_user")
@@ -47,7 +48,8 @@ class Hooks:
         self._filter_event = _chain(manager, "filter_event")
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
-        self._waiting = {call.plugin for call in self._startup}  # to be started
+        self._take_over = _chain(manager, "take_over")
+        self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
         if not self._authenticate or not self._resolve_session:
@@ -83,6 +85,12 @@ class Hooks:
         for call in self._startup:
             await _all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
+
+    async def take_over(self, predecessors: Mapping[str, object], daemon: Daemon) -> None:
+        """Have the plugins of these names take over from those before them."""
+        for call in self._take_over:
+            if call.plugin in predecessors:
+                await _all([call], "take_over", predecessors[call.plugin], daemon)
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)

@@ -99,6 +99,17 @@ def startup(daemon: Daemon) -> None:
 
 
 @hookspec
+def take_over(predecessor: object, daemon: Daemon) -> None:
+    """Called instead of `startup` on a plugin that a reload makes anew, since its options have changed.
+
+    `predecessor` is the one in force, of the same class. What it has registered, watches or remembers is to be gone on
+    with. Events go on passing through it, and those that have begun end there; its `shutdown` is not called. Raising
+    refuses the reload, so the predecessor must stay as it is. Without this hook, or where the plugin has registered
+    consumers or stores, other options take a restart.
+    """
+
+
+@hookspec
 def shutdown() -> None:
     """Called once after the last request was answered, in reverse order. Raising is logged.
 

@@ -39,6 +39,7 @@ from .pipeline import Pipeline
 from .retention import Retention
 from .stopping import Stop
 from .store import Store
+from .storing import Room
 from .validation import Validator
 
 __all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends", "tune_the_interpreter"]
@@ -200,12 +201,13 @@ class Server:
             self._metrics.show_sinks(sink_statuses(consumers, self._sinks))
             await consumers.start()
             stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
+            room = Room(config.http.max_waiting)
             pipeline = Pipeline(
                 self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
-                max_waiting=config.http.max_waiting, max_body=int(config.http.max_body),
+                room=room, max_body=int(config.http.max_body),
                 stored_address=STORED_FORMS[config.http.store_address],
             )  # fmt: skip
-            retention = Retention(self.journal, config.journal, consumers, refuse=pipeline.refuse)
+            retention = Retention(self.journal, config.journal, consumers, refuse=room.refuse)
             await retention.start()
             self._metrics.show_journal(retention)
             self.watch(retention.run(), name="retention")

@@ -38,6 +38,17 @@ class Connections:
         self.buffered = 0
         """Bytes of all requests that are not answered yet."""
         self.count = metrics.refused
+        self.adopt(options)
+        self._open: set[Client] = set()
+        self._idle: dict[Client, None] = {}
+        """Those that wait for a request, the longest first."""
+        self._lingering: list[tuple[float, socket.socket]] = []
+        self._relief: asyncio.Handle | None = None
+        metrics.connections.set_function(lambda: len(self._open))
+        metrics.buffered.set_function(lambda: self.buffered)
+
+    def adopt(self, options: HttpOptions) -> None:
+        """Keep these limits from now on."""
         self._most = options.max_connections
         self._most_buffered = int(options.max_buffered)
         self._limits = {
@@ -46,13 +57,6 @@ class Connections:
             Phase.BODY: float(options.body_timeout),
             Phase.END: float(options.header_timeout),
         }
-        self._open: set[Client] = set()
-        self._idle: dict[Client, None] = {}
-        """Those that wait for a request, the longest first."""
-        self._lingering: list[tuple[float, socket.socket]] = []
-        self._relief: asyncio.Handle | None = None
-        metrics.connections.set_function(lambda: len(self._open))
-        metrics.buffered.set_function(lambda: self.buffered)
 
     # What a connection tells of itself
 

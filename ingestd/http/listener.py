@@ -31,10 +31,14 @@ class IngestServer(HTTPServer):
     ) -> None:
         self._delegate = delegate
         self._limits = connections
-        # What a connection reads ahead of what is wanted of it stays below this.
-        self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
-        super().initialize(delegate, max_header_size=int(options.max_header_size))
+        super().initialize(delegate)
         self.conn_params.header_timeout = None  # else a timer for each request
+        self.adopt(options)
+
+    def adopt(self, options: HttpOptions) -> None:
+        self.conn_params.max_header_size = int(options.max_header_size)
+        # What a connection that comes from now on reads ahead of what is wanted of it stays below this.
+        self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         if not self._limits.admit(stream.socket):

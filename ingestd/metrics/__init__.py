@@ -121,6 +121,22 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
             registry=self.registry,
         )
+        self.generation = Gauge(
+            "ingestd_config_generation",
+            "How many configurations this daemon has had in force, the present one included.",
+            registry=self.registry,
+        )
+        self.reloaded = Gauge(
+            "ingestd_config_last_reload_successful",
+            "0 while the last reload that was asked for is one that was refused, else 1.",
+            registry=self.registry,
+        )
+        self.generation.set(1)
+        self.reloaded.set(1)
+        self._consumers = _ConsumerCollector()
+        self._sinks = _SinkCollector()
+        self.registry.register(self._consumers)
+        self.registry.register(self._sinks)
         Gauge(
             "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
         ).labels(__version__, platform.python_version()).set(1)
@@ -152,21 +168,21 @@ class Metrics:
         self._refused[reason]()
 
     def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
-        """Show these consumers, those of sinks among them, at every scrape."""
-        self.registry.register(_ConsumerCollector(tuple(consumers)))
+        """Show these consumers, those of sinks among them, at every scrape, and no others any more."""
+        self._consumers.shown = tuple(consumers)
 
     def show_journal(self, journal: JournalStatus) -> None:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
-        """Show these sinks at every scrape."""
-        self.registry.register(_SinkCollector(tuple(sinks)))
+        """Show these sinks at every scrape, and no others any more."""
+        self._sinks.shown = tuple(sinks)
 
 
 class _ConsumerCollector(Collector):
-    def __init__(self, consumers: tuple[ConsumerStatus, ...]) -> None:
-        self._consumers = consumers
+    def __init__(self) -> None:
+        self.shown: tuple[ConsumerStatus, ...] = ()
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -180,7 +196,7 @@ class _ConsumerCollector(Collector):
         failures = CounterMetricFamily(
             "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
         )
-        for consumer in self._consumers:
+        for consumer in self.shown:
             pending.add_metric([consumer.name], consumer.pending)
             failures.add_metric([consumer.name], consumer.failures)
         yield from (pending, failures)
@@ -214,15 +230,15 @@ class _JournalCollector(Collector):
 
 
 class _SinkCollector(Collector):
-    def __init__(self, sinks: tuple[SinkStatus, ...]) -> None:
-        self._sinks = sinks
+    def __init__(self) -> None:
+        self.shown: tuple[SinkStatus, ...] = ()
 
     def describe(self) -> Iterable[Metric]:
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
         families = self._families()
-        for sink in self._sinks:
+        for sink in self.shown:
             values = (
                 sink.delivered, sink.filtered, sink.retries, sink.pending, sink.oldest_pending_seconds,
                 sink.dead_letters, sink.paused,

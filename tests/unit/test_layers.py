@@ -29,7 +29,7 @@ LAYERS: dict[str, list[str]] = {
         "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections", "http.cors", "http.fast",
         "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers", "http.fast.response",
         "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers", "http.servers",
-        "http.stream",
+        "http.stream", "http.terms",
     ],
     "top": [
         "server", "config_commands", "plugin_commands", "forgetting.command", "checking.store", "checking.command",

@@ -42,7 +42,7 @@ class FastServer:
     def __init__(self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections) -> None:
         self.delegate = delegate
         self.connections = connections
-        self.max_header_size = int(options.max_header_size)
+        self.adopt(options)
         self.max_body = _MOST_BODY
         self.buffer = bytearray(_READ_AT_ONCE)
         self.view = memoryview(self.buffer)
@@ -54,6 +54,9 @@ class FastServer:
         self._open: set[FastConnection] = set()
         self._making: set[asyncio.Task[Any]] = set()
         self._listening: list[tuple[socket.socket, Callable[[], None]]] = []
+
+    def adopt(self, options: HttpOptions) -> None:
+        self.max_header_size = int(options.max_header_size)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections from sockets that listen."""
