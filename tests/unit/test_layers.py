@@ -22,8 +22,8 @@ LAYERS: dict[str, list[str]] = {
         "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress", "delivery.status",
         "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "storing", "batches", "chains",
         "failures", "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats",
-        "logs.redaction", "binding", "file_limits", "checking", "checking.config_faults", "checking.report",
-        "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
+        "logs.redaction", "activation", "binding", "notify", "file_limits", "checking", "checking.config_faults",
+        "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
         "http", "http.access", "http.app", "http.body", "http.client", "http.connections", "http.cors", "http.fast",
