@@ -33,7 +33,8 @@ class _CommandLine(Commands, Protocol):
 
 
 def register(cli: _CommandLine) -> None:
-    cli.add_offline("", "serve", serve, help="run the daemon")
+    serving = cli.add_offline("", "serve", serve, help="run the daemon")
+    serving.add_argument("--shared", action="store_true", help="refuse a store that other daemons cannot have too")
     checking = cli.add_offline("", "check", check.check, help="check configuration, schemas, plugins, store and sinks")
     checking.add_argument("--json", action="store_true", help="one JSON object")
     configuration = cli.add_offline(
@@ -56,7 +57,7 @@ def register(cli: _CommandLine) -> None:
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     configure_logs(config.logs)
     try:
-        await Server(config, plugins).run()
+        await Server(config, plugins, shared=arguments.shared).run()
     except BaseException as error:
         _leave_soon(_exit_code(error))
         raise

@@ -9,13 +9,14 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 
 from . import __version__, file_limits
+from .activation import EVENTS, OPERATORS, inherited_sockets
 from .apart import ApartJournal, Ownership
 from .backend import Backend
 from .binding import bind
@@ -34,6 +35,7 @@ from .journal import Journal
 from .loader import Plugins
 from .metrics import Metrics
 from .metrics.loop_delay import watch_loop_delay
+from .notify import Notifier
 from .options import Address
 from .pipeline import Pipeline
 from .retention import Retention
@@ -45,6 +47,8 @@ from .validation import Validator
 __all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends", "tune_the_interpreter"]
 
 log = logging.getLogger("ingestd.server")
+
+_TO_CLOSE = 30.0  # seconds a stop may take beside what it waits for
 
 
 class TaskDied(IngestdError):
@@ -94,6 +98,15 @@ class Backends:
         if isinstance(self.journal, ApartJournal):
             await self.journal.settle()
 
+    def must_be_shared(self, config: Config) -> None:
+        """Raises `ConfigError` unless several daemons can have them at once."""
+        cure = 'give [store] url a "redis://…" and leave [journal] url out (docs/redis.md), or serve without --shared'
+        for option, alone in (("store.url", not self.store.distant), ("journal.url", len(self._all) > 1)):
+            if alone:
+                raise ConfigError(
+                    f"{config.place(option)}: only one daemon can have it, and --shared is for several; {cure}"
+                )
+
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
 
@@ -134,14 +147,18 @@ class Server:
     It is what plugins get as `Daemon`.
     """
 
-    def __init__(self, config: Config, plugins: Plugins) -> None:
+    def __init__(self, config: Config, plugins: Plugins, *, shared: bool = False) -> None:
+        """`shared`: others serve the same shop, from the same store. Raises `ConfigError`."""
         self._config = config
         self._plugins = plugins
+        self.notifier = Notifier()
         self._metrics = Metrics()
         self.registry: CollectorRegistry = self._metrics.registry
         self._validator = Validator.load(config.schemas.directory)
         self._sinks = make_sinks(config, plugins, self._validator.keys)
         self._backends = Backends(config, plugins)
+        if shared:
+            self._backends.must_be_shared(config)
         self.store = self._backends.store
         self.journal = self._backends.journal
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,12 +194,15 @@ class Server:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+            self.notifier.close()
 
     async def _serve(self, stop: Stop) -> None:
         config = self._config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        inherited = inherited_sockets()
         async with contextlib.AsyncExitStack() as stack:
-            await self._backends.open(serving=True)
+            async with self.notifier.patience("starting: opening the store"):
+                await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
             if self._backends.ownership is not None:
@@ -214,15 +234,19 @@ class Server:
             self._metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
             ingest = Ingest(pipeline, config.http, config.logs, self._metrics)
             ops = HTTPServer(make_ops_app(self.registry, lambda: self._problem(ingest, retention)))
-            _listen(ops, config.ops.listen, "operators")
+            _listen(ops, config.ops.listen, "operators", inherited.get(OPERATORS))
             stack.push_async_callback(ops.close_all_connections)
             stack.callback(ops.stop)
             connections = Connections(config.http, self._metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest, config.http, connections)
             self.watch(connections.watch(), name="http: limits of time")
-            _listen(public, config.http.listen, "events")
-            stack.push_async_callback(self._drain, public, ingest, connections, stop)
+            _listen(public, config.http.listen, "events", inherited.get(EVENTS))
+            own = EVENTS not in inherited
+            stack.push_async_callback(self._drain, public, ingest, connections, stop, own_socket=own)
             tune_the_interpreter()
+            self.notifier.ready("serving")
+            self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
+            stack.callback(self.notifier.stopping, "shutting down", 2 * config.http.shutdown_timeout + _TO_CLOSE)
             log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
             await stop.wait()
         log.info("stopped")
@@ -230,12 +254,30 @@ class Server:
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
 
-    async def _drain(self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop) -> None:
+    def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
+        """What an operator sees of the daemon in `systemctl status`."""
+        before = 0.0
+
+        def describe(seconds: float) -> str:
+            nonlocal before
+            accepted = self._metrics.accepted()
+            rate, before = (accepted - before) / seconds, accepted
+            problem = self._problem(ingest, retention)
+            state = "serving" if problem is None else f"not ready: {problem}"
+            sinks = f"{len(self._sinks)} sink{'s' * (len(self._sinks) != 1)}"
+            return f"{state}: {sinks}, {rate:.0f} events/s"
+
+        return describe
+
+    async def _drain(
+        self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop, *, own_socket: bool
+    ) -> None:
         """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
         options = self._config.http
         log.info("shutting down: answering %d open requests", len(ingest.active))
         ingest.draining = True
-        public.accept_queued()
+        if own_socket:  # else they wait in its queue for the daemon that comes next
+            public.accept_queued()
         public.stop()
         unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.hurried)
         if unanswered:
@@ -278,10 +320,12 @@ def tune_the_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def _listen(server: HTTPServer | IngestListener, address: Address, what: str) -> None:
-    sockets = bind(address)
+def _listen(
+    server: HTTPServer | IngestListener, address: Address, what: str, inherited: list[socket.socket] | None
+) -> None:
+    sockets = inherited or bind(address)
     server.add_sockets(sockets)
     for sock in sockets:
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
-        log.info("listening for %s on http://%s:%d", what, shown, port)
+        log.info("listening for %s on http://%s:%d%s", what, shown, port, ", a socket of systemd" if inherited else "")

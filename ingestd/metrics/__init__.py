@@ -159,6 +159,11 @@ class Metrics:
             self._count[endpoint, key, outcome] = count
         count(events)
 
+    def accepted(self) -> float:
+        """How many events have been, since the start."""
+        samples = (sample for family in self._events.collect() for sample in family.samples)
+        return sum(each.value for each in samples if each.labels.get("outcome") == Outcome.ACCEPTED.value)
+
     def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
         """Count a request by how long it took to answer."""
         self._observe[endpoint, batch](seconds)
