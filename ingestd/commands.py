@@ -7,11 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Protocol
 
-from . import config_commands, plugin_commands, sink_commands
+from . import config_commands, plugin_commands, reload_command, sink_commands
 from .checking import command as check
-from .config import Config
+from .config import Config, load_config
 from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
@@ -35,6 +36,9 @@ class _CommandLine(Commands, Protocol):
 def register(cli: _CommandLine) -> None:
     serving = cli.add_offline("", "serve", serve, help="run the daemon")
     serving.add_argument("--shared", action="store_true", help="refuse a store that other daemons cannot have too")
+    reload_command.add_arguments(
+        cli.add_offline("", "reload", reload_command.reload, help="have the daemon read its configuration again")
+    )
     checking = cli.add_offline("", "check", check.check, help="check configuration, schemas, plugins, store and sinks")
     checking.add_argument("--json", action="store_true", help="one JSON object")
     configuration = cli.add_offline(
@@ -56,8 +60,12 @@ def register(cli: _CommandLine) -> None:
 
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     configure_logs(config.logs)
+
+    def read() -> Config:
+        return load_config(Path(config.source), arguments.set)
+
     try:
-        await Server(config, plugins, shared=arguments.shared).run()
+        await Server(config, plugins, read=read, shared=arguments.shared).run()
     except BaseException as error:
         _leave_soon(_exit_code(error))
         raise

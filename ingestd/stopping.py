@@ -18,6 +18,10 @@ class Stop:
         self.hurried = asyncio.Event()
         self._ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def ordered(self) -> bool:
+        return self._ordered.done()
+
     def order(self) -> None:
         """Stop, as SIGTERM says; the second time, hurry."""
         if self._ordered.done():

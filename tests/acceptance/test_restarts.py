@@ -75,12 +75,14 @@ def test_restarts_under_the_load_of_many_clients_lose_nothing(tmp_path: Path, ht
             def answered() -> int:
                 return sum(len(sender.answered) for sender in senders)
 
+            def come_to(number: int) -> None:
+                wait_until(lambda: answered() >= number, patience=120)
+
             for restart in range(1, RESTARTS + 1):
-                wait_until(lambda least=EVENTS * restart // RESTARTS: answered() >= least, patience=120)
+                come_to(EVENTS * restart // RESTARTS)
                 assert init.stop() == 0
                 init.start()
-            before = answered()
-            wait_until(lambda: answered() > before + 10 * CLIENTS)  # also the last one serves
+            come_to(answered() + 10 * CLIENTS)  # also the last one serves
         assert init.stop() == 0
     for _, sock in sockets:
         sock.close()

@@ -22,7 +22,7 @@ LAYERS: dict[str, list[str]] = {
         "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress", "delivery.status",
         "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "storing", "batches", "chains",
         "failures", "answers", "metrics", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats",
-        "logs.redaction", "activation", "binding", "notify", "file_limits", "stopping", "checking",
+        "logs.redaction", "activation", "binding", "notify", "run_file", "file_limits", "stopping", "checking",
         "checking.config_faults", "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly",
         "forgetting.traces",
     ],
@@ -33,10 +33,11 @@ LAYERS: dict[str, list[str]] = {
         "http.servers", "http.stream", "http.terms",
     ],
     "top": [
-        "server", "config_commands", "plugin_commands", "forgetting.command", "checking.store", "checking.command",
-        "sink_commands", "sink_commands.durable", "sink_commands.letters", "sink_commands.moments",
-        "sink_commands.names", "sink_commands.pausing", "sink_commands.progress_bar", "sink_commands.replay",
-        "sink_commands.running", "sink_commands.status", "output", "commands", "cli", "__main__",
+        "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",
+        "forgetting.command", "checking.store", "checking.command", "sink_commands", "sink_commands.durable",
+        "sink_commands.letters", "sink_commands.moments", "sink_commands.names", "sink_commands.pausing",
+        "sink_commands.progress_bar", "sink_commands.replay", "sink_commands.running", "sink_commands.status",
+        "output", "commands", "cli", "__main__",
     ],
 }  # fmt: skip
 # Not on the way of an event: the name every plugin begins with, and what plugin authors test with.
