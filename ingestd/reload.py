@@ -28,7 +28,7 @@ from .metrics import Metrics
 from .notify import Notifier
 from .pipeline import Pipeline
 from .retention import Retention
-from .run_file import RunFile, runtime_directory
+from .run_file import RunFile
 from .stopping import Stop
 from .storing import Room
 from .validation import Validator
@@ -87,6 +87,7 @@ class Reload:
         adopted: Callable[[Generation], None],
         notifier: Notifier,
         stop: Stop,
+        file: RunFile,
     ) -> None:
         self._daemon = daemon
         self._generation = generation
@@ -95,7 +96,7 @@ class Reload:
         self._adopted = adopted
         self._notifier = notifier
         self._stop = stop
-        self._file = RunFile(runtime_directory())
+        self._file = file
         self._state = self._file.first()
         self._file.write(self._state)
 
@@ -105,10 +106,6 @@ class Reload:
             await asked.wait()
             asked.clear()
             await self._reload()
-
-    def close(self) -> None:
-        """The daemon has ended."""
-        self._file.remove()
 
     async def _reload(self) -> None:
         log.info("reading the configuration again")

@@ -39,6 +39,7 @@ from .options import Address
 from .pipeline import Pipeline
 from .reload import Parts, Reload
 from .retention import Retention
+from .run_file import RunFile, runtime_directory
 from .stopping import Stop
 from .storing import Room
 
@@ -117,7 +118,9 @@ class Server:
         config = generation.config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         inherited = inherited_sockets()
+        run_file = RunFile(runtime_directory())
         async with contextlib.AsyncExitStack() as stack:
+            stack.callback(run_file.remove)
             async with self.notifier.patience("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
@@ -163,9 +166,15 @@ class Server:
                 metrics,
             )
             reloading = Reload(
-                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop
+                self,
+                generation,
+                parts,
+                read=self._read,
+                adopted=self._adopt,
+                notifier=self.notifier,
+                stop=stop,
+                file=run_file,
             )
-            stack.callback(reloading.close)
             self.watch(reloading.run(reload), name="reload")
             tune_the_interpreter()
             self.notifier.ready("serving: generation 1")

@@ -85,9 +85,11 @@ def test_the_status_says_in_words_how_it_goes_and_the_watchdog_is_fed(
         init.start()
         assert post(port(sockets[0][1]), shop.public.id) == 200
         init.wait_until(
-            lambda: any(re.fullmatch(r"serving: 1 sink, [1-9]\d* events/s", s) for s in init.told("STATUS"))
+            lambda: any(
+                re.fullmatch(r"serving: generation 1, 1 sink, [1-9]\d* events/s", s) for s in init.told("STATUS")
+            )
         )
-        init.wait_until(lambda: "serving: 1 sink, 0 events/s" in init.told("STATUS"))
+        init.wait_until(lambda: "serving: generation 1, 1 sink, 0 events/s" in init.told("STATUS"))
         began = time.monotonic()
         fed = init.count("WATCHDOG=1")
         init.wait_until(lambda: init.count("WATCHDOG=1") >= fed + 6)
