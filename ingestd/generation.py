@@ -14,14 +14,18 @@ from .loader import Plugin, Plugins, load_plugins
 from .options import Options
 from .validation import Validator
 
-__all__ = ["FIXED", "TAKEN_OVER", "Generation", "differences", "first_generation", "next_generation", "renewed"]
+__all__ = ["Generation", "differences", "first_generation", "is_fixed", "next_generation", "renewed"]
 
-FIXED = frozenset(["http.listen", "http.server", "ops.listen", "store.url", "journal.url", "plugins.enabled"])
-"""Options that a restart alone can change, beside those of plugins that do not take over from one another."""
-
-TAKEN_OVER = "take_over"
+_FIXED = frozenset(["http.listen", "http.server", "ops.listen", "store.url", "journal.url", "plugins.enabled"])
 _FOR_LIFE = frozenset(["register_consumers", "register_stores"])
 _FOR_SINKS = frozenset(["register_sinks"])
+
+
+def is_fixed(path: str, plugin: Plugin | None) -> bool:
+    """Whether a restart alone can change an option; `plugin` is the one whose it is, None where it is none's."""
+    if plugin is None:
+        return path in _FIXED
+    return "take_over" not in plugin.hooks or bool(_FOR_LIFE & {*plugin.hooks})
 
 
 class Generation(NamedTuple):
@@ -43,7 +47,7 @@ def next_generation(before: Generation, config: Config, validator: Validator) ->
 
     Raises `ConfigError`, also for what only a restart can change.
     """
-    paths = [path for path in _changed_options(before.config, config) if path in FIXED]
+    paths = [path for path in _changed_options(before.config, config) if is_fixed(path, None)]
     _refuse(paths, config)
     plugins = load_plugins(config, before.plugins)
     _refuse([*_fixed_plugins(before.plugins, plugins)], config)
@@ -113,9 +117,9 @@ def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
     present = {plugin.name: plugin for plugin in before.loaded}
     for plugin in after.loaded:
         old = present.get(plugin.name)
-        exchangeable = TAKEN_OVER in plugin.hooks and not _FOR_LIFE & {*plugin.hooks}
-        if old is not None and old.instance is not plugin.instance and not exchangeable:
-            yield from _changed(f"plugins.{plugin.name}", old.options, plugin.options)
+        if old is not None and old.instance is not plugin.instance:
+            changed = _changed(f"plugins.{plugin.name}", old.options, plugin.options)
+            yield from (path for path in changed if is_fixed(path, plugin))
     if _order(before.loaded) != _order(after.loaded):
         yield "plugins.enabled"
 

