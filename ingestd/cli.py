@@ -82,7 +82,7 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         config = load_config(find_config(known.config), known.set)
         return config, load_plugins(config)
     except ConfigError:
-        if argv and not {"-h", "--help", "--version"} & {*argv}:
+        if argv and argv[0] not in commands.WITHOUT_CONFIGURATION and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
                 check.refuse(known.config, known.set, as_json="--json" in argv)
             raise  # else who needs help gets it, if only of the built-in commands
