@@ -72,6 +72,8 @@ def _main(argv: list[str]) -> int:
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
     """The configuration comes before the parser is whole: plugins bring commands."""
+    if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
+        return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     _add_configuration(early)
     try:
@@ -82,10 +84,14 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         config = load_config(find_config(known.config), known.set)
         return config, load_plugins(config)
     except ConfigError:
-        if argv and argv[0] not in commands.WITHOUT_CONFIGURATION and not {"-h", "--help", "--version"} & {*argv}:
+        if argv and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
                 check.refuse(known.config, known.set, as_json="--json" in argv)
             raise  # else who needs help gets it, if only of the built-in commands
+    return _defaults()
+
+
+def _defaults() -> tuple[Config, Plugins]:
     config = parse_config({}, source="defaults", base=Path.cwd())
     return config, load_plugins(config)
 

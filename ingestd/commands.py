@@ -22,8 +22,8 @@ from .server import Server
 
 __all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
-WITHOUT_CONFIGURATION = {"install-units"}
-"""Commands that run where there is none yet, or a broken one."""
+WITHOUT_CONFIGURATION = {"install-units", "reload"}
+"""Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 

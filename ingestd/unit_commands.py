@@ -64,7 +64,7 @@ async def install_units(arguments: argparse.Namespace, config: Config, plugins: 
             for each in wanted:
                 _write(each)
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}; units are put in place by root") from error
+        raise CommandError(f"{error.filename}: {error.strerror}; units are put in place by root") from None
     write([*_told(wanted, dry=arguments.dry_run), *warning, *_next_steps(wanted, arguments)])
 
 
@@ -147,9 +147,9 @@ def _next_steps(wanted: list[_File], arguments: argparse.Namespace) -> list[str]
     return [
         "",
         "Next:",
-        '  /etc/ingestd/ingestd.toml    [store] url = "sqlite:///var/lib/ingestd/main/ingestd.db"; sinks write there too',
-        "  /etc/ingestd/credentials/    a file for each { credential = … } in it, readable by root alone",
+        '  /etc/ingestd/ingestd.toml  [store] url = "sqlite:///var/lib/ingestd/main/ingestd.db", sinks beside it',
+        "  /etc/ingestd/credentials/  a file for each { credential = … } in it, readable by root alone",
         "  systemctl daemon-reload",
-        "  systemctl enable --now ingestd.service         or, several on one Redis: ingestd@1 ingestd@2 …",
+        "  systemctl enable --now ingestd.service   or, several on one Redis: ingestd@1 ingestd@2 …",
         f"  {arguments.prefix}/bin/ingestd check",
     ]

@@ -1,4 +1,4 @@
-"""Runs in the booted container of `run`, as root: what a real systemd makes of the units. Nothing but Debian's Python."""
+"""Runs as root in the container that `run` boots: what a real systemd makes of the units. It needs Python alone."""
 
 from __future__ import annotations
 
@@ -27,23 +27,34 @@ url = "sqlite:///var/lib/ingestd/main/ingestd.db"
 [plugins]
 enabled = ["keys", "hmac_auth", "identity", "session", "blocking", "sqlite", "redis", "jsonl"]
 [plugins.keys]
-declared = [
-    { id = "a-public-key-of-the-shop", kind = "public", tenant = "shop" },
-    { id = "6f9619ff-8b86-d011-b42d-00cf4fc964ff", kind = "server", tenant = "shop", grants = { CRM = ["ADMIN"] }, secret = { credential = "erp" } },
-]
+
+[[plugins.keys.declared]]
+id = "a-public-key-of-the-shop"
+kind = "public"
+tenant = "shop"
+
+[[plugins.keys.declared]]
+id = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+kind = "server"
+tenant = "shop"
+grants = { CRM = ["ADMIN"] }
+secret = { credential = "erp" }
 """
 ARCHIVE = """
 [sinks.archive]
 type = "jsonl"
 path = "/var/lib/ingestd/main/archive.jsonl"
 """
-SHARED = ALONE.replace("sqlite:///var/lib/ingestd/main/ingestd.db", "redis://127.0.0.1:6379/0") + """
+SHARED = (
+    ALONE.replace("sqlite:///var/lib/ingestd/main/ingestd.db", "redis://127.0.0.1:6379/0")
+    + """
 [plugins.redis]
 accept_loss = true
 """
+)
 
 # A third party's plugin that blocks the event loop at a visitor's word, once.
-BLOCKING = '''
+BLOCKING = """
 import os, time
 from pathlib import Path
 from ingestd import hookimpl
@@ -54,7 +65,7 @@ def enrich(event, state):
     if event.anonymous_id == "blocks" and not once.exists():
         once.touch()
         time.sleep(3600)
-'''
+"""
 
 CHECKS: list[Callable[[], None]] = []
 
@@ -101,7 +112,9 @@ def event(visitor: str = "visitor", number: int = 0) -> bytes:
 
 
 def track(visitor: str = "visitor", number: int = 0) -> int:
-    return request("POST", "/api/v1/analytics/track", event(visitor, number), {"Authorization": "Bearer a-public-key-of-the-shop"})[0]
+    return request(
+        "POST", "/api/v1/analytics/track", event(visitor, number), {"Authorization": "Bearer a-public-key-of-the-shop"}
+    )[0]
 
 
 def stored() -> list[int]:
@@ -111,7 +124,7 @@ def stored() -> list[int]:
 
 @contextlib.contextmanager
 def load(threads: int = 8) -> Iterator[tuple[list[int], list[str]]]:
-    """Clients with a connection for each event, all the time: the numbers of what was answered 200, and what was not."""
+    """Clients that send all the time, a connection for each event: the numbers answered 200, and what else came."""
     answered: list[int] = []
     lost: list[str] = []
     stopping = threading.Event()
@@ -136,6 +149,16 @@ def load(threads: int = 8) -> Iterator[tuple[list[int], list[str]]]:
         stopping.set()
         for sender in senders:
             sender.join()
+
+
+def more(answered: list[int], count: int) -> None:
+    """Wait until so many more are answered."""
+    wanted = len(answered) + count
+    wait_until(lambda: len(answered) >= wanted)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 def drop_in(unit: str, text: str) -> None:
@@ -199,14 +222,14 @@ def restarts_under_load_lose_nothing() -> None:
     before = set(stored())
     with load() as (answered, lost):
         for _ in range(5):
-            wait_until(lambda count=len(answered): len(answered) > count + 50)  # type: ignore[misc]
+            more(answered, 50)
             run("systemctl", "restart", "ingestd.service")
     assert lost == [], lost[:5]
     kept = stored()
     assert set(answered) == set(kept) - before
     assert len(answered) > 250
     assert len(set(kept) - before) == len([number for number in kept if number not in before])
-    print(f"    {len(answered)} events, 5 restarts")
+    say(f"        ({len(answered)} events, 5 restarts)")
 
 
 @check
@@ -237,7 +260,7 @@ def what_must_be_mended_is_not_tried_for_ever() -> None:
     run("systemctl", "restart", "ingestd.service", fails=True)
     assert (show("ActiveState"), show("ExecMainStatus")) == ("failed", "78")
     restarts = show("NRestarts")
-    deadline = time.monotonic() + 20
+    began = time.monotonic()
 
     def call() -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -245,7 +268,7 @@ def what_must_be_mended_is_not_tried_for_ever() -> None:
         return show("ActiveState", "ingestd.socket") == "failed"
 
     wait_until(call, 30)  # callers start it a few times, and are refused then
-    print(f"    callers are refused after {20 - (deadline - time.monotonic()):.0f} s")
+    say(f"        (after {time.monotonic() - began:.0f} s of callers)")
     assert show("NRestarts") == restarts
     CONFIG.write_text(ALONE + ARCHIVE)
     run("systemctl", "start", "ingestd.service")
@@ -254,9 +277,6 @@ def what_must_be_mended_is_not_tried_for_ever() -> None:
 
 @check
 def a_reload_tells_whether_it_worked() -> None:
-    if "invalid choice" in subprocess.run([INGESTD, "reload", "--help"], capture_output=True, text=True).stderr:
-        print("    (no ingestd reload in this version)")
-        return
     run("systemctl", "reload", "ingestd.service")
     CONFIG.write_text("nonsense")
     run("systemctl", "reload", "ingestd.service", fails=True)
@@ -287,15 +307,15 @@ def several_share_one_port_and_one_redis() -> None:
     before = set(stored())
     with load() as (answered, lost):
         for instance in ("1", "2", "1", "2"):
-            wait_until(lambda count=len(answered): len(answered) > count + 50)  # type: ignore[misc]
+            more(answered, 50)
             run("systemctl", "restart", f"ingestd@{instance}.service")
-        wait_until(lambda count=len(answered): len(answered) > count + 200)  # type: ignore[misc]
+        more(answered, 200)
     assert lost == [], lost[:5]
     assert set(answered) == set(stored()) - before
     for port in (9461, 9462):
         text = request("GET", "/metrics", port=port)[1].decode()
         assert 'ingestd_events_total{endpoint="track",key="Page View",outcome="accepted"}' in text
-    print(f"    {len(answered)} events, 4 restarts of 2 daemons")
+    say(f"        ({len(answered)} events, 4 restarts of 2 daemons)")
 
 
 @check
@@ -313,17 +333,19 @@ def main() -> int:
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: blocking\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text("[ingestd]\nblocking = blocking\n")
+    failed = 0
     for each in CHECKS:
+        name = each.__name__.replace("_", " ")
         try:
             each()
-        except Exception:
-            print(f"FAILED  {each.__name__}")
-            traceback.print_exc(file=sys.stdout)
-            print(run("journalctl", "--no-pager", "--lines", "60", "-u", "ingestd*"))
-            return 1
-        print(f"ok      {each.__name__.replace('_', ' ')}")
-    print("all of it holds")
-    return 0
+        except Exception:  # noqa: BLE001 - whatever it is, the next one is looked at too
+            failed += 1
+            say(f"FAILED  {name}\n{traceback.format_exc()}")
+            say(run("journalctl", "--no-pager", "--boot", "--lines", "30", "-u", "ingestd*"))
+        else:
+            say(f"ok      {name}")
+    say(f"{failed} of {len(CHECKS)} do not hold" if failed else "all of it holds")
+    return min(failed, 1)
 
 
 if __name__ == "__main__":
