@@ -60,6 +60,7 @@ clean:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@scripts/need nats-server nats-server
 	@scripts/need openssl openssl
+	@scripts/need systemd-analyze systemd
 	@touch $@
 
 $(BIN)/promtool: | .venv/bin/python

@@ -72,7 +72,7 @@ def _main(argv: list[str]) -> int:
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
     """The configuration comes before the parser is whole: plugins bring commands."""
-    if argv[:1] == ["reload"]:  # which is about the daemon's, and must work where that is wrong
+    if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
         return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     _add_configuration(early)

@@ -1,4 +1,4 @@
-"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list`."""
+"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list` …"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from . import config_commands, plugin_commands, reload_command, sink_commands
+from . import config_commands, plugin_commands, reload_command, sink_commands, unit_commands
 from .checking import command as check
 from .config import Config, load_config
 from .errors import ConfigError, Unavailable
@@ -21,7 +21,10 @@ from .logs import configure_logs
 from .options import since
 from .server import Server
 
-__all__ = ["OfflineRun", "register"]
+__all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
+
+WITHOUT_CONFIGURATION = {"install-units", "reload"}
+"""Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
@@ -52,6 +55,9 @@ def register(cli: _CommandLine) -> None:
         cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
     )
     sink_commands.register(cli)
+    unit_commands.add_arguments(
+        cli.add_offline("", "install-units", unit_commands.install_units, help="put the units of systemd in place")
+    )
     listing = cli.add_offline(
         "plugins", "list", plugin_commands.list_plugins, help="show the plugins in force and where they come from"
     )

@@ -14,6 +14,7 @@ import pytest
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
+SUFFIXES = {".py", ".json", ".toml", ".sql", ".lua", ".typed", ".service", ".socket", ".conf"}
 
 
 def pip(*arguments: str | Path) -> None:
@@ -67,12 +68,12 @@ def test_an_installed_ingestd_stores_an_event(installed: str, tmp_path: Path) ->
 def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
     listed = configparser.ConfigParser()
     listed.read(ROOT / "setup.cfg")
-    roots = {"ingestd": "ingestd", "plugins": "ingestd/plugins", "schemas": "ingestd/schemas", "conf": "ingestd/conf"}
+    roots = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in ("plugins", "schemas", "conf", "systemd")}
     in_tree = {
         f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
         for root in roots
         for path in (ROOT / root).rglob("*")
-        if path.is_file() and path.suffix in {".py", ".json", ".toml", ".sql", ".lua", ".typed"}
+        if path.is_file() and path.suffix in SUFFIXES
     }
     in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert in_wheel == in_tree

@@ -24,8 +24,9 @@ from .batch import last_member, last_position, read_rows, read_values
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
-from .files import Lock, acquire, create, take_identity
+from .files import Lock, acquire, create
 from .guest import GuestState, submit
+from .identity import take_identity
 from .journal import SqliteJournal
 from .metrics import CommitStatistics
 from .removal import Cleaner, Replacement, replace_bodies
