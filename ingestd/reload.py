@@ -28,7 +28,7 @@ from .metrics import Metrics
 from .notify import Notifier
 from .pipeline import Pipeline
 from .retention import Retention
-from .run_file import RunFile
+from .run_file import RunFile, RunState
 from .stopping import Stop
 from .storing import Room
 from .validation import Validator
@@ -97,7 +97,7 @@ class Reload:
         self._notifier = notifier
         self._stop = stop
         self._file = file
-        self._state = self._file.first()
+        self._state = RunState(pid=os.getpid())
         self._file.write(self._state)
 
     async def run(self, asked: asyncio.Event) -> None:

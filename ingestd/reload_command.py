@@ -37,7 +37,7 @@ async def reload(arguments: argparse.Namespace, config: Config, plugins: Plugins
         raise CommandError("where is the daemon? set RUNTIME_DIRECTORY for both, or name it with --directory")
     file = RunFile(directory)
     before = file.read()
-    if before is None or not before.alive:
+    if before is None:
         raise Unavailable(f"no daemon runs that has {directory} as its RUNTIME_DIRECTORY")
     os.kill(before.pid, signal.SIGHUP)
     try:
@@ -57,8 +57,8 @@ async def _outcome(file: RunFile, before: RunState) -> RunState:
     """That of the first reload to begin, and with it to read the files, after `before`, or of one behind it."""
     while True:
         state = file.read()
-        if not before.alive or (state is not None and state.pid != before.pid):
+        if state is None or state.pid != before.pid:
             raise CommandError("the daemon has ended meanwhile; see its log")
-        if state is not None and state.ended > before.begun:
+        if state.ended > before.begun:
             return state
         await asyncio.sleep(_LOOK)

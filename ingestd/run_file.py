@@ -1,12 +1,16 @@
 """`ingestd.json` in the runtime directory: which process the daemon is, and what came of its reloads.
 
-The directory is `RUNTIME_DIRECTORY`, which systemd sets for `RuntimeDirectory=`; without it there is no file.
+The directory is `RUNTIME_DIRECTORY`, which systemd sets for `RuntimeDirectory=`; without it there is no file. Beside it
+the daemon holds a lock, which tells whether it still runs, and who it is: a number that a killed daemon has left may be
+another process's by now, and below systemd's sandbox none can look at another in /proc.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,63 +20,82 @@ __all__ = ["RunFile", "RunState", "runtime_directory"]
 
 log = logging.getLogger("ingestd.reload")
 
-_NAME = "ingestd.json"
+_FLOCK = "hhqqi0q"  # struct flock of fcntl(2): type, whence, start, length, process
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """`begun` and `ended` count reloads; `refused` and `code` are why the last one that ended was refused, and the
-    exit code that stands for that.
+    """`begun` and `ended` count reloads.
+
+    `refused` is why the last one that ended was refused, and `code` the exit code that stands for that.
     """
 
     pid: int
-    since: str
-    """When the process began, in the system's own count: another one may get its number."""
     generation: int = 1
     begun: int = 0
     ended: int = 0
     refused: str | None = None
     code: int = 0
 
-    @property
-    def alive(self) -> bool:
-        """Whether that process still runs."""
-        return _since(self.pid) == self.since
-
 
 class RunFile:
     def __init__(self, directory: Path | None) -> None:
-        self._path = None if directory is None else directory / _NAME
+        self._directory = directory
+        self._lock = -1
 
-    def read(self) -> RunState | None:
-        """None where no daemon has written it. Raises `OSError`."""
-        if self._path is None:
-            return None
+    # The daemon's side. Nothing that goes wrong here keeps it from serving.
+
+    def hold(self) -> None:
+        """Be the daemon of this directory, if there is one."""
+        if self._directory is None:
+            return
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=RunState)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
-
-    def first(self) -> RunState:
-        """The state of this process, as it begins."""
-        return RunState(pid=os.getpid(), since=_since(os.getpid()))
+            self._lock = os.open(self._directory / "ingestd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            log.warning("RUNTIME_DIRECTORY is not to be had, so ingestd reload does not know this daemon: %s", error)
+            self._let_go()
 
     def write(self, state: RunState) -> None:
-        """Whole, or not at all. That it cannot be written is logged: a daemon does not need it to serve."""
-        if self._path is None:
+        """Whole, or not at all."""
+        if self._directory is None or self._lock < 0:
             return
-        beside = self._path.with_suffix(".new")
+        beside = self._directory / "ingestd.json.new"
         try:
             beside.write_bytes(msgspec.json.encode(state) + b"\n")
-            beside.replace(self._path)
+            beside.replace(self._path(self._directory))
         except OSError as error:
-            log.warning("ingestd reload will not know what comes of it: %s", error)
+            log.warning("ingestd reload does not know what comes of it: %s", error)
 
-    def remove(self) -> None:
-        if self._path is not None:
+    def release(self) -> None:
+        """The daemon ends."""
+        if self._directory is not None and self._lock >= 0:
             try:
-                self._path.unlink(missing_ok=True)
+                self._path(self._directory).unlink(missing_ok=True)
             except OSError as error:
                 log.warning("%s", error)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # Who asks for a reload
+
+    def read(self) -> RunState | None:
+        """What the daemon of this directory says; None if there is none. Raises `OSError`."""
+        if self._directory is None:
+            return None
+        holder = _holder(self._directory / "ingestd.lock")
+        try:
+            state = msgspec.json.decode(self._path(self._directory).read_bytes(), type=RunState)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        return state if state.pid == holder else None
+
+    @staticmethod
+    def _path(directory: Path) -> Path:
+        return directory / "ingestd.json"
 
 
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -81,10 +104,15 @@ def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path | Non
     return Path(given) if given else None
 
 
-def _since(pid: int) -> str:
-    """Empty where there is no such process."""
+def _holder(path: Path) -> int | None:
+    """The process that holds the lock."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return stat.rpartition(") ")[2].split()[19]  # behind the name, which may hold anything; proc(5) calls it 22
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, holder = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+    finally:
+        os.close(lock)
+    return None if kind == fcntl.F_UNLCK else int(holder)

@@ -120,7 +120,8 @@ class Server:
         inherited = inherited_sockets()
         run_file = RunFile(runtime_directory())
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(run_file.remove)
+            run_file.hold()
+            stack.callback(run_file.release)
             async with self.notifier.patience("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)

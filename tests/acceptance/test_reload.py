@@ -432,6 +432,7 @@ def test_without_a_daemon_the_command_says_so(tmp_path: Path) -> None:
     with Daemon(shop.config, environment={"RUNTIME_DIRECTORY": str(tmp_path)}) as daemon:
         daemon.kill()
     left = json.loads((tmp_path / "ingestd.json").read_text())
+    assert left["pid"] == daemon.pid
     # Another process has its number by now, and must not be sent a signal that ends it.
     with subprocess.Popen(["sleep", "60"]) as other:
         (tmp_path / "ingestd.json").write_text(json.dumps({**left, "pid": other.pid}))
@@ -549,3 +550,15 @@ def test_on_redis_too_a_sink_that_has_changed_goes_on_at_its_place(tmp_path: Pat
         files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 5))]
         lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
         assert [json.loads(line) for line in lines] == shop.exported()
+
+
+def test_a_second_daemon_with_the_same_directory_leaves_it_to_the_first(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    shop, other = Shop(tmp_path), Shop(tmp_path / "other")
+    environment = {"RUNTIME_DIRECTORY": str(tmp_path)}
+    with serving(shop) as daemon:
+        with Daemon(other.config, environment=environment) as second:
+            assert any("ingestd reload does not know this daemon" in line for line in second.log)
+            assert f"(process {daemon.pid})" in Site(shop).reload().stdout
+            assert second.terminate() == 0
+        assert f"(process {daemon.pid})" in Site(shop).reload().stdout
