@@ -156,31 +156,17 @@ class Server:
             _listen(public, config.http.listen, "events", inherited.get(EVENTS))
             own = EVENTS not in inherited
             stack.push_async_callback(self._drain, public, ingest, connections, stop, own_socket=own)
-            parts = Parts(
-                partial(self._make_pipeline, room=room),
-                room,
-                retention,
-                ingest,
-                connections,
-                public,
-                consumers,
-                metrics,
-            )
+            make_pipeline = partial(self._make_pipeline, room=room)
+            parts = Parts(make_pipeline, room, retention, ingest, connections, public, consumers, metrics)
             reloading = Reload(
-                self,
-                generation,
-                parts,
-                read=self._read,
-                adopted=self._adopt,
-                notifier=self.notifier,
-                stop=stop,
+                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
                 file=run_file,
-            )
+            )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
             tune_the_interpreter()
             self.notifier.ready("serving: generation 1")
             self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
-            stack.callback(self.notifier.stopping, "shutting down", 2 * config.http.shutdown_timeout + _TO_CLOSE)
+            stack.callback(self._tell_stopping)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
@@ -194,6 +180,10 @@ class Server:
 
     def _adopt(self, generation: Generation) -> None:
         self._generation = generation
+
+    def _tell_stopping(self) -> None:
+        limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
+        self.notifier.stopping("shutting down", limit)
 
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
