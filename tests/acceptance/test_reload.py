@@ -290,6 +290,7 @@ def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_
             text = site.first.replace('path = "archive.jsonl"', f'path = "{number}.jsonl"\n{batch}')
             shop.config.write_text(text + f'[sinks.also-{number}]\ntype = "jsonl"\npath = "also-{number}.jsonl"\n')
             assert site.reloaded() == number
+        come_to(len(load.answered) + 200)
         load.stop()
         wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 0)
         total = len(load.answered)
@@ -300,11 +301,12 @@ def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_
     files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 9))]
     lines = [line for file in files for line in file.read_text().splitlines()]
     assert [json.loads(line) for line in lines] == shop.exported()  # each once and in order, over all the files
-    for number in range(2, 8):
-        kept = Counter((tmp_path / f"also-{number}.jsonl").read_text().splitlines())
-        assert kept
+    for number in range(2, 9):  # the last one has been there for long enough to be given some
+        file = tmp_path / f"also-{number}.jsonl"
+        kept = Counter(file.read_text().splitlines() if file.exists() else ())
+        assert kept or number < 8
         assert {*kept} <= {*lines}
-        assert max(kept.values()) == 1
+        assert not kept or max(kept.values()) == 1
 
 
 @pytest.mark.usefixtures("told_sink")
