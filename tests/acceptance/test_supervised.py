@@ -153,8 +153,21 @@ def test_a_supervisor_that_cannot_be_told_does_no_harm(variables: dict[str, str]
     assert sum(line in each for each in daemon.log) == 1
 
 
-def test_serve_shared_refuses_a_store_of_one_daemon_and_names_the_cure(tmp_path: Path) -> None:
-    done = run_ingestd("serve", "--shared", config=Shop(tmp_path).config)
+@pytest.mark.parametrize(
+    ("urls", "option"),
+    [
+        ({"store": "sqlite:ingestd.db"}, "store.url"),
+        ({"store": "sqlite:ingestd.db", "journal": "sqlite:journal.db"}, "store.url"),
+        ({"store": "redis://127.0.0.1:1/0", "journal": "sqlite:journal.db"}, "journal.url"),
+    ],
+    ids=["SQLite", "SQLite twice", "a journal of its own beside Redis"],
+)
+def test_serve_shared_refuses_a_store_of_one_daemon_and_names_the_cure(
+    urls: dict[str, str], option: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text("".join(f'[{name}]\nurl = "{url}"\n' for name, url in urls.items()))
+    done = run_ingestd("serve", "--shared", config=config)
     assert done.returncode == 78
-    assert "store.url: only one daemon can have it" in done.stderr
-    assert 'give [store] url a "redis://…"' in done.stderr
+    assert f"{config}: {option}: only one daemon can have it" in done.stderr
+    assert "let [store] url be redis://HOST" in done.stderr
