@@ -22,7 +22,8 @@ EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 BLOCKING = '''
     """Blocks the event loop for good at a visitor's word, once."""
 
-        from pathlib import Path
+    import time
+    from pathlib import Path
 
     from ingestd import hookimpl
 
