@@ -62,7 +62,7 @@ class Backends:
 
     def must_be_shared(self, config: Config) -> None:
         """Raises `ConfigError` unless several daemons can have them at once."""
-        cure = 'give [store] url a "redis://…" and leave [journal] url out (docs/redis.md), or serve without --shared'
+        cure = "let [store] url be redis://HOST and leave [journal] url out (docs/redis.md), or serve without --shared"
         for option, alone in (("store.url", not self.store.distant), ("journal.url", len(self._all) > 1)):
             if alone:
                 raise ConfigError(

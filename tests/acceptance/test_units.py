@@ -152,6 +152,14 @@ def test_the_template_differs_from_the_service_in_what_several_need_alone() -> N
     }  # fmt: skip
 
 
+def test_every_unit_and_every_option_of_install_units_is_documented() -> None:
+    page = (UNITS.parent / "docs" / "systemd.md").read_text()
+    printed = subprocess.run([INGESTD, "install-units", "--help"], capture_output=True, text=True, check=True).stdout
+    own = set(re.findall(r"--[a-z-]+", printed)) - {"--help", "--config", "--set"}
+    assert own == set(re.findall(r"^\| `(--[a-z-]+)", page, re.MULTILINE))
+    assert {*NAMES} <= set(re.findall(r"`(ingestd[\w@-]*\.\w+)`", page))
+
+
 # How they are put in place
 
 

@@ -103,8 +103,10 @@ class Init:
         """Start it, and return when it is ready."""
         already = self.count("READY=1")
         self._wanted = True
+        ended = len(self.ends)
         self._spawn()
-        self.wait_until(lambda: self.count("READY=1") > already)
+        self.wait_until(lambda: self.count("READY=1") > already or len(self.ends) > ended)
+        assert self.count("READY=1") > already, f"exit {self.ends[-1]}:\n{self.log}"
 
     def run(self) -> int:
         """Start it, and wait for it to end by itself; returns the exit code."""
