@@ -65,6 +65,7 @@ clean:
 	@scripts/need nats-server nats-server
 	@scripts/need chromium chromium
 	@scripts/need openssl openssl
+	@scripts/need systemd-analyze systemd
 	@touch $@
 
 $(BIN)/prometheus: | .venv/bin/python

@@ -18,6 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from . import __version__, commands
+from .backends import Backends, open_backends
 from .checking import command as check
 from .config import Config, find_config, load_config, parse_config
 from .errors import CommandError, ConfigError, IngestdError, Unavailable
@@ -25,7 +26,6 @@ from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
-from .server import Backends, open_backends
 
 __all__ = ["main"]
 
@@ -72,6 +72,8 @@ def _main(argv: list[str]) -> int:
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
     """The configuration comes before the parser is whole: plugins bring commands."""
+    if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
+        return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     _add_configuration(early)
     try:
@@ -86,6 +88,10 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
             if argv[0] == "check":
                 check.refuse(known.config, known.set, as_json="--json" in argv)
             raise  # else who needs help gets it, if only of the built-in commands
+    return _defaults()
+
+
+def _defaults() -> tuple[Config, Plugins]:
     config = parse_config({}, source="defaults", base=Path.cwd())
     return config, load_plugins(config)
 

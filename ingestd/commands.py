@@ -1,4 +1,4 @@
-"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list`."""
+"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list` …"""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Protocol
 
-from . import config_commands, plugin_commands, sink_commands
+from . import config_commands, plugin_commands, reload_command, sink_commands, unit_commands
 from .checking import command as check
-from .config import Config
+from .config import Config, load_config
 from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
@@ -20,7 +21,10 @@ from .logs import configure_logs
 from .options import since
 from .server import Server
 
-__all__ = ["OfflineRun", "register"]
+__all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
+
+WITHOUT_CONFIGURATION = {"install-units", "reload"}
+"""Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
@@ -33,7 +37,11 @@ class _CommandLine(Commands, Protocol):
 
 
 def register(cli: _CommandLine) -> None:
-    cli.add_offline("", "serve", serve, help="run the daemon")
+    serving = cli.add_offline("", "serve", serve, help="run the daemon")
+    serving.add_argument("--shared", action="store_true", help="refuse a store that other daemons cannot have too")
+    reload_command.add_arguments(
+        cli.add_offline("", "reload", reload_command.reload, help="have the daemon read its configuration again")
+    )
     checking = cli.add_offline("", "check", check.check, help="check configuration, schemas, plugins, store and sinks")
     checking.add_argument("--json", action="store_true", help="one JSON object")
     configuration = cli.add_offline(
@@ -47,6 +55,9 @@ def register(cli: _CommandLine) -> None:
         cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
     )
     sink_commands.register(cli)
+    unit_commands.add_arguments(
+        cli.add_offline("", "install-units", unit_commands.install_units, help="put the units of systemd in place")
+    )
     listing = cli.add_offline(
         "plugins", "list", plugin_commands.list_plugins, help="show the plugins in force and where they come from"
     )
@@ -55,8 +66,12 @@ def register(cli: _CommandLine) -> None:
 
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     configure_logs(config.logs)
+
+    def read() -> Config:
+        return load_config(Path(config.source), arguments.set)
+
     try:
-        await Server(config, plugins).run()
+        await Server(config, plugins, read=read, shared=arguments.shared).run()
     except BaseException as error:
         _leave_soon(_exit_code(error))
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pluggy
@@ -49,7 +49,8 @@ class Hooks:
     enrich: Callable[[Event, State], Awaitable[None]]
     filter_event: Callable[[Event], Awaitable[str | None]]
 
-    def __init__(self, manager: pluggy.PluginManager) -> None:
+    def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
+        """`started` are the plugins that have been, or that take over from such."""
         self.authenticate = _first(manager, "authenticate")
         self.admit = _all(manager, "admit")
         self.resolve_user = _first(manager, "resolve_user")
@@ -59,7 +60,8 @@ class Hooks:
         self.filter_event = _first(manager, "filter_event")
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
-        self._waiting = {call.plugin for call in self._startup}  # to be started
+        self._take_over = _chain(manager, "take_over")
+        self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
         self._show_panel = _chain(manager, "show_panel")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
@@ -71,6 +73,12 @@ class Hooks:
         for call in self._startup:
             await _call_all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
+
+    async def take_over(self, predecessors: Mapping[str, object], daemon: Daemon) -> None:
+        """Have the plugins of these names take over from those before them."""
+        for call in self._take_over:
+            if call.plugin in predecessors:
+                await _call_all([call], "take_over", predecessors[call.plugin], daemon)
 
     async def show_panel(self, store: Store) -> list[tuple[str, Panel | HookFailure]]:
         """What each plugin shows, by its name; or how it failed, which is nothing to the others."""

@@ -68,7 +68,7 @@ class Commands(Protocol):
         """Add a command and return its parser, for its arguments."""
 
 
-# Registration: called once, when the plugins are loaded. Raising stops the start.
+# Registration: called once, when the plugins are loaded, and at each reload for the sinks. Raising stops the start.
 
 
 @hookspec
@@ -97,6 +97,17 @@ def register_commands(commands: Commands) -> None:
 @hookspec
 def startup(daemon: Daemon) -> None:
     """Called once when store and journal are open, before any request. Raising stops the start."""
+
+
+@hookspec
+def take_over(predecessor: object, daemon: Daemon) -> None:
+    """Called instead of `startup` on a plugin that a reload makes anew, since its options have changed.
+
+    `predecessor` is the one in force, of the same class. What it has registered, watches or remembers is to be gone on
+    with. Events go on passing through it, and those that have begun end there; its `shutdown` is not called. Raising
+    refuses the reload, so the predecessor must stay as it is. Without this hook, or where the plugin has registered
+    consumers or stores, other options take a restart.
+    """
 
 
 @hookspec

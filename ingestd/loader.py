@@ -59,15 +59,19 @@ class Plugins:
     consumers: tuple[Consumer, ...]
 
 
-def load_plugins(config: Config) -> Plugins:
-    """Load and register. Raises `ConfigError` naming the plugin that is unknown or broken."""
+def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
+    """Load and register. Raises `ConfigError` naming the plugin that is unknown or broken.
+
+    Of `before`, the plugins in force, those stay whose options are the same.
+    """
+    present = {} if before is None else {plugin.name: plugin for plugin in before.loaded}
     available = _available()
     enabled = config.plugins.enabled
     if enabled is None:
         enabled = tuple(name for name, point in available.items() if _distribution(point)[0] == "ingestd")
     elif len(set(enabled)) < len(enabled):
         raise ConfigError(f"{config.place('plugins.enabled')}: a plugin is named twice")
-    loaded = [_load(name, "plugins.enabled", available, config) for name in enabled]
+    loaded = [_load(name, "plugins.enabled", available, config, present=present) for name in enabled]
     stores: _Offers[BackendFactory] = _Offers("store scheme")
     sinks: _Offers[type[Sink]] = _Offers("sink type")
     _collect(_register(loaded), stores, sinks)
@@ -84,7 +88,7 @@ def load_plugins(config: Config) -> Plugins:
         wanted.append((kind, option, sinks))
     for name, option, offers in wanted:
         if name not in offers.made and name not in {plugin.name for plugin in loaded}:
-            plugin = _load(name, option, available, config, offers.made)
+            plugin = _load(name, option, available, config, present=present, offered=offers.made)
             loaded.append(plugin)
             _collect(_register([plugin]), stores, sinks)
         if name not in offers.made:
@@ -97,7 +101,7 @@ def load_plugins(config: Config) -> Plugins:
     return Plugins(
         loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
         manager=manager,
-        hooks=Hooks(manager),
+        hooks=Hooks(manager, started=present),
         stores=stores.made,
         sinks=sinks.made,
         consumers=tuple(consumers),
@@ -122,7 +126,13 @@ def _distribution(point: EntryPoint) -> tuple[str, str]:
 
 
 def _load(
-    name: str, option: str, available: Mapping[str, EntryPoint], config: Config, offered: Iterable[str] = ()
+    name: str,
+    option: str,
+    available: Mapping[str, EntryPoint],
+    config: Config,
+    *,
+    present: Mapping[str, Plugin],
+    offered: Iterable[str] = (),
 ) -> Plugin:
     if name not in available:
         known = sorted({*available, *offered})
@@ -146,7 +156,11 @@ def _load(
         try:
             if options_type is not None and issubclass(options_type, Options):
                 options, table = config.read(options_type, table, f"plugins.{name}"), {}
-            instance = _make(factory, options, config)
+            same = present.get(name)
+            if same is not None and type(same.instance) is factory and same.options == options:
+                instance = same.instance
+            else:
+                instance = _make(factory, options, config)
         except ConfigError:
             raise
         except Exception as error:

@@ -21,7 +21,7 @@ from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
 from .store import Store
-from .storing import Storing
+from .storing import Room, Storing
 from .validation import Validator, parse_batch, parse_body
 
 __all__ = ["Pipeline"]
@@ -38,21 +38,17 @@ class Pipeline:
         journal: Journal,
         metrics: Metrics,
         *,
-        max_waiting: int,
+        room: Room,
         max_body: int,
         stored_address: Callable[[str], str] | None = None,
     ) -> None:
         self._metrics = metrics
+        metrics.waiting.set_function(lambda: room.waiting)
         self._admission = Admission(hooks)
         self._reader = Reader(validator, stored_address)
-        self._storing = Storing(hooks, store, journal, max_waiting=max_waiting)
+        self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
         self._batches = Batches(self._reader, self._storing, metrics, self._failures, max_body=max_body)
-        metrics.waiting.set_function(lambda: self._storing.waiting)
-
-    def refuse(self, reason: str | None) -> None:
-        """Store no more events, and tell callers this reason; None: store them again."""
-        self._storing.refusing = reason
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request, and count it, or the events of a batch, once. Never raises."""

@@ -86,6 +86,10 @@ class Retention:
         """Of each consumer, how many were removed before it was given them."""
         return ((status.name, status.lost) for status in self._consumers.statuses)
 
+    def adopt(self, options: JournalOptions) -> None:
+        """Keep these bounds from the next step on."""
+        self._options = options
+
     async def start(self) -> None:
         """Take a first look. The consumers hold their places. Raises `Unavailable`."""
         configured = {status.name for status in self._consumers.statuses}
@@ -96,13 +100,13 @@ class Retention:
 
     async def run(self) -> None:
         """Keep the journal within its bounds for the daemon's life."""
-        idle = _LOOK if self._options.max_size is None else _WATCH
         while True:
             removed = 0
             try:
                 removed = await self.step()
             except Unavailable as error:
                 _log.debug("%s", error)  # the back end tells of it, and the next turn tries again
+            idle = _LOOK if self._options.max_size is None else _WATCH
             await asyncio.sleep(_PAUSE if removed else idle)
 
     async def step(self) -> int:
@@ -184,18 +188,17 @@ class Retention:
 
     def _judge(self, extent: Extent) -> None:
         """Full at the limit; no longer full when there is some room again, so that it does not flap."""
-        if self._options.max_size is None:
-            return
-        limit = int(self._options.max_size)
-        full = extent.bytes > (_emptied(limit) if self._full else limit - 1)
-        if self._options.on_full == "refuse":
-            self.problem = self._full_of(extent) if full else None
-        if self._options.on_full == "refuse" and full != self._full:
-            if full:
-                _log.warning("%s; events are refused", self.problem)
-            else:
-                _log.info("the journal has room again; events are accepted")
-            self._refuse("The journal is full. Send it again later." if full else None)
+        limit = self._options.max_size
+        full = limit is not None and extent.bytes > (_emptied(int(limit)) if self._full else int(limit) - 1)
+        refused, self.problem = self.problem, None
+        if full and self._options.on_full == "refuse":
+            self.problem = self._full_of(extent)
+        if self.problem is not None and refused is None:
+            _log.warning("%s; events are refused", self.problem)
+            self._refuse("The journal is full. Send it again later.")
+        elif self.problem is None and refused is not None:
+            _log.info("the journal has room again; events are accepted")
+            self._refuse(None)
         self._full = full
 
     def _full_of(self, extent: Extent) -> str:

@@ -4,129 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
+from tornado.web import Application
 
 from . import __version__, file_limits
-from .apart import ApartJournal, Ownership
-from .backend import Backend
+from .activation import EVENTS, OPERATORS, inherited_sockets
+from .backends import Backends
 from .binding import bind
 from .config import Config
 from .consumers import Consumers
-from .delivery import SinkConsumer, SinkStatus, make_sink_consumer, sink_statuses
+from .delivery import sink_statuses
 from .errors import ConfigError, IngestdError, Unavailable
-from .findings import Finding
+from .generation import Generation, first_generation
 from .hooks import HookFailure
 from .http.app import Ingest
 from .http.connections import Connections
 from .http.ops import make_ops_app
 from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
-from .journal import Journal
 from .loader import Plugins
 from .logs import RecentLines
-from .metrics import JournalStatus, Metrics
+from .metrics import Metrics
 from .metrics.loop_delay import watch_loop_delay
+from .notify import Notifier
 from .options import Address
-from .overview import Overview, Panels, Sources
+from .overview import Overview, Panels, Shown, Sources
 from .pipeline import Pipeline
+from .reload import Parts, Reload
 from .retention import Retention
-from .store import Store
-from .validation import Validator
+from .run_file import RunFile, runtime_directory
+from .stopping import Stop
+from .storing import Room
 
-__all__ = ["Backends", "Server", "TaskDied", "make_sinks", "open_backends", "tune_the_interpreter"]
+__all__ = ["Server", "TaskDied", "tune_the_interpreter"]
 
 log = logging.getLogger("ingestd.server")
+
+_TO_CLOSE = 30.0  # seconds a stop may take beside what it waits for
 
 
 class TaskDied(IngestdError):
     """A task that must never end has ended; the daemon stops rather than go on without it."""
-
-
-class Backends:
-    """The store and the journal in force, which may be one back end or two."""
-
-    def __init__(self, config: Config, plugins: Plugins) -> None:
-        backend = _make_backend("store.url", config.store.url, config, plugins)
-        self._all = [backend]
-        self.store: Store = backend.store
-        self.journal: Journal = backend.journal
-        self.ownership: Ownership | None = None
-        """Of a state that several daemons can reach, each with a journal elsewhere."""
-        if config.journal.url is not None and config.journal.url != config.store.url:
-            apart = _make_backend("journal.url", config.journal.url, config, plugins)
-            if apart.store.distant:
-                raise ConfigError(
-                    f"{config.place('journal.url')}: several daemons can reach a journal there, so what they remember"
-                    " must be with it; leave [journal] url out, and give [store] url its value"
-                )
-            self._all.append(apart)
-            self.journal = ApartJournal(apart.journal, apart.store, self.store)
-            if self.store.distant:
-                self.ownership = Ownership(self.store, apart.store)
-
-    async def open(self, *, serving: bool) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            for backend in self._all:
-                await backend.open(serving=serving)
-                stack.push_async_callback(backend.close)
-            if serving and self.ownership is not None:
-                await self.ownership.take()
-            stack.pop_all()  # all are open, and stay so
-
-    async def close(self) -> None:
-        if self.ownership is not None:
-            with contextlib.suppress(Unavailable):  # then the next one waits until we have been silent for long enough
-                await self.ownership.release()
-        for backend in self._all:
-            await backend.close()
-
-    async def settle(self) -> None:
-        """For a command that must see all there is: have the journal take what a killed daemon has left noted."""
-        if isinstance(self.journal, ApartJournal):
-            await self.journal.settle()
-
-    def problem(self) -> str | None:
-        return next((problem for backend in self._all if (problem := backend.problem())), None)
-
-    async def describe(self) -> list[Finding]:
-        return [finding for backend in self._all for finding in await backend.describe()]
-
-
-def _make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Backend:
-    scheme = url.partition(":")[0]
-    try:
-        return plugins.stores[scheme](url, config.base)
-    except ConfigError as error:
-        raise ConfigError(f"{config.place(option)}: {error}") from error
-
-
-@contextlib.asynccontextmanager
-async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backends]:
-    """The back ends as a command opens them, also beside a running daemon."""
-    backends = Backends(config, plugins)
-    await backends.open(serving=False)
-    try:
-        yield backends
-    finally:
-        await backends.close()
-
-
-def make_sinks(config: Config, plugins: Plugins, keys: Collection[str]) -> list[SinkConsumer]:
-    """A consumer for each `[sinks.NAME]`; `keys` are the event keys there are. Raises `ConfigError`."""
-    return [
-        make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys)
-        for name, table in config.sink_tables.items()
-    ]
 
 
 class Server:
@@ -135,22 +63,27 @@ class Server:
     It is what plugins get as `Daemon`.
     """
 
-    def __init__(self, config: Config, plugins: Plugins) -> None:
-        self._config = config
-        self._plugins = plugins
+    def __init__(self, config: Config, plugins: Plugins, *, read: Callable[[], Config], shared: bool = False) -> None:
+        """`read` reads the configuration again. `shared`: others serve the same shop, from the same store.
+
+        Raises `ConfigError`.
+        """
+        self._generation = first_generation(config, plugins)
+        self._read = read
+        self.notifier = Notifier()
         self._metrics = Metrics()
         self.registry: CollectorRegistry = self._metrics.registry
-        self._validator = Validator.load(config.schemas.directory)
-        self._sinks = make_sinks(config, plugins, self._validator.keys)
         self._backends = Backends(config, plugins)
+        if shared:
+            self._backends.must_be_shared(config)
         self.store = self._backends.store
         self.journal = self._backends.journal
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping: asyncio.Future[None] | None = None
+        self._stop: Stop | None = None
         self._lines = RecentLines()
 
     def plugin(self, name: str) -> object | None:
-        return self._plugins.manager.get_plugin(name)
+        return self._generation.plugins.manager.get_plugin(name)
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         task = asyncio.ensure_future(work)
@@ -165,109 +98,156 @@ class Server:
 
     def _died(self, name: str, error: BaseException) -> None:
         log.critical("the task %s ended, so the daemon stops", name, exc_info=error)
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_exception(TaskDied(f"the task {name} ended: {error!r}"))
-
-    def stop(self) -> None:
-        """Stop as SIGTERM does."""
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_result(None)
+        if self._stop is not None:
+            self._stop.fail(TaskDied(f"the task {name} ended: {error!r}"))
 
     async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or `stop`. Raises `ConfigError`, `OSError`, `TaskDied`."""
+        """Serve until SIGTERM or SIGINT; a second one hurries. Raises `ConfigError`, `OSError`, `TaskDied`."""
         loop = asyncio.get_running_loop()
-        self._stopping = loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        self._stop = Stop()
+        reload = asyncio.Event()
+        handlers = {signal.SIGTERM: self._stop.order, signal.SIGINT: self._stop.order, signal.SIGHUP: reload.set}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
-            await self._serve(self._stopping)
+            await self._serve(self._stop, reload)
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in handlers:
                 loop.remove_signal_handler(number)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the last moments are no time to die of it
+            self.notifier.close()
 
-    async def _serve(self, stopping: asyncio.Future[None]) -> None:
-        config = self._config
+    async def _serve(self, stop: Stop, reload: asyncio.Event) -> None:
+        generation, metrics = self._generation, self._metrics
+        config = generation.config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        inherited = inherited_sockets()
+        run_file = RunFile(runtime_directory())
         async with contextlib.AsyncExitStack() as stack:
-            logging.getLogger().addHandler(self._lines)
-            stack.callback(logging.getLogger().removeHandler, self._lines)
-            await self._backends.open(serving=True)
+            stack.enter_context(_collecting(self._lines))
+            run_file.hold()
+            stack.callback(run_file.release)
+            async with self.notifier.patience("starting: opening the store"):
+                await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
             if self._backends.ownership is not None:
                 self.watch(self._backends.ownership.keep(), name="ownership of the state")
-            self.watch(watch_loop_delay(self._metrics.loop_delay.observe), name="delay of the loop")
+            self.watch(watch_loop_delay(metrics.loop_delay.observe), name="delay of the loop")
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()
-            consumers = Consumers(self.journal, self.store, [*self._plugins.consumers, *self._sinks], died=self._died)
-            self._metrics.show_consumers(consumers.statuses)
-            sinks = sink_statuses(consumers, self._sinks)
-            self._metrics.show_sinks(sinks)
-            await consumers.start()
-            stack.push_async_callback(consumers.stop, config.http.shutdown_timeout)
-            pipeline = Pipeline(
-                self._plugins.hooks, self._validator, self.store, self.journal, self._metrics,
-                max_waiting=config.http.max_waiting, max_body=int(config.http.max_body),
-                stored_address=STORED_FORMS[config.http.store_address],
+            consumers = Consumers(
+                self.journal, self.store, [*generation.plugins.consumers, *generation.sinks],
+                died=self._died, hurried=stop.hurried,
             )  # fmt: skip
-            retention = Retention(self.journal, config.journal, consumers, refuse=pipeline.refuse)
+            await consumers.start()
+            stack.push_async_callback(self._stop_consumers, consumers)
+            room = Room(config.http.max_waiting)
+            retention = Retention(self.journal, config.journal, consumers, refuse=room.refuse)
             await retention.start()
-            self._metrics.show_journal(retention)
+            metrics.show_journal(retention)
             self.watch(retention.run(), name="retention")
-            self._metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
-            ingest = Ingest(pipeline, config.http, config.logs, self._metrics)
-            problem = functools.partial(self._problem, ingest, retention)
-            overview = self._overview(problem, consumers, sinks, retention)
-            self.watch(overview.follow(), name="overview")
-            ops = HTTPServer(make_ops_app(self.registry, problem, overview.render))
-            _listen(ops, config.ops.listen, "operators")
-            stack.push_async_callback(ops.close_all_connections)
-            stack.callback(ops.stop)
-            connections = Connections(config.http, self._metrics, ingest.refusal)
+            metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
+            ingest = Ingest(self._make_pipeline(generation, room), config.http, config.logs, metrics)
+            problem = partial(self._problem, ingest, retention)
+            overview = self._begin_overview(problem, retention)
+            show = partial(self._show, consumers, overview)
+            show(generation)
+            ops = make_ops_app(self.registry, problem, overview.render)
+            await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
+            connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest, config.http, connections)
             self.watch(connections.watch(), name="http: limits of time")
-            _listen(public, config.http.listen, "events")
-            stack.push_async_callback(self._drain, public, ingest)
+            _listen(public, config.http.listen, "events", inherited.get(EVENTS))
+            own = EVENTS not in inherited
+            stack.push_async_callback(self._drain, public, ingest, connections, stop, own_socket=own)
+            parts = Parts(
+                partial(self._make_pipeline, room=room), show, room, retention, ingest, connections, public, consumers,
+                metrics,
+            )  # fmt: skip
+            reloading = Reload(
+                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
+                file=run_file,
+            )  # fmt: skip
+            self.watch(reloading.run(reload), name="reload")
             tune_the_interpreter()
-            log.info("ready: ingestd %s, %d event keys", __version__, len(self._validator.keys))
-            await stopping
+            self.notifier.ready("serving: generation 1")
+            self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
+            stack.callback(self._tell_stopping)
+            log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
+            await stop.wait()
         log.info("stopped")
+
+    def _make_pipeline(self, generation: Generation, room: Room) -> Pipeline:
+        http = generation.config.http
+        return Pipeline(
+            generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
+            room=room, max_body=int(http.max_body), stored_address=STORED_FORMS[http.store_address],
+        )  # fmt: skip
+
+    def _adopt(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def _tell_stopping(self) -> None:
+        limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
+        self.notifier.stopping("shutting down", limit)
 
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
         return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
 
-    def _overview(
-        self,
-        problem: Callable[[], str | None],
-        consumers: Consumers,
-        sinks: Sequence[SinkStatus],
-        journal: JournalStatus,
-    ) -> Overview:
-        fed = {sink.consumer.name for sink in sinks}
-        sources = Sources(
-            metrics=self._metrics,
-            problem=problem,
-            sinks=sinks,
-            types={name: table["type"] for name, table in self._config.sink_tables.items()},
-            consumers=[status for status in consumers.statuses if status.name not in fed],
-            journal=journal,
-            lines=self._lines,
-        )
-        return Overview(sources, Panels(self._plugins.hooks, self.store).ask)
+    def _begin_overview(self, problem: Callable[[], str | None], retention: Retention) -> Overview:
+        panels = Panels(lambda: self._generation.plugins.hooks, self.store)
+        overview = Overview(Sources(self._metrics, problem, retention, self._lines), panels.ask)
+        self.watch(overview.follow(), name="overview")
+        return overview
 
-    async def _drain(self, public: IngestListener, ingest: Ingest) -> None:
-        """Answer what was begun, within the limit; nothing new is accepted."""
+    def _show(self, consumers: Consumers, overview: Overview, generation: Generation) -> None:
+        """Sinks and consumers, where they are looked at."""
+        sinks = sink_statuses(consumers, generation.sinks)
+        self._metrics.show_consumers(consumers.statuses)
+        self._metrics.show_sinks(sinks)
+        fed = {sink.consumer.name for sink in sinks}
+        types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
+        overview.show(Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed]))
+
+    def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
+        """What an operator sees of the daemon in `systemctl status`."""
+        before = 0.0
+
+        def describe(seconds: float) -> str:
+            nonlocal before
+            accepted = self._metrics.accepted()
+            rate, before = (accepted - before) / seconds, accepted
+            problem = self._problem(ingest, retention)
+            state = "serving" if problem is None else f"not ready: {problem}"
+            count = len(self._generation.sinks)
+            sinks = f"{count} sink{'s' * (count != 1)}"
+            return f"{state}: generation {self._generation.number}, {sinks}, {rate:.0f} events/s"
+
+        return describe
+
+    async def _drain(
+        self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop, *, own_socket: bool
+    ) -> None:
+        """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
+        options = self._generation.config.http
         log.info("shutting down: answering %d open requests", len(ingest.active))
+        ingest.draining = True
+        if own_socket:  # else they wait in its queue for the daemon that comes next
+            public.accept_queued()
         public.stop()
-        unanswered = await ingest.drain(self._config.http.shutdown_timeout)
+        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.hurried)
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()
         ingest.access.end_second()
 
+    async def _stop_consumers(self, consumers: Consumers) -> None:
+        await consumers.stop(self._generation.config.http.shutdown_timeout)
+
     async def _start_plugins(self) -> None:
         try:
-            await self._plugins.hooks.startup(self)
+            await self._generation.plugins.hooks.startup(self)
         except HookFailure as failure:
             cause = failure.__cause__
             log.error("%s", failure, exc_info=cause)  # noqa: TRY400 - the traceback is that of the plugin
@@ -276,7 +256,7 @@ class Server:
             raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
 
     async def _shut_plugins_down(self) -> None:
-        for failure in await self._plugins.hooks.shutdown():
+        for failure in await self._generation.plugins.hooks.shutdown():
             log.error("%s", failure, exc_info=failure.__cause__)
 
     async def _cancel_tasks(self) -> None:
@@ -285,6 +265,29 @@ class Server:
             task.remove_done_callback(self._ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _collecting(lines: RecentLines) -> Iterator[None]:
+    """Keep the last lines of the log for the operators' page."""
+    logging.getLogger().addHandler(lines)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(lines)
+
+
+@contextlib.asynccontextmanager
+async def _serving_operators(
+    ops: Application, address: Address, inherited: list[socket.socket] | None
+) -> AsyncIterator[None]:
+    server = HTTPServer(ops)
+    _listen(server, address, "operators", inherited)
+    try:
+        yield
+    finally:
+        server.stop()
+        await server.close_all_connections()
 
 
 def tune_the_interpreter() -> None:
@@ -300,10 +303,12 @@ def tune_the_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def _listen(server: HTTPServer | IngestListener, address: Address, what: str) -> None:
-    sockets = bind(address)
+def _listen(
+    server: HTTPServer | IngestListener, address: Address, what: str, inherited: list[socket.socket] | None
+) -> None:
+    sockets = inherited or bind(address)
     server.add_sockets(sockets)
     for sock in sockets:
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
-        log.info("listening for %s on http://%s:%d", what, shown, port)
+        log.info("listening for %s on http://%s:%d%s", what, shown, port, ", a socket of systemd" if inherited else "")

@@ -16,9 +16,35 @@ from .outcomes import Outcome
 from .resolving import Resolved, Resolver, repeated
 from .store import State, Store
 
-__all__ = ["Stored", "Storing"]
+__all__ = ["Room", "Stored", "Storing"]
 
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
+
+
+class Room:
+    """At most `most` events are on their way to the disk at a time, whichever configuration they came under."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waiting = 0
+        self.refusing: str | None = None
+        """Why no more events are stored; None: they are."""
+
+    def refuse(self, reason: str | None) -> None:
+        """Store no more events, and tell callers this reason; None: store them again."""
+        self.refusing = reason
+
+    def take(self, count: int) -> None:
+        """Raises `Unavailable` where there is none; what was taken is to be given back."""
+        if self.refusing is not None:
+            raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
+        # More than there is ever room for are taken when there is nothing else.
+        if self.waiting and self.waiting + count > self.most:
+            raise Unavailable("Too many events are waiting to be stored. Send it again.")
+        self.waiting += count
+
+    def give_back(self, count: int) -> None:
+        self.waiting -= count
 
 
 class Stored(NamedTuple):
@@ -55,20 +81,15 @@ class _Member:
 
 
 class Storing:
-    """At most `max_waiting` events are on their way to the disk at a time."""
-
-    def __init__(self, hooks: Hooks, store: Store, journal: Journal, *, max_waiting: int) -> None:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
         self._resolver = Resolver(hooks, store, journal)
         self._store = store
         self._journal = journal
-        self._max_waiting = max_waiting
-        self.waiting = 0
-        self.refusing: str | None = None
-        """Why no more events are stored; None: they are."""
+        self._room = room
 
     async def store(self, event: Event) -> Stored:
         """Returns when the event is durable. Raises `Refused`, and whatever a plugin raises."""
-        self._make_room(1)
+        self._room.take(1)
         state = self._store.begin(event.received_at)
         try:
             return await self._finish(await self._resolver.resolve(event, state), state)
@@ -76,14 +97,14 @@ class Storing:
             await self._keep_state(state)
             raise
         finally:
-            self.waiting -= 1
+            self._room.give_back(1)
 
     async def store_all(self, events: Sequence[Event]) -> list[Stored | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
 
         Raises `Unavailable` where none is stored.
         """
-        self._make_room(len(events))
+        self._room.take(len(events))
         members = [_Member(event, self._store.begin(event.received_at)) for event in events]
         messages: dict[str, _Member] = {}
         pace = Pace()
@@ -105,16 +126,8 @@ class Storing:
             await self._append_all([member for member in members if member.resolved is not None])
             await asyncio.gather(*(self._settle(member) for member in members if not _is_done(member)))
         finally:
-            self.waiting -= len(events)
+            self._room.give_back(len(events))
         return [_result(member) for member in members]
-
-    def _make_room(self, count: int) -> None:
-        if self.refusing is not None:
-            raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
-        # More than there is ever room for are taken when there is nothing else.
-        if self.waiting and self.waiting + count > self._max_waiting:
-            raise Unavailable("Too many events are waiting to be stored. Send it again.")
-        self.waiting += count
 
     async def _look_up(self, member: _Member) -> None:
         """Have its message looked up with those of the others: in its chain it would be one after the other."""

@@ -126,12 +126,14 @@ class EventSchema(NamedTuple):
 class Validator:
     """Checks the bodies of events and identify requests. Made by `Validator.load`.
 
-    `keys` are the known event keys; `schemas` tells where each comes from, in the order of their files.
+    `keys` are the known event keys; `schemas` tells where each comes from, in the order of their files;
+    `sources` are all of these, for who wants to know whether they are still the same.
     """
 
     def __init__(self, files: Iterable[SchemaFile]) -> None:
         """`files` as `read_schemas` returns them. Raises `ConfigError` for one that cannot be compiled."""
         files = list(files)
+        self.sources = files
         self._registry = jsonschema_rs.Registry([(file.uri, file.schema) for file in files])
         for file in files:
             self._check_compiles(file)

@@ -9,6 +9,7 @@ from ingestd import hookimpl
 from ingestd.errors import Unauthorized
 from ingestd.events import Endpoint, Principal, Request
 from ingestd.hookspecs import Daemon
+from ingestd.store import Store
 
 from .ecmascript import canonical
 from .key_registry import KeyRegistry
@@ -28,6 +29,10 @@ class HmacPlugin:
     @hookimpl
     async def startup(self, daemon: Daemon) -> None:
         await self._registry.start(daemon, name="hmac_auth: follow changes of keys")
+
+    async def refresh(self, store: Store) -> None:
+        """Know at once which keys there are. Raises `Unavailable`."""
+        await self._registry.refresh(store)
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:

@@ -117,7 +117,7 @@ async def revoke(args: Namespace, daemon: Daemon) -> None:
     def change(key: Key) -> Key:
         return key if key.revoked_at is not None else key.revoked(now())
 
-    key = await _change(daemon.store, args.id, change, "remove it there and restart the daemon")
+    key = await _change(daemon.store, args.id, change, "remove it there and reload the daemon")
     _write(f"revoked {key.id}")
 
 

@@ -15,6 +15,7 @@ from ingestd.events import Principal, Request
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Options as BaseOptions
 from ingestd.options import Secret
+from ingestd.store import Store
 from ingestd.times import now
 
 from . import key_commands
@@ -52,10 +53,22 @@ class KeysPlugin:
 
     @hookimpl(tryfirst=True)  # before others who read the keys, so that they know the declared ones at once
     async def startup(self, daemon: Daemon) -> None:
-        declared = {key.id: key for key in self._declared}
-        # Through the store, so that every plugin and command knows them like any other key.
-        await change_keys(daemon.store, lambda keys: _differences(keys, declared))
+        await self._declare(daemon.store)
         await self._registry.start(daemon, name="keys: follow changes")
+
+    @hookimpl(trylast=True)  # it cannot be undone, so after all that may refuse the reload
+    async def take_over(self, predecessor: KeysPlugin, daemon: Daemon) -> None:
+        await self._declare(daemon.store)
+        self._registry = predecessor._registry
+        await self._registry.refresh(daemon.store)
+        refresh = getattr(daemon.plugin("hmac_auth"), "refresh", None)  # or it knows them half a second later
+        if refresh is not None:
+            await refresh(daemon.store)
+
+    async def _declare(self, store: Store) -> None:
+        """Through the store, so that every plugin and command knows them like any other key."""
+        declared = {key.id: key for key in self._declared}
+        await change_keys(store, lambda keys: _differences(keys, declared))
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:

@@ -27,6 +27,7 @@ _Whose = Callable[[Request, Principal | None], Hashable]
 class _Limit(NamedTuple):
     by: str
     rate: Rate
+    burst: int
     buckets: TokenBuckets
     whose: _Whose
     """Which bucket a request takes from; None if from none."""
@@ -51,6 +52,13 @@ class RateLimitPlugin:
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         daemon.registry.register(self._refused)
+
+    @hookimpl
+    def take_over(self, predecessor: RateLimitPlugin) -> None:
+        self._refused, self._count = predecessor._refused, predecessor._count
+        # Of a limit that stays, those who are over it stay so.
+        same = {limit[:3]: limit for limit in predecessor._limits}
+        self._limits = [same.get(limit[:3], limit) for limit in self._limits]
 
     @hookimpl
     def admit(self, request: Request, principal: Principal | None) -> None:
@@ -78,7 +86,8 @@ class RateLimitPlugin:
 
 def _limit(by: str, rate: Rate | None, burst: int | None, whose: _Whose) -> list[_Limit]:
     if rate is not None:
-        return [_Limit(by, rate, TokenBuckets(rate, burst or rate.number), whose)]
+        burst = burst or rate.number
+        return [_Limit(by, rate, burst, TokenBuckets(rate, burst), whose)]
     if burst is not None:
         raise ConfigError(f"plugins.rate_limit.per_{by}_burst: has no meaning without per_{by}")
     return []

@@ -25,6 +25,10 @@ class SessionPlugin:
         self._idle = options.idle.milliseconds
 
     @hookimpl
+    def take_over(self) -> None:
+        """All that is remembered is in the store."""
+
+    @hookimpl
     async def resolve_session(self, event: Event, state: State) -> Session:
         key = state_key("session", event.tenant, event.anonymous_id)
         if event.session_id is None:

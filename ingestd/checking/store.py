@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from .. import times
+from ..backends import open_backends
 from ..config import Config, JournalOptions
 from ..consumer import Consumer
 from ..errors import IngestdError
 from ..findings import Finding, fault, show_age, show_size
 from ..journal import Cursor, Extent, Journal
 from ..loader import Plugins
-from ..server import open_backends
 from .report import Report
 
 __all__ = ["look_at_store"]

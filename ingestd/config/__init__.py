@@ -51,6 +51,7 @@ class HttpOptions(Options):
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ()
     shutdown_timeout: Duration = Duration.parse("10s")
+    shutdown_grace: Duration = Duration.parse("1s")
 
 
 class OpsOptions(Options):

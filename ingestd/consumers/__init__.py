@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..backoff import Backoff
 from ..consumer import Consumer
 from ..errors import ConfigError, Unavailable
 from ..journal import Journal
+from ..stopping import ended
 from ..store import Store
 from .attempts import Attempts
 from .runner import Runner
@@ -33,7 +34,8 @@ class Consumers:
 
     `backoff` is in place of each consumer's own, if given.
 
-    `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close.
+    `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close. None is
+    waited for once `hurried` is set.
     """
 
     def __init__(
@@ -46,30 +48,33 @@ class Consumers:
         now: Callable[[], int] = times.now,
         backoff: Backoff | None = None,
         grace: float = 5.0,
+        hurried: asyncio.Event | None = None,
     ) -> None:
         self._journal = journal
+        self._store = store
         self._died = died
+        self._now = now
+        self._own_backoff = backoff
         self._backoff = backoff or Backoff()
         self._grace = grace
+        self._hurried = hurried or asyncio.Event()
         self._moved = asyncio.Event()
         self._last = 0
-        self._runners = [
-            Runner(
-                each,
-                journal=journal,
-                store=store,
-                now=now,
-                backoff=backoff or each.backoff,
-                grace=grace,
-                moved=self._moved,
-            )
-            for each in consumers
-        ]
-        self._tasks: list[asyncio.Task[None]] = []
-        names = [runner.name for runner in self._runners]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"there are two consumers named {name}; they would share one place in the journal")
+        self._runners = [self._runner(each) for each in consumers]
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        _check_names(self._runners)
+
+    def _runner(self, consumer: Consumer) -> Runner:
+        return Runner(
+            consumer,
+            journal=self._journal,
+            store=self._store,
+            now=self._now,
+            backoff=self._own_backoff or consumer.backoff,
+            grace=self._grace,
+            moved=self._moved,
+        )
 
     @property
     def statuses(self) -> tuple[ConsumerStatus, ...]:
@@ -89,24 +94,69 @@ class Consumers:
         for runner in self._runners:
             await runner.place()
         for runner in self._runners:
-            self._run(runner.name, runner.run())
-        self._run("journal", self._follow())
+            self._tasks[runner.name] = self._run(runner.name, runner.run())
+        self._tasks[""] = self._run("journal", self._follow())  # which may be the name of a consumer
+
+    async def place(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
+        """See to it that further consumers have durable places, so that they can come `exchange`.
+
+        `leaving` are the names of those that will have gone. Raises `ConfigError` for a name that is taken,
+        `Unavailable`.
+        """
+        runners = [self._runner(each) for each in consumers]
+        _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
+        for runner in runners:
+            await runner.place()
+        return runners
+
+    async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:
+        """End some consumers, each after what it is at or `patience` seconds, and begin others, which may go on there.
+
+        Meanwhile all others go on.
+        """
+        async with self._changing:
+            going = {each.name: each for each in self._runners if each.name in leaving}
+            await asyncio.gather(*(self._end(each, patience) for each in going.values()))
+            self._runners = [each for each in self._runners if each.name not in going]
+            for runner in coming:
+                if runner.name in going:
+                    runner.status.count_on(going[runner.name].status)
+                self._runners.append(runner)
+                self._tasks[runner.name] = self._run(runner.name, runner.run())
+
+    async def _end(self, runner: Runner, patience: float) -> None:
+        ending = asyncio.create_task(runner.end())
+        await ended([ending], patience, self._hurried)
+        ending.cancel()
+        task = self._tasks.pop(runner.name)
+        task.remove_done_callback(self._ended)
+        task.cancel()
+        await self._ends([task])
+        await runner.close(self._grace)
+        await runner.release()
 
     async def stop(self, patience: float) -> dict[str, int]:
         """Let every consumer catch up for at most `patience` seconds, then end and close them all.
 
         Returns how many records are left for the next start, by name, of those that have any.
         """
+        async with self._changing:
+            return await self._stop(patience)
+
+    async def _stop(self, patience: float) -> dict[str, int]:
         for runner in self._runners:
             runner.hurry()
+        catching_up = asyncio.create_task(self._caught_up())
+        await ended([catching_up], patience, self._hurried)
+        catching_up.cancel()
         # What a broken journal keeps from being done or counted is there at the next start, like the rest.
-        with suppress(TimeoutError, Unavailable):
-            async with asyncio.timeout(patience):
-                await self._caught_up()
-        for task in self._tasks:
+        with suppress(asyncio.CancelledError, Unavailable):
+            await catching_up
+        tasks, self._tasks = [*self._tasks.values()], {}
+        for task in tasks:
             task.remove_done_callback(self._ended)
             task.cancel()
-        await self._ends(self._tasks)
+        await self._ends(tasks)
         await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
         for runner in self._runners:
             await runner.release()
@@ -140,15 +190,15 @@ class Consumers:
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but no longer than a stuck one is worth."""
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=self._grace + 1)
-            for task in stuck:
-                _log.error("%s: does not end; it is left behind", task.get_name())
+        if not await ended(tasks, self._grace + 1, self._hurried):
+            for task in tasks:
+                if not task.done():
+                    _log.error("%s: does not end; it is left behind", task.get_name())
 
-    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
-        self._tasks.append(task)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError("cancelled by nobody") if task.cancelled() else task.exception()
@@ -163,3 +213,10 @@ class Consumers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await attempts.until_done(self._journal.wait, last)
+
+
+def _check_names(runners: Sequence[Runner]) -> None:
+    names = [runner.name for runner in runners]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"there are two consumers named {name}; they would share one place in the journal")

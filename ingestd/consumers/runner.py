@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from ..backoff import Backoff
@@ -58,6 +59,12 @@ class Runner:
         self._ahead = ReadAhead(journal, consumer.max_records)
         self._lingering: asyncio.Timeout | None = None
         self._hurried = False
+        self._ending = False
+        self._prepared = False
+        """Whether the records of the next step have been begun on, so that it is to be done before it ends."""
+        self._quiet = asyncio.Event()
+        """Set while nothing is under way that would have to be done again if it were cut off."""
+        self._quiet.set()
         self._refused = _NEVER
         """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
         rest = self._rest if consumer.attended else asyncio.sleep
@@ -94,6 +101,23 @@ class Runner:
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
+    async def end(self) -> None:
+        """Returns when what it is at has been done, and does nothing more: it can be cancelled at no cost."""
+        self._ending = True
+        self.hurry()
+        await self._quiet.wait()
+
+    @contextlib.asynccontextmanager
+    async def _at_work(self) -> AsyncIterator[None]:
+        if self._ending and not self._prepared:
+            await asyncio.Event().wait()  # until it is cancelled
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            if not self._prepared:
+                self._quiet.set()
+
     async def _become_holder(self) -> Cursor:
         holding = asyncio.create_task(self._attempts.until_done(self._hold))
         try:
@@ -119,6 +143,8 @@ class Runner:
                 await self._attempts.until_done(self._go_on, opening)
         finally:
             self._in_hand = ()
+            self._prepared = False
+            self._quiet.set()
             opening.cancel()
             await asyncio.wait([opening])
             await self._ahead.forget()
@@ -130,11 +156,13 @@ class Runner:
             turn = await self._attend()
             patience = _ATTEND if turn == "records" else 0.0
             if turn == "errand" and await self._is_open(opening):
-                failure = await self._do_errand()
+                async with self._at_work():
+                    failure = await self._do_errand()
         if not self._in_hand:
             self._in_hand = await self._next(patience)
         if self._in_hand and await self._is_open(opening):
-            await self._step()
+            async with self._at_work():
+                await self._step()
         if failure is not None:
             raise failure
 
@@ -237,10 +265,17 @@ class Runner:
         except BaseException:
             self._store.discard(step.state)
             raise
+        finally:
+            self._prepared = False
         count = len(self._in_hand) if step.done is None else step.done
         committing = asyncio.create_task(self._commit(step, count))
         try:  # the disk, or the network, has time for both
-            if count == len(self._in_hand) and (ahead := await self._ahead.peek(removed=self.status.removed)):
+            if (
+                count == len(self._in_hand)
+                and not self._ending
+                and (ahead := await self._ahead.peek(removed=self.status.removed))
+            ):
+                self._prepared = True
                 await self._consumer.prepare(ahead)
         finally:
             await _to_the_end(committing)

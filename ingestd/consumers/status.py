@@ -44,6 +44,12 @@ class ConsumerStatus:
     started from.
     """
 
+    def count_on(self, other: ConsumerStatus) -> None:
+        """Go on from the counts of the one that was in its place."""
+        self.processed += other.processed
+        self.failures += other.failures
+        self.lost += other.lost
+
     @property
     def pending(self) -> int:
         """Records that it has not done with, and still can."""

@@ -17,20 +17,29 @@ __all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "r
 
 
 def make_sink_consumer(
-    name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config, keys: Collection[str] | None = None
+    name: str,
+    table: Mapping[str, Any],
+    sink_class: type[Sink],
+    config: Config,
+    keys: Collection[str] | None = None,
+    *,
+    before: SinkConsumer | None = None,
 ) -> SinkConsumer:
     """The sink of `[sinks.NAME]` and its consumer. Raises `ConfigError` with file and option.
 
-    `keys` are the event keys there are, which filters are checked for.
+    `keys` are the event keys there are, which filters are checked for. `before` is the one of that name at present;
+    where nothing has changed, it is that.
     """
     options, own_options = read_sink_options(name, table, sink_class, config)
     path = f"sinks.{name}"
     if keys is not None:
         check_filter(options.filter, keys, config.place(f"{path}.filter"))
+    if before is not None and before.made_of == (sink_class, options, own_options):
+        return before
     try:
         sink = sink_class(name, own_options)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{config.place(path)}: the sink cannot be set up: {error!r}") from error
-    return SinkConsumer(sink, options)
+    return SinkConsumer(sink, options, own_options)

@@ -13,6 +13,7 @@ from ..consumer import Consumer, Step, Turn
 from ..errors import NotHolder, Unavailable, reason_of
 from ..events import Record
 from ..journal import Journal
+from ..options import Options
 from ..sink import Sink
 from ..store import State
 from .dead_letters import DeadLetter, bury, read_letters, remove_letter
@@ -49,8 +50,10 @@ class SinkConsumer(Consumer):
 
     attended = True
 
-    def __init__(self, sink: Sink, options: SinkOptions) -> None:
+    def __init__(self, sink: Sink, options: SinkOptions, own_options: Options | None = None) -> None:
         self.name = PREFIX + sink.name
+        self.made_of = type(sink), options, own_options
+        """What another must be made of to be its equal."""
         self.start = options.start
         self.max_records = options.batch.max_events
         self.linger = float(options.batch.max_wait)
@@ -69,6 +72,8 @@ class SinkConsumer(Consumer):
         self._company = Company()
         self._writer = BatchWriter(sink, options, self._company)
         self._errands = BatchWriter(sink, options, self._company)
+        self._splits = 0
+        """Those of the ones before it."""
         self._outcomes: list[_Outcome] = []
         """Of the records of a step, and of the next one's, for as long as they are not stored."""
         self._orders = Orders()
@@ -77,7 +82,13 @@ class SinkConsumer(Consumer):
 
     @property
     def splits(self) -> int:
-        return self._writer.splits + self._errands.splits
+        return self._splits + self._writer.splits + self._errands.splits
+
+    def count_on(self, other: SinkConsumer) -> None:
+        """Go on from the counts of the one that was in its place."""
+        self.delivered += other.delivered
+        self.filtered += other.filtered
+        self._splits += other.splits
 
     async def open(self) -> None:
         await self._tried(within(self._timeout, self.sink.open(), "opening it"))

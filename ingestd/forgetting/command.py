@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..backends import open_backends
 from ..config import Config
 from ..errors import CommandError, Conflict
 from ..events import Record
@@ -24,7 +25,6 @@ from ..journal import Journal
 from ..loader import Plugins
 from ..output import write
 from ..person import Person
-from ..server import open_backends
 from ..store import Store
 from ..times import format_time, now
 from .dead_letters import DeadLetters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from http.client import responses
 from typing import ClassVar
@@ -19,9 +17,8 @@ from ..metrics import Metrics
 from ..pipeline import Pipeline
 from .access import AccessLog
 from .client import ClientConnection
-from .cors import Cors
 from .ingest import Exchange
-from .peers import Peers
+from .terms import Terms
 
 __all__ = ["BASE_PATH", "Ingest"]
 
@@ -42,40 +39,20 @@ class Ingest(HTTPServerConnectionDelegate):
     }
 
     def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
-        self.pipeline = pipeline
         self.metrics = metrics
         self.access = AccessLog(logs)
-        self.peers = Peers(options.trusted_proxies)
-        self.cors = Cors(options.allowed_origins, options.allowed_headers)
-        self.plain_head = _plain_head(self.cors)
-        """The head of a 200, but for request id and Content-Length, if it is the same to every origin; else empty."""
-        self.max_body = int(options.max_body)
-        self.max_batch_body = int(options.max_batch_body)
-        self.max_headers = options.max_headers
+        self.terms = Terms(pipeline, options)
+        """Those of requests that begin now. One that has begun keeps its own."""
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""
-        self._idle: asyncio.Event | None = None
-
-    @property
-    def draining(self) -> bool:
-        """Whether the daemon is shutting down: answers then ask clients to close their connection."""
-        return self._idle is not None
-
-    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the end is an answer, no error
-        """Wait at most `timeout` seconds until all that was begun is answered; returns how many are not."""
-        self._idle = asyncio.Event()
-        if self.active:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), timeout)
-        return len(self.active)
+        self.draining = False
+        """Whether the daemon is shutting down: answers then end their connection, and say so."""
 
     def begin(self, exchange: Exchange) -> None:
         self.active.add(exchange)
 
     def end(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
-        if self._idle is not None and not self.active:
-            self._idle.set()
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, ClientConnection)
@@ -91,7 +68,7 @@ class Ingest(HTTPServerConnectionDelegate):
             "-", None, answer.status, code=answer.code, seconds=0, size=0, peer="", request_id=request_id
         )  # fmt: skip
         headers = [
-            *self.cors.headers({}),
+            *self.terms.cors.headers({}),
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(answer.body))),
             ("X-Request-Id", request_id),
@@ -102,11 +79,3 @@ class Ingest(HTTPServerConnectionDelegate):
         start = f"HTTP/1.1 {answer.status} {responses[answer.status]}"
         lines = [start, *(f"{name}: {value}" for name, value in headers)]
         return "\r\n".join([*lines, "", ""]).encode() + answer.body
-
-
-def _plain_head(cors: Cors) -> bytes:
-    if not cors.any_origin:
-        return b""
-    lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in cors.headers({}))]
-    lines += ["Content-Type: application/json", "X-Request-Id: %b", "Content-Length: %d"]
-    return "\r\n".join([*lines, "", ""]).encode()

@@ -81,6 +81,10 @@ class Client(ABC):
         self.hang_up()
 
     @abstractmethod
+    def descriptor(self) -> int:
+        """That of its socket; -1 while it has none."""
+
+    @abstractmethod
     def say(self, answer: bytes) -> None:
         """Send the whole answer to what nobody else can answer."""
 

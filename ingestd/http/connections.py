@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from .client import Client, Phase
 __all__ = ["Connections"]
 
 _TICK = 0.25  # seconds
+_DRAIN_TICK = 0.02  # the same while the daemon stops and waits for the last of them
+_HURRIED = 1.0  # seconds for what is on its way to the disk
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
@@ -35,6 +38,17 @@ class Connections:
         self.buffered = 0
         """Bytes of all requests that are not answered yet."""
         self.count = metrics.refused
+        self.adopt(options)
+        self._open: set[Client] = set()
+        self._idle: dict[Client, None] = {}
+        """Those that wait for a request, the longest first."""
+        self._lingering: list[tuple[float, socket.socket]] = []
+        self._relief: asyncio.Handle | None = None
+        metrics.connections.set_function(lambda: len(self._open))
+        metrics.buffered.set_function(lambda: self.buffered)
+
+    def adopt(self, options: HttpOptions) -> None:
+        """Keep these limits from now on."""
         self._most = options.max_connections
         self._most_buffered = int(options.max_buffered)
         self._limits = {
@@ -43,13 +57,6 @@ class Connections:
             Phase.BODY: float(options.body_timeout),
             Phase.END: float(options.header_timeout),
         }
-        self._open: set[Client] = set()
-        self._idle: dict[Client, None] = {}
-        """Those that wait for a request, the longest first."""
-        self._lingering: list[tuple[float, socket.socket]] = []
-        self._relief: asyncio.Handle | None = None
-        metrics.connections.set_function(lambda: len(self._open))
-        metrics.buffered.set_function(lambda: self.buffered)
 
     # What a connection tells of itself
 
@@ -145,6 +152,41 @@ class Connections:
             else:
                 client.close()
         self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
+
+    async def drain(self, grace: float, patience: float, hurried: asyncio.Event) -> int:
+        """Wait until all are closed, for at most `patience` seconds; returns how many requests are unanswered then.
+
+        Answers must ask for the end of their connection from now on, and nobody be accepted. One on which nothing
+        comes for `grace` seconds is closed: before that its client may be sending, and not know. In a hurry only
+        requests that have come whole are waited for, and not long.
+        """
+        began = asyncio.get_running_loop().time()
+        while True:
+            now = asyncio.get_running_loop().time()
+            self.look(now)
+            if now - began >= grace:
+                self._close_quiet()
+            if hurried.is_set():
+                patience = min(patience, now - began + _HURRIED)
+            waited = self._in(Phase.ANSWER) if hurried.is_set() else self._open or self._lingering
+            if not waited or now - began >= patience:
+                return len(self._in(Phase.HEADERS, Phase.BODY, Phase.ANSWER))
+            await asyncio.sleep(_DRAIN_TICK)
+
+    def _in(self, *phases: Phase) -> list[Client]:
+        return [client for client in self._open if client.phase in phases]
+
+    def _close_quiet(self) -> None:
+        """Close those that wait for a request, but for one whose request is there and was not read yet."""
+        poll = select.poll()
+        quiet = {client.descriptor(): client for client in self._idle}
+        quiet.pop(-1, None)
+        for descriptor in quiet:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(0):
+            del quiet[descriptor]
+        for client in quiet.values():
+            client.close()
 
     def linger(self, sock: socket.socket) -> None:
         """Read on for a moment from a connection that is done with, so that the client can read its answer.

@@ -59,6 +59,7 @@ class Exchange(HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         check_host(start_line.version, headers)
         # Not before: an exchange waits for its request, maybe for a minute.
+        self._terms = self._ingest.terms
         self._id = time_uuid()
         self._started = time.perf_counter()
         self._method = start_line.method
@@ -69,19 +70,19 @@ class Exchange(HTTPMessageDelegate):
         path = path.partition("?")[0]
         self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
         self._batch = path in self._ingest.batch_routes
-        self._limit = self._ingest.max_batch_body if self._batch else self._ingest.max_body
+        self._limit = self._terms.max_batch_body if self._batch else self._terms.max_body
         # Nothing to say about the connection, and the same to every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
             and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # browsers say so, and it is the rule
-            and bool(self._ingest.plain_head)
+            and bool(self._terms.plain_head)
         )
         self._ingest.begin(self)
         self._client.exchange = self
         # The server's own limit would answer without CORS; the limit is kept here.
         self._connection.set_max_body_size(_ANY_SIZE)
-        if _line_count(headers) > self._ingest.max_headers:
-            refused = HeadersTooLarge(f"There are more than {self._ingest.max_headers} header lines.")
+        if _line_count(headers) > self._terms.max_headers:
+            refused = HeadersTooLarge(f"There are more than {self._terms.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
@@ -147,7 +148,7 @@ class Exchange(HTTPMessageDelegate):
         )
         current_request.set(request)
         try:
-            self._write(await self._ingest.pipeline.handle(request))
+            self._write(await self._terms.pipeline.handle(request))
         except Exception:
             log.exception("an answer could not be written")
         finally:
@@ -156,7 +157,7 @@ class Exchange(HTTPMessageDelegate):
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
         context = self._connection.context
-        return self._ingest.peers.client(getattr(context, "remote_ip", ""), self._headers)
+        return self._terms.peers.client(getattr(context, "remote_ip", ""), self._headers)
 
     def _answer_without_pipeline(self) -> None:
         """The answer to no operation, to another method than POST, or to a body that is too large."""
@@ -173,7 +174,7 @@ class Exchange(HTTPMessageDelegate):
 
     def _preflight(self) -> None:
         headers = self._base_headers()
-        for name, value in self._ingest.cors.preflight():
+        for name, value in self._terms.cors.preflight():
             headers[name] = value
         headers["Allow"] = _ALLOW
         self._send(204, headers, None)
@@ -202,12 +203,12 @@ class Exchange(HTTPMessageDelegate):
         if self._ingest.access.samples:
             self._log(Answer(200, body))
         self._end()
-        self._connection.write(self._ingest.plain_head % (self._id.encode(), len(body)) + body)
+        self._connection.write(self._terms.plain_head % (self._id.encode(), len(body)) + body)
         self._connection.finish()
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
-        for name, value in self._ingest.cors.headers(self._headers):
+        for name, value in self._terms.cors.headers(self._headers):
             headers[name] = value
         headers["X-Request-Id"] = self._id
         if self._ingest.draining or self._closing:

@@ -10,6 +10,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from tornado.iostream import IOStream
 
 from ..config import HttpOptions
+from .accepting import accept_queued
 from .connections import Connections
 from .stream import IngestStream, StreamConnection, Watched
 
@@ -30,10 +31,14 @@ class IngestServer(HTTPServer):
     ) -> None:
         self._delegate = delegate
         self._limits = connections
-        # What a connection reads ahead of what is wanted of it stays below this.
-        self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
-        super().initialize(delegate, max_header_size=int(options.max_header_size))
+        super().initialize(delegate)
         self.conn_params.header_timeout = None  # else a timer for each request
+        self.adopt(options)
+
+    def adopt(self, options: HttpOptions) -> None:
+        self.conn_params.max_header_size = int(options.max_header_size)
+        # What a connection that comes from now on reads ahead of what is wanted of it stays below this.
+        self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         if not self._limits.admit(stream.socket):
@@ -43,6 +48,11 @@ class IngestServer(HTTPServer):
         client.set_nodelay(True)
         client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
         super().handle_stream(client, address)
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock in self._sockets.values():
+            accept_queued(sock, self._handle_connection)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)

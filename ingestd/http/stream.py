@@ -31,6 +31,10 @@ class IngestStream(IOStream, Client):
         IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
         Client.__init__(self, connections)
 
+    def descriptor(self) -> int:
+        descriptor: int = -1 if self.closed() else self.socket.fileno()
+        return descriptor
+
     def say(self, answer: bytes) -> None:
         super().write(answer)
 
@@ -94,6 +98,8 @@ class StreamConnection(ClientConnection):
         self.client: IngestStream = connection.stream
         self.context = connection.context
         self._connection = connection
+        self._last = False
+        """Whether the answer says that the connection ends with it."""
 
     def set_max_body_size(self, max_body_size: int) -> None:
         self._connection.set_max_body_size(max_body_size)
@@ -101,13 +107,18 @@ class StreamConnection(ClientConnection):
     def write_headers(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None
     ) -> Future[None]:
+        self._last = headers.get("Connection") == "close"
         return self._connection.write_headers(start_line, headers, chunk)
 
     def write(self, chunk: bytes) -> Future[None]:
         return self._connection.write(chunk)
 
     def finish(self) -> None:
-        self.client.answered()
+        self.client.answered(last=self._last)
+        if self._last:
+            self.client.lingers = True
+            # Tornado goes by the request alone.
+            self._connection._disconnect_on_finish = True
         self._connection.finish()
 
 

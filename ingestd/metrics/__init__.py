@@ -105,6 +105,22 @@ class Metrics:
             buckets=BOUNDS,
             registry=self.registry,
         )
+        self.generation = Gauge(
+            "ingestd_config_generation",
+            "How many configurations this daemon has had in force, the present one included.",
+            registry=self.registry,
+        )
+        self.reloaded = Gauge(
+            "ingestd_config_last_reload_successful",
+            "0 while the last reload that was asked for is one that was refused, else 1.",
+            registry=self.registry,
+        )
+        self.generation.set(1)
+        self.reloaded.set(1)
+        self._consumers = _ConsumerCollector()
+        self._sinks = _SinkCollector()
+        self.registry.register(self._consumers)
+        self.registry.register(self._sinks)
         Gauge(
             "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
         ).labels(__version__, platform.python_version()).set(1)
@@ -119,6 +135,10 @@ class Metrics:
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
         """Count events, or identify requests, of one outcome."""
         self._requests.count(endpoint, key, outcome, events)
+
+    def accepted(self) -> int:
+        """How many events have been, since the start."""
+        return self._requests.accepted()
 
     def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
         """Count a request by how long it took to answer."""
@@ -137,21 +157,21 @@ class Metrics:
         return self._requests.counts()
 
     def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
-        """Show these consumers, those of sinks among them, at every scrape."""
-        self.registry.register(_ConsumerCollector(tuple(consumers)))
+        """Show these consumers, those of sinks among them, at every scrape, and no others any more."""
+        self._consumers.shown = tuple(consumers)
 
     def show_journal(self, journal: JournalStatus) -> None:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
-        """Show these sinks at every scrape."""
-        self.registry.register(_SinkCollector(tuple(sinks)))
+        """Show these sinks at every scrape, and no others any more."""
+        self._sinks.shown = tuple(sinks)
 
 
 class _ConsumerCollector(Collector):
-    def __init__(self, consumers: tuple[ConsumerStatus, ...]) -> None:
-        self._consumers = consumers
+    def __init__(self) -> None:
+        self.shown: tuple[ConsumerStatus, ...] = ()
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -165,7 +185,7 @@ class _ConsumerCollector(Collector):
         failures = CounterMetricFamily(
             "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
         )
-        for consumer in self._consumers:
+        for consumer in self.shown:
             pending.add_metric([consumer.name], consumer.pending)
             failures.add_metric([consumer.name], consumer.failures)
         yield from (pending, failures)
@@ -202,15 +222,15 @@ class _JournalCollector(Collector):
 
 
 class _SinkCollector(Collector):
-    def __init__(self, sinks: tuple[SinkStatus, ...]) -> None:
-        self._sinks = sinks
+    def __init__(self) -> None:
+        self.shown: tuple[SinkStatus, ...] = ()
 
     def describe(self) -> Iterable[Metric]:
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
         families = self._families()
-        for sink in self._sinks:
+        for sink in self.shown:
             values = (
                 sink.delivered, sink.filtered, sink.given_up, sink.retries, sink.pending, sink.oldest_pending_seconds,
                 sink.dead_letters, sink.paused,

@@ -50,6 +50,14 @@ class RequestCounter(Collector):
     def took(self, endpoint: Endpoint, seconds: float, *, batch: bool) -> None:
         self._durations[endpoint, batch].add(seconds)
 
+    def accepted(self) -> int:
+        """Events, so far."""
+        return sum(
+            count
+            for (endpoint, _, outcome), count in self._outcomes.items()
+            if outcome is Outcome.ACCEPTED and endpoint is not Endpoint.IDENTIFY
+        )
+
     def counts(self) -> Counts:
         """The present ones, on any thread."""
         events: Counter[tuple[str, str]] = Counter()

@@ -119,7 +119,10 @@ def _read_credential(name: str) -> str:
         )
     if Path(name).name != name:
         raise ValueError(f"the name of a credential has no /, got {name!r}")
-    return _read_file(Path(folder, name), f"the credential {name}, which LoadCredential= in the unit gives, as")
+    # A folder that is loaded as `ingestd`, as ingestd.service does with its own, puts that before each file's name.
+    alone, of_folder = Path(folder, name), Path(folder, f"ingestd_{name}")
+    path = of_folder if os.access(of_folder, os.F_OK) and not os.access(alone, os.F_OK) else alone
+    return _read_file(path, f"the credential {name}, which LoadCredential= in the unit gives, as")
 
 
 def _read_file(path: Path, what: str) -> str:

@@ -17,9 +17,9 @@ from .. import times
 from ..panels import Panel
 from .asking import Panels
 from .history import STEP, History, Sample
-from .parts import Sources, body_of
+from .parts import Shown, Sources, body_of
 
-__all__ = ["Overview", "Panels", "Sources"]
+__all__ = ["Overview", "Panels", "Shown", "Sources"]
 
 _AGE = 1.0  # seconds for which an answer is good enough for everyone
 
@@ -35,6 +35,7 @@ class Overview:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
+        self._shown = Shown()
         self._panels = panels
         self._clock = clock
         self._began = clock()
@@ -44,6 +45,10 @@ class Overview:
         self._made: bytes = b""
         self._made_at = -_AGE
         self._making: asyncio.Future[bytes] | None = None
+
+    def show(self, shown: Shown) -> None:
+        """These sinks and consumers from now on."""
+        self._shown = shown
 
     async def follow(self) -> None:
         """Look at the counts every few seconds. Never returns."""
@@ -71,13 +76,12 @@ class Overview:
             self._making = None
 
     def _encode(self, panels: Sequence[Panel]) -> bytes:
-        uptime = self._clock() - self._began
-        return msgspec.json.encode(body_of(self._sources, self._history, self._look(), uptime, panels))
+        return msgspec.json.encode(body_of(self._sources, self._shown, self._history, self._look(), panels))
 
     def _look(self) -> Sample:
         return Sample(
-            at=self._clock(),
+            at=self._clock() - self._began,
             time=times.now(),
             counts=self._sources.metrics.counts(),
-            delivered={sink.sink_name: sink.delivered for sink in self._sources.sinks},
+            delivered={sink.sink_name: sink.delivered for sink in self._shown.sinks},
         )

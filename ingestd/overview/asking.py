@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..hooks import HookFailure, Hooks
 from ..panels import Panel
@@ -15,7 +15,9 @@ log = logging.getLogger("ingestd.overview")
 
 
 class Panels:
-    def __init__(self, hooks: Hooks, store: Store) -> None:
+    """`hooks` are those in force."""
+
+    def __init__(self, hooks: Callable[[], Hooks], store: Store) -> None:
         self._hooks = hooks
         self._store = store
         self._failing: set[str] = set()
@@ -23,7 +25,7 @@ class Panels:
     async def ask(self) -> Sequence[Panel]:
         """Those of all plugins, in their order. Never raises."""
         shown = []
-        for plugin, answer in await self._hooks.show_panel(self._store):
+        for plugin, answer in await self._hooks().show_panel(self._store):
             if isinstance(answer, HookFailure):
                 if plugin not in self._failing:
                     log.warning("%s: %r", answer, answer.__cause__)

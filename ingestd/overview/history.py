@@ -33,7 +33,7 @@ _GROUP = {outcome.value: group for outcome, group in GROUPS.items()}
 
 class Sample(NamedTuple):
     at: float
-    """By a clock that is never set."""
+    """Seconds since the daemon began, by a clock that is never set."""
     time: int
     """By the one that is, in milliseconds."""
     counts: Counts

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__, times
 from ..consumers import ConsumerStatus
@@ -15,36 +14,41 @@ from ..metrics.counts import Counts
 from ..panels import Panel
 from .history import STEP, History, Point, Sample, between, point, quantile
 
-__all__ = ["Sources", "body_of"]
+__all__ = ["Shown", "Sources", "body_of"]
 
 _NOW = 10.0  # seconds that the present rates are of
 _MINUTE = 60.0
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What is shown; all of it may be read on any thread."""
+class Shown(NamedTuple):
+    """What a reload may exchange; to be read on any thread, like `Sources`."""
+
+    sinks: Sequence[SinkStatus] = ()
+    types: Mapping[str, str] = {}
+    """Of the sinks."""
+    consumers: Sequence[ConsumerStatus] = ()
+    """That are not those of sinks."""
+
+
+class Sources(NamedTuple):
+    """Where the rest is from, for the daemon's life."""
 
     metrics: Metrics
     problem: Callable[[], str | None]
     """Why the daemon is not ready, None if it is."""
-    sinks: Sequence[SinkStatus]
-    types: Mapping[str, str]
-    """Of the sinks."""
-    consumers: Sequence[ConsumerStatus]
     journal: JournalStatus
     lines: RecentLines
 
 
 def body_of(
-    sources: Sources, history: History, sample: Sample, uptime: float, panels: Sequence[Panel]
+    sources: Sources, shown: Shown, history: History, sample: Sample, panels: Sequence[Panel]
 ) -> dict[str, Any]:
     lately, minute = history.before(sample, _NOW), history.before(sample, _MINUTE)
     problem = sources.problem()
     return {
         "version": __version__,
         "time": times.format_time(sample.time),
-        "uptimeSeconds": round(uptime, 1),
+        "uptimeSeconds": round(sample.at, 1),
         "ready": problem is None,
         "problem": problem,
         "now": _rates(point(lately, sample)),
@@ -52,8 +56,8 @@ def body_of(
         "identifies": _outcomes(minute.counts.identifies, sample.counts.identifies),
         "sessions": _count(minute.counts.sessions, sample.counts.sessions),
         "latency": _latency(minute.counts, sample.counts),
-        "sinks": [_sink(each, sources.types, minute, sample) for each in sources.sinks],
-        "consumers": [_consumer(each) for each in sources.consumers],
+        "sinks": [_sink(each, shown.types, minute, sample) for each in shown.sinks],
+        "consumers": [_consumer(each) for each in shown.consumers],
         "journal": {
             "records": sources.journal.records,
             "bytes": sources.journal.bytes,
@@ -133,7 +137,7 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
         "sink": name,
         "type": types.get(name),
         "state": _state(sink.consumer),
-        "delivered": _count(minute.delivered.get(name, 0), sample.delivered[name]),
+        "delivered": _count(minute.delivered.get(name, 0), sample.delivered.get(name, 0)),
         "filtered": sink.filtered,
         "retries": sink.retries,
         "pending": sink.pending,

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from .. import times
+from ..backends import Backends, open_backends
 from ..config import Config
 from ..delivery.dead_letters import DeadLetter, read_letter, read_letters
 from ..delivery.orders import Discard, Retry, give_order
 from ..errors import CommandError
 from ..loader import Plugins
 from ..output import write
-from ..server import Backends, open_backends
 from ..store import Store
 from ..terminal import cut, printable, table
 from .durable import read_durable, read_progress

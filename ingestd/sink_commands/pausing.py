@@ -6,12 +6,12 @@ import argparse
 import json
 from collections.abc import Iterator
 
+from ..backends import open_backends
 from ..config import Config
 from ..delivery.orders import set_paused
 from ..findings import show_size
 from ..loader import Plugins
 from ..output import write
-from ..server import open_backends
 from .names import check_configured
 
 __all__ = ["pause", "resume"]

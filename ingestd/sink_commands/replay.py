@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import times
+from ..backends import open_backends
 from ..config import Config
 from ..delivery.orders import Replay, give_order
 from ..errors import CommandError
 from ..journal import Extent, Journal
 from ..loader import Plugins
 from ..output import write
-from ..server import open_backends
 from ..terminal import printable
 from .durable import Durable, read_durable
 from .moments import Point, first_since

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import times
+from ..backends import Backends, open_backends
 from ..config import Config
 from ..consumer import Turn
 from ..consumers import Consumers, ConsumerStatus
@@ -20,7 +21,6 @@ from ..delivery.orders import Orders, load_orders
 from ..delivery.progress import Progress, load_progress, load_trouble
 from ..errors import CommandError, ConfigError, Unavailable
 from ..loader import Plugins
-from ..server import Backends, open_backends
 from ..store import State, Store
 from .durable import Durable
 from .status import daemon_runs

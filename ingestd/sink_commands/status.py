@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import times
+from ..backends import Backends, open_backends
 from ..config import Config
 from ..delivery.orders import Order, Replay
 from ..findings import Finding, show_age
 from ..journal import Journal
 from ..loader import Plugins
 from ..output import write
-from ..server import Backends, open_backends
 from ..terminal import cut, printable, table
 from .durable import Durable, read_durable
 from .moments import Filling, held_behind, look_at_filling

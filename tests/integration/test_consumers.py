@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import tempfile
@@ -442,3 +443,104 @@ async def test_two_consumers_of_one_name_are_refused(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         with pytest.raises(ConfigError, match="two consumers named reader"):
             Consumers(backend.journal, backend.store, [Reader(), Reader()], died=print)
+
+
+async def test_a_consumer_is_exchanged_behind_its_step_while_others_go_on_untouched(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(records: Sequence[Record], step: Step) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(10))
+        other, old, new = Reader("other"), Reader(max_records=4, then=slow), Reader()
+        consumers = Consumers(backend.journal, backend.store, [other, old], died=lambda name, error: None)
+        await consumers.start()
+        await begun.wait()
+        coming = await consumers.place([new], leaving=["reader"])
+        exchanging = asyncio.ensure_future(consumers.exchange(["reader"], coming, 30))
+        await until(lambda: consumers.statuses[0].position == 10)
+        assert not exchanging.done()
+        assert new.calls == []
+        go_on.set()
+        await exchanging
+        assert old.calls == ["open", "process", "close"]
+        await until(lambda: {status.position for status in consumers.statuses} == {10})
+        assert (old.seen, new.seen) == ([1, 2, 3, 4], [5, 6, 7, 8, 9, 10])
+        assert other.calls == ["open", "process"]
+        assert {status.name: status.processed for status in consumers.statuses} == {"other": 10, "reader": 10}
+        await consumers.stop(10)
+
+
+class Preparing(Reader):
+    """Counts what it is told to prepare, and does nothing with what it is not given again."""
+
+    def __init__(self) -> None:
+        super().__init__(max_records=2)
+        self.prepared: list[int] = []
+
+    async def prepare(self, records: Sequence[Record]) -> None:
+        self.prepared += [record.position for record in records]
+
+
+@pytest.mark.parametrize("turns", [*range(0, 60, 3)])
+async def test_what_has_been_prepared_is_done_before_an_exchange(turns: int, tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(100))
+        old, new = Preparing(), Reader()
+        consumers = Consumers(backend.journal, backend.store, [old], died=lambda name, error: None)
+        await consumers.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 30)
+        assert {*old.prepared} <= {*old.seen}
+        await until(lambda: consumers.statuses[0].position == 100)
+        assert old.seen + new.seen == [*range(1, 101)]
+        await consumers.stop(10)
+
+
+async def test_one_that_hangs_is_exchanged_after_the_patience_and_its_records_come_again(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(5))
+        old, new = Reader(then=hang), Reader()
+        consumers = Consumers(backend.journal, backend.store, [old], died=lambda name, error: None)
+        await consumers.start()
+        await until(lambda: old.seen == [1, 2, 3, 4, 5])
+        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 0.01)
+        await until(lambda: new.seen == [1, 2, 3, 4, 5])
+        await consumers.stop(10)
+
+
+async def test_a_name_that_is_taken_cannot_come(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        consumers = Consumers(backend.journal, backend.store, [Reader()], died=lambda name, error: None)
+        await consumers.start()
+        with pytest.raises(ConfigError, match="two consumers named reader"):
+            await consumers.place([Reader()])
+        await consumers.stop(10)
+
+
+@pytest.mark.logs("reader: does not end; it is left behind")
+async def test_in_a_hurry_nobody_is_waited_for(tmp_path: Path) -> None:
+    async def deaf(records: Sequence[Record], step: Step) -> None:
+        while not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    go_on, hurried = asyncio.Event(), asyncio.Event()
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(5))
+        reader = Reader(then=deaf)
+        consumers = Consumers(
+            backend.journal, backend.store, [reader], died=lambda name, error: None, grace=3600, hurried=hurried
+        )  # fmt: skip
+        await consumers.start()
+        await until(lambda: reader.seen == [1, 2, 3, 4, 5])
+        stopping = asyncio.ensure_future(consumers.stop(3600))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        hurried.set()
+        assert await stopping == {"reader": 5}
+        go_on.set()
+        await asyncio.sleep(0.05)

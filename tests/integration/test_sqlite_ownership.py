@@ -289,10 +289,14 @@ async def test_the_files_are_private(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("there", [True, False])
-def test_a_command_run_as_root_becomes_the_owner_of_the_file(there: bool) -> None:
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["all may enter", "only root may enter"])
+def test_a_command_run_as_root_becomes_the_owner_of_the_file(there: bool, mode: int) -> None:
     nobody = pwd.getpwnam("nobody")
     # Not below tmp_path, whose parents only root may enter.
-    folder = Path(tempfile.mkdtemp())
+    parent = Path(tempfile.mkdtemp())
+    folder = parent / "state"
+    folder.mkdir()
+    parent.chmod(mode)
     try:
         if there:
             asyncio.run(_make(folder))
@@ -307,7 +311,7 @@ def test_a_command_run_as_root_becomes_the_owner_of_the_file(there: bool) -> Non
         assert done.stdout.strip() == f"{(uid,) * 3} {(gid,) * 3} {[gid]}"
         assert {path.stat().st_uid for path in folder.iterdir()} == {uid}
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(parent)
 
 
 async def _make(folder: Path) -> None:

@@ -72,10 +72,11 @@ class Daemon:
         environment: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
         command: str = INGESTD,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.log: list[str] = []
         self._process = subprocess.Popen(
-            [*prefix, command, "serve", "--config", str(config)],
+            [*prefix, command, "serve", "--config", str(config), *arguments],
             stderr=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
         )

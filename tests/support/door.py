@@ -25,6 +25,7 @@ from ingestd.journal import Journal
 from ingestd.metrics import Metrics
 from ingestd.pipeline import Pipeline
 from ingestd.plugins.session import SessionPlugin
+from ingestd.storing import Room
 from ingestd.validation import Validator
 from tests.support.backends import sqlite_daemon
 
@@ -90,7 +91,7 @@ async def open_door(
         metrics = Metrics()
         pipeline = Pipeline(
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
-            max_waiting=options.max_waiting, max_body=int(options.max_body),
+            room=Room(options.max_waiting), max_body=int(options.max_body),
             stored_address=STORED_FORMS[options.store_address],
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)

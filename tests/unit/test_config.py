@@ -255,6 +255,7 @@ def test_paths_that_are_set_are_relative_to_the_file(nowhere: Path) -> None:
 # Impossible numbers
 
 ZERO_MEANS_SOMETHING = {
+    "http.shutdown_grace",
     "http.shutdown_timeout",
     "logs.access_sample",
     "plugins.attribution.late",

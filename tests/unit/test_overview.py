@@ -175,7 +175,7 @@ class NoJournal:
 
 
 def nothing_but(metrics: Metrics) -> Sources:
-    return Sources(metrics, lambda: None, [], {}, [], NoJournal(), RecentLines())
+    return Sources(metrics, lambda: None, NoJournal(), RecentLines())
 
 
 async def test_it_is_made_once_a_second_whoever_asks() -> None:
@@ -244,7 +244,8 @@ async def test_a_plugin_that_cannot_show_its_panel_says_so_once_and_harms_no_oth
     for name, plugin in {"broken": broken, "fine": Fine(), "basis": Basis()}.items():
         manager.register(plugin, name)
     async with sqlite_backend(tmp_path) as backend:
-        panels = Panels(Hooks(manager), backend.store)
+        hooks = Hooks(manager)
+        panels = Panels(lambda: hooks, backend.store)
         for _ in range(3):
             assert {panel.title for panel in await panels.ask()} == {"broken", "fine"}
         broken.broken = False

@@ -96,6 +96,14 @@ def test_what_is_no_secret_is_told_with_the_option_and_the_reason(
         read(folder, token=given)
 
 
+def test_a_credential_of_a_folder_is_found_by_its_file_s_name_and_one_of_its_own_goes_before_it(folder: Path) -> None:
+    credentials = folder / "credentials"
+    (credentials / "ingestd_erp").write_text("from the folder")
+    (credentials / "ingestd_token").write_text("from the folder")
+    assert read(folder, token={"credential": "erp"}).token == "from the folder"
+    assert read(folder, token={"credential": "token"}).token == "from systemd"
+
+
 def test_without_systemd_there_is_no_credential_and_the_cure_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,6 +265,11 @@ class FastConnection(asyncio.BufferedProtocol, Client):
 
     # What ends it
 
+    def descriptor(self) -> int:
+        transport = self._transport
+        descriptor: int = -1 if transport is None else transport.get_extra_info("socket").fileno()
+        return descriptor
+
     def say(self, answer: bytes) -> None:
         # After the start of another answer it would be taken for a part of that.
         if not self._closed and (self._response is None or not self._response.begun):

@@ -13,6 +13,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 from tornado.netutil import add_accept_handler
 
 from ...config import HttpOptions
+from ..accepting import accept_queued
 from ..connections import Connections
 from .connection import FastConnection
 
@@ -41,7 +42,7 @@ class FastServer:
     def __init__(self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections) -> None:
         self.delegate = delegate
         self.connections = connections
-        self.max_header_size = int(options.max_header_size)
+        self.adopt(options)
         self.max_body = _MOST_BODY
         self.buffer = bytearray(_READ_AT_ONCE)
         self.view = memoryview(self.buffer)
@@ -54,9 +55,17 @@ class FastServer:
         self._making: set[asyncio.Task[Any]] = set()
         self._listening: list[tuple[socket.socket, Callable[[], None]]] = []
 
+    def adopt(self, options: HttpOptions) -> None:
+        self.max_header_size = int(options.max_header_size)
+
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections from sockets that listen."""
         self._listening += [(sock, add_accept_handler(sock, self._accepted)) for sock in sockets]
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock, _ in self._listening:
+            accept_queued(sock, self._accepted)
 
     def stop(self) -> None:
         """Accept no more."""

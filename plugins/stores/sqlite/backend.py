@@ -25,8 +25,9 @@ from .checkpoints import Checkpoints
 from .commits import Commits
 from .connection import Connection, check_version, connect, migrate, open_error
 from .control import apply_requests
-from .files import Lock, acquire, create, take_identity
+from .files import Lock, acquire, create
 from .guest import GuestState, submit
+from .identity import take_identity
 from .journal import SqliteJournal
 from .metrics import CommitStatistics
 from .removal import Cleaner, Replacement, replace_bodies

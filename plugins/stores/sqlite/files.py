@@ -1,4 +1,4 @@
-"""The files on disk: where they are, whose they are, and the lock that gives them one owner."""
+"""The files on disk: where they are, and the lock that gives them one owner."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from ingestd.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["Lock", "acquire", "create", "locate", "take_identity"]
+__all__ = ["Lock", "acquire", "create", "locate"]
 
 PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
 RETRY = 0.05
@@ -30,22 +29,6 @@ def locate(url: str, base: Path) -> Path:
             f"{url!r}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
         )
     return (base / match[1]).resolve()  # resolved: one file has one lock, by whatever link it is reached
-
-
-def take_identity(path: Path) -> None:
-    """As root, become the owner of the file (or of the folder it will be in): what root made, nobody else could use."""
-    if os.geteuid() != 0:
-        return
-    owner = next((place.stat() for place in (path, path.parent) if place.exists()), None)
-    if owner is None or owner.st_uid == 0:
-        return
-    try:
-        groups = os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
-    except KeyError:  # an owner without a name has no further groups
-        groups = [owner.st_gid]
-    os.setgroups(groups)
-    os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
-    os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
 
 
 def create(path: Path) -> None:

@@ -1,0 +1,144 @@
+"""What the daemon tells systemd: that it is ready, what it is doing, and that its event loop turns.
+
+The protocol of sd_notify(3): lines in a datagram to the socket that NOTIFY_SOCKET names. Without that
+variable nothing is sent, and whatever goes wrong in telling never harms the daemon. The watchdog is fed
+by the event loop itself, so that one which is blocked is seen, by WATCHDOG_USEC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+__all__ = ["Notifier"]
+
+log = logging.getLogger("ingestd.notify")
+
+_BEAT = 5.0  # seconds from one status to the next, at most
+_BEATS = 3  # in the time the watchdog allows, so that one may come late
+_EXTENSION = 30.0  # seconds by which a slow start is extended again and again
+_PATIENCE = 1.0  # seconds for systemd to make room for a message that must not be lost
+
+
+class Notifier:
+    """Tells a supervisor that speaks sd_notify; `environment` is that of the process."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._socket: socket.socket | None = None
+        self._remark = ""
+        address = environment.get("NOTIFY_SOCKET", "")
+        if address:
+            self._open(address)
+        self.watchdog = _watchdog(environment) if self._socket is not None else None
+        """The seconds after which systemd takes a silent daemon for hung; None where it does not look."""
+
+    def _open(self, address: str) -> None:
+        if address[0] not in "/@":
+            log.warning("NOTIFY_SOCKET is %r, and only a path or an abstract name is understood", address)
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sock.settimeout(_PATIENCE)
+        try:
+            sock.connect(f"\0{address[1:]}" if address[0] == "@" else address)
+        except (OSError, ValueError) as error:  # ValueError: a null character in a path
+            sock.close()
+            log.warning("NOTIFY_SOCKET is %r, where nobody can be told anything: %s", address, error)
+            return
+        self._socket = sock
+
+    # What a daemon goes through
+
+    def ready(self, status: str) -> None:
+        """The start, or a reload, is over."""
+        self._tell("READY=1", _status(status))
+
+    def reloading(self, status: str = "reloading the configuration") -> None:
+        """`ready` must follow, whatever comes of it."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", _status(status))
+
+    def stopping(self, status: str, limit: float) -> None:
+        """The stop has begun, and takes `limit` seconds at most, whatever the unit allows."""
+        self._tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={_microseconds(limit)}", _status(status))
+
+    def status(self, text: str) -> None:
+        """What `systemctl status` shows, until the next status."""
+        self._tell(_status(text))
+
+    def remark(self, text: str) -> None:
+        """What is shown behind every status from now on; empty: nothing."""
+        self._remark = text
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # What goes on meanwhile
+
+    @contextlib.asynccontextmanager
+    async def patience(self, status: str) -> AsyncIterator[None]:
+        """For a part of the start that may take long: as long as the loop turns, systemd waits for it."""
+        extending = asyncio.ensure_future(self._extend(status))
+        try:
+            yield
+        finally:
+            extending.cancel()
+
+    async def _extend(self, status: str) -> None:
+        while self._socket is not None:
+            self._tell(_status(status), f"EXTEND_TIMEOUT_USEC={_microseconds(_EXTENSION)}")
+            await asyncio.sleep(_EXTENSION / 3)
+
+    async def beat(self, describe: Callable[[float], str]) -> None:
+        """Feed the watchdog and renew the status. Never returns.
+
+        `describe` makes the status, given the seconds since it was last asked.
+        """
+        pause = _BEAT if self.watchdog is None else min(_BEAT, self.watchdog / _BEATS)
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(pause)
+            now = loop.time()
+            if self._socket is not None:
+                fed: tuple[str, ...] = ("WATCHDOG=1",) if self.watchdog is not None else ()
+                remark = f"; {self._remark}" if self._remark else ""
+                self._tell(*fed, _status(describe(now - last) + remark), wait=False)
+            last = now
+
+    def _tell(self, *lines: str, wait: bool = True) -> None:
+        """Send a message; one that needs not `wait` gets lost if systemd is behind, since the next comes soon."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.settimeout(_PATIENCE if wait else 0)
+            self._socket.send("\n".join(lines).encode("utf-8", "replace"))
+        except OSError as error:
+            if wait:
+                log.warning("systemd could not be told %s: %s", lines[0], error)
+
+
+def _status(text: str) -> str:
+    return f"STATUS={' '.join(text.split())}"  # a line end would begin another assignment
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def _watchdog(environment: Mapping[str, str]) -> float | None:
+    """Meant for this process, in seconds."""
+    given, whose = environment.get("WATCHDOG_USEC"), environment.get("WATCHDOG_PID")
+    if given is None or whose not in {None, str(os.getpid())}:
+        return None
+    if not (given.isascii() and given.isdigit() and int(given)):
+        log.warning("WATCHDOG_USEC is %r, which is no time: the watchdog is not fed", given)
+        return None
+    return int(given) / 1_000_000

@@ -1,0 +1,59 @@
+"""docs/reloading.md tells of every option what changes it, and the code does so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from ingestd.config import SECTIONS, parse_config
+from ingestd.generation import is_fixed
+from ingestd.loader import load_plugins
+
+TEXT = (Path(__file__).parents[2] / "docs" / "reloading.md").read_text()
+ROWS = re.findall(r"^\| (.*`.*) \| (reload|restart) \|$", TEXT, re.MULTILINE)
+
+
+def documented(path: str) -> str:
+    """By the row that names it, or else by that of its section."""
+    told = [
+        (len(name), how)
+        for names, how in ROWS
+        for name in re.findall(r"`([a-z_.]+)`", names)
+        if path == name or path.startswith(f"{name}.")
+    ]
+    assert told, f"no row tells of {path}"
+    longest = max(length for length, _ in told)
+    (only,) = {how for length, how in told if length == longest}
+    return str(only)
+
+
+def options() -> Iterator[tuple[str, str]]:
+    """Every option there is, with what the code says of it."""
+    for name, type_ in SECTIONS.items():
+        for field in msgspec.structs.fields(type_):
+            path = f"{name}.{field.name}"
+            yield path, "restart" if is_fixed(path, None) else "reload"
+    names = {point.name for point in entry_points(group="ingestd") if point.dist and point.dist.name == "ingestd"}
+    tables = {"store": {"url": "sqlite:x"}, "plugins": {"enabled": sorted(names)}}
+    for plugin in load_plugins(parse_config(tables, source="x.toml", base=Path("/"))).loaded:
+        if plugin.options is not None:
+            for field in msgspec.structs.fields(plugin.options):
+                path = f"plugins.{plugin.name}.{field.name}"
+                yield path, "restart" if is_fixed(path, plugin) else "reload"
+
+
+def test_what_changes_an_option_is_documented_as_it_is() -> None:
+    found = dict(options())
+    assert {*found.values()} == {"restart", "reload"}
+    assert {path: documented(path) for path in found} == found
+
+
+def test_only_options_that_exist_are_told_of() -> None:
+    sections = {path.rpartition(".")[0] for path, _ in options()} | {"sinks"}
+    paths = {path for path, _ in options()}
+    named = {name for names, _ in ROWS for name in re.findall(r"`([a-z_.]+)`", names)}
+    assert named <= sections | paths
