@@ -53,10 +53,10 @@ async def opened(path: Path, *, max_size: int = 100 << 20, **options: Any) -> As
 
 
 def rotated(folder: Path) -> list[Path]:
-    """The rotated files, oldest first; every file beside events.jsonl must be one."""
+    """The rotated files, oldest first; every file beside events.jsonl, and ballast, must be one."""
     found = {}
     for path in folder.iterdir():
-        if path.name != "events.jsonl":
+        if path.name not in {"events.jsonl", "ballast"}:
             match = ROTATED.fullmatch(path.name)
             assert match is not None, path
             found[int(match[1])] = path

@@ -680,6 +680,7 @@ async def test_a_changed_password_and_a_user_shut_out(warehouse: Warehouse) -> N
     ):
         warehouse.sql(f"ALTER ROLE {warehouse.user} {change}")
         await warehouse.hang_up()
+        await until(lambda: sink._connection is None or sink._connection.is_closed())
         for attempt in (partial(sink.write, batch), sink.check, sink.open):
             with pytest.raises(SinkRetry, match=reason) as caught:
                 await attempt()

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 from ingestd.plugins.stores.entries import Row
 from ingestd.plugins.stores.sqlite import SqliteBackend
@@ -37,7 +38,7 @@ async def fold(backend: SqliteBackend) -> None:
     await backend.renewals.fold(backend.commits, backend.entries)
 
 
-def ask(folder: Path, question: str) -> list[tuple[int, ...]]:
+def ask(folder: Path, question: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(folder / "ingestd.db")) as other:
         return other.execute(question).fetchall()
 
@@ -47,7 +48,8 @@ def ends(folder: Path) -> set[int]:
 
 
 def logged(folder: Path) -> int:
-    return ask(folder, "SELECT count(*) FROM renewal")[0][0]
+    count: int = ask(folder, "SELECT count(*) FROM renewal")[0][0]
+    return count
 
 
 async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emptied(tmp_path: Path) -> None:
@@ -145,6 +147,26 @@ async def test_nothing_of_it_is_left_some_seconds_after_it_was_deleted(tmp_path:
         await state.delete("of one person")
         await backend.store.commit(state)
         await until(lambda: not is_there())
+
+
+async def test_what_is_deleted_is_gone_from_the_log_at_once_with_all_it_was_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        for now in (1000, 2000):
+            await renew(backend, ["kept", "private"], now)
+        state = backend.store.begin(3000)
+        await state.put("private", "y", HOUR)  # so that what the log has of it is another value
+        await backend.store.commit(state)
+        await renew(backend, ["kept"], 4000)
+        state = backend.store.begin(5000)
+        await state.delete("private")
+        await backend.store.commit(state)
+        texts = [text for (text,) in ask(tmp_path, "SELECT entries FROM renewal")]
+        assert not any("private" in str(text) for text in texts)
+        await renew(backend, ["private"], 6000)
+        await fold(backend)
+        found = ask(tmp_path, "SELECT key, value, expires FROM state ORDER BY key")
+        assert found == [("kept", "x", 4000 + HOUR), ("private", "x", 6000 + HOUR)]
+        assert logged(tmp_path) == 0
 
 
 async def test_entries_of_one_visitor_that_are_missed_together_are_read_together(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ingestd.store import Field
 from ..entries import Change, Entry, Row, is_renewal, is_set, key_of, set_key
 from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
+from .renewals import clear_log
 
 __all__ = ["DEPENDS", "Unit", "last_member", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
 
@@ -63,6 +64,8 @@ class Unit:
     first: Callable[[sqlite3.Connection], object] | None = None
     position: int = 0
     rows: list[Row] = field(default_factory=list)
+    cleared: set[str] = field(default_factory=set)
+    """Keys of rows that are to go, of which something is in the log of renewals."""
 
 
 def write_batch(
@@ -115,6 +118,8 @@ class _Rows:
         self.renewals: list[tuple[str, str | None, int | None]] = []
         """For the log, in the order of their commits."""
         self.gone: list[str] = []
+        self.cleared: set[str] = set()
+        """Those of them that are named in that log."""
         self.members: list[Any] = []
         self.without: list[int] = []
 
@@ -150,6 +155,7 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
         for row in unit.rows:
             rows.add(row)
+        rows.cleared |= unit.cleared
         if unit.cursor is not None:
             cursors[unit.cursor.name] = unit.cursor.position
     for unit in units:
@@ -170,6 +176,8 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows) -> None:
     _insert(connection, _UPSERT_STATE, rows.kept, _UPSERT_TAIL)
     if rows.renewals:
         connection.execute(_LOG_RENEWALS, (msgspec.json.encode(rows.renewals).decode(),))
+    if rows.cleared:
+        clear_log(connection, rows.cleared)
     for start in range(0, len(rows.gone), _MANY):
         keys = rows.gone[start : start + _MANY]
         connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks

@@ -177,7 +177,9 @@ class Commits:
             if entry.dirty:
                 row = entry.row(key)
                 unit.rows.append(row)
-                if key in self._renewals and not is_renewal(row):
+                if entry.absent and self._renewals.names(key):
+                    unit.cleared.add(key)
+                elif key in self._renewals and not is_renewal(row):
                     unit.rows.append(not_renewed(key))
                 entry.dirty = False
                 entry.flying = True
@@ -207,6 +209,7 @@ class Commits:
                 continue
             if unit.rows:
                 self._renewals.add(unit.rows)
+                self._renewals.forget(unit.cleared)
             if unit.records:
                 self.last = unit.position
                 self.tail.add(unit.records, unit.position)

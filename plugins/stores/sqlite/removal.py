@@ -89,17 +89,11 @@ class Cleaner:
             return
         self.due = entries.deleted = False
         try:
-            folded = await self._fold()
             emptied = await self._backend.change(_empty_log)
         except BaseException:
             self.due = True
             raise
-        self.due = self.due or not emptied or not folded
-
-    async def _fold(self) -> bool:
-        """The log of renewals has the keys and values of what is deleted, too."""
-        backend = self._backend
-        return backend.commits is None or await backend.renewals.fold(backend.commits, backend.entries)
+        self.due = self.due or not emptied
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ..entries import Entries, Row, is_renewal
 if TYPE_CHECKING:
     from .commits import Commits
 
-__all__ = ["LogEntry", "Renewal", "Renewals", "read_log", "renewed"]
+__all__ = ["LogEntry", "Renewal", "Renewals", "clear_log", "read_log", "renewed"]
 
 Renewal = tuple[str, int]
 """A value, and the last millisecond of its life."""
@@ -45,6 +45,10 @@ class Renewals:
         self._fresh: dict[str, Renewal] = {}
         self._folding: dict[str, Renewal] = {}
         """Those that are just being written into their rows."""
+        self._keys: set[str] = set()
+        """All that the log names, also those whose value is another by now,"""
+        self._folding_keys: set[str] = set()
+        """and those in the part of it that is about to be removed."""
         self._logged = 0
         self._turns = 0
         for entry in log:
@@ -52,6 +56,10 @@ class Renewals:
 
     def __contains__(self, key: str) -> bool:
         return key in self._fresh or key in self._folding
+
+    def names(self, key: str) -> bool:
+        """Whether anything in the log is of this key."""
+        return key in self._keys or key in self._folding_keys
 
     def add(self, rows: Iterable[Row]) -> None:
         """These rows have become durable: of those that are renewals, in the log."""
@@ -61,8 +69,17 @@ class Renewals:
                 assert value is not None
                 self._add(key, value, expires)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """These have gone from the log (`clear_log`)."""
+        for key in keys:
+            self._keys.discard(key)
+            self._folding_keys.discard(key)
+            self._fresh.pop(key, None)
+            self._folding.pop(key, None)
+
     def _add(self, key: str, value: str, expires: int | None) -> None:
         self._logged += 1
+        self._keys.add(key)
         if expires is not None:
             self._fresh[key] = value, expires
         else:
@@ -91,6 +108,7 @@ class Renewals:
         # A commit of its own tells where the log ends: what is renewed from now on comes behind that.
         last: list[int] = []
         self._folding, self._fresh, self._logged, self._turns = self._fresh, {}, 0, 0
+        self._folding_keys, self._keys = self._keys, set()
         try:
             await commits.commit(also=lambda connection, _: last.append(_last(connection)))
             pending = sorted(self._folding)
@@ -106,6 +124,9 @@ class Renewals:
             left = {key: self._folding[key] for key in pending if key in self._folding}
             self._folding, self._fresh = {}, {**left, **self._fresh}
             self._logged += bool(left)
+            if pending:
+                self._keys |= self._folding_keys
+            self._folding_keys = set()
         return not left
 
     async def _write_all(self, keys: Sequence[str], commits: Commits, entries: Entries) -> list[str]:
@@ -129,6 +150,19 @@ def renewed(row: Row, renewal: Renewal | None) -> Row:
     if renewal is None or expires is None or value != renewal[0]:
         return row
     return key, value, fields, max(expires, renewal[1])
+
+
+def clear_log(connection: sqlite3.Connection, keys: Collection[str]) -> None:
+    """Take out all that is of some keys: what is deleted is to be found nowhere."""
+    for number, text in connection.execute("SELECT number, entries FROM renewal").fetchall():
+        entries = _decode(text)
+        left = [entry for entry in entries if entry[0] not in keys]
+        if not left:
+            connection.execute("DELETE FROM renewal WHERE number = ?", (number,))
+        elif len(left) < len(entries):
+            connection.execute(
+                "UPDATE renewal SET entries = ? WHERE number = ?", (msgspec.json.encode(left).decode(), number)
+            )
 
 
 def read_log(connection: sqlite3.Connection) -> list[LogEntry]:
