@@ -105,11 +105,10 @@ def plan(found: Sequence[Side]) -> list[tuple[str, Load, Side]]:
 
 def measure(found: Sequence[Side], rounds: int, seconds: int) -> dict[tuple[str, str], list[Round]]:
     results: dict[tuple[str, str], list[Round]] = {}
-    for side in found:
-        load(*side, 1)  # warms up, and every visitor is known
     for number in range(rounds):
         print(f"\rround {number + 1} of {rounds}", end="", file=sys.stderr, flush=True)
         for case, what, side in plan(found):
+            load(*side, 1, what)  # what it has in memory, the system may have taken for others in the meantime
             results.setdefault((case, side.server.name), []).append(load(*side, seconds, what))
     print("\r", end="", file=sys.stderr)
     return results

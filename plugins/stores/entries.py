@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from itertools import count
+from itertools import count, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -125,10 +125,12 @@ class SetEntry(Entry):
         elif self.expires is not None:
             self.expires = None if expires is None else max(self.expires, expires)
         self.members.pop(member, None)
-        last = next(reversed(self.members.items()), None)
+        # Most are the newest, or have few behind them that always come last.
+        behind = [*takewhile(lambda each: (at, member) < (each[1], each[0]), reversed(self.members.items()))]
         self.members[member] = at
-        if last is not None and (at, member) < (last[1], last[0]):
-            self.members = dict(sorted(self.members.items(), key=lambda each: (each[1], each[0])))
+        for other, time in reversed(behind):
+            del self.members[other]
+            self.members[other] = time
         number = self.numbers.get(member)
         if number is None:
             gone = self.changes.get(member)  # and not yet from the file
