@@ -15,7 +15,7 @@ run: install
 install: .venv/installed
 
 test: .venv/installed-for-tests $(BIN)/prometheus
-	$(BIN)/pytest --numprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: lint types test
 
