@@ -22,6 +22,15 @@ def _digits() -> Iterator[str]:
 
 _next_digits = _digits().__next__
 
+
+def _begin_a_block() -> None:
+    """Else a forked process gives the same ids as the one it comes from."""
+    global _next_digits  # noqa: PLW0603 - the fastest way to the next ones is a bound method
+    _next_digits = _digits().__next__
+
+
+os.register_at_fork(after_in_child=_begin_a_block)
+
 _OF_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _VARIANT = 0x8000_0000_0000_0000
 _BELOW_VARIANT = 0x3FFF_FFFF_FFFF_FFFF

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import multiprocessing
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 
 import pytest
@@ -17,6 +19,16 @@ def test_ids_are_uuids_and_never_the_same(make: Callable[[], str], version: int)
     for text in made:
         parsed = uuid.UUID(text)
         assert (str(parsed), parsed.variant, parsed.version) == (text, uuid.RFC_4122, version)
+
+
+@pytest.mark.parametrize("make", [time_uuid, random_uuid])
+def test_a_forked_process_makes_other_ids(make: Callable[[], str]) -> None:
+    make()
+    forks = [ProcessPoolExecutor(1, multiprocessing.get_context("fork")) for _ in range(2)]
+    made = [make(), *(each.submit(make).result() for each in forks)]
+    assert len({each[-12:] for each in made}) == 3
+    for each in forks:
+        each.shutdown()
 
 
 def test_a_time_uuid_carries_its_millisecond_and_sorts_by_it() -> None:
