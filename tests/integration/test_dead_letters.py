@@ -639,7 +639,7 @@ class Sinks:
             async with daemon(backend, shelf, patience=0) as (_, status):
                 await until(lambda: status.failures > 3)
                 await self._told(backend, "ConnectionError: nobody opens")
-                assert status.oldest_at is not None
+                await until(lambda: status.oldest_at is not None)
                 await pause(backend)
                 await until(lambda: status.paused)
                 shelf.down = False

@@ -10,6 +10,7 @@ import pytest
 
 from ingestd.backend import Backend
 from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.delivery.options import RetryOptions
 from ingestd.delivery.progress import load_progress
 from ingestd.errors import NotHolder, SinkRetry, Unavailable
 from ingestd.events import Record
@@ -81,7 +82,9 @@ class Hanging(Noting):
 
 
 def feed(sink: Sink) -> SinkConsumer:
-    consumer = SinkConsumer(sink, SinkOptions(type="noting", start="beginning"))
+    """Its sink is never asked, after many failures, for one record it has already taken."""
+    retry = RetryOptions(attempts=1000)
+    consumer = SinkConsumer(sink, SinkOptions(type="noting", start="beginning", retry=retry))
     consumer.max_records, consumer.linger = 10, 0.0
     return consumer
 
