@@ -31,7 +31,10 @@ class Admission:
             refused = error
         await self._hooks.admit(request, principal)  # whoever it is: over its rate it is told that first
         if refused is not None:
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # or it would hold, by its traceback, this frame, and that it
         assert principal is not None
         return principal
 

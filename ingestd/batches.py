@@ -15,6 +15,7 @@ from .ids import next_uuids
 from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
+from .room import Room
 from .storing import Stored, Storing
 from .validation import parse_body
 
@@ -38,23 +39,36 @@ class Batches:
     """`max_body` is what a single event may be long, also here."""
 
     def __init__(
-        self, reader: Reader, storing: Storing, metrics: Metrics, failures: Failures, *, max_body: int
+        self,
+        reader: Reader,
+        storing: Storing,
+        room: Room,
+        metrics: Metrics,
+        failures: Failures,
+        *,
+        max_body: int,
     ) -> None:
         self._reader = reader
         self._storing = storing
+        self._room = room
         self._metrics = metrics
         self._failures = failures
         self._max_body = max_body
 
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[bytes]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
-        items = []
-        pace = Pace()
-        for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
-            if pace.is_over():
-                await pace.pause()
-            items.append(self._read(request, principal, body, record_id))
-        await self._store([item for item in items if item.event is not None], request)
+        async with self._room.turn(len(bodies)):
+            items = []
+            pace = Pace()
+            for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
+                if pace.is_over():
+                    await pace.pause()
+                items.append(self._read(request, principal, body, record_id))
+            await self._store([item for item in items if item.event is not None], request)
+            return self._result(request, items)
+
+    def _result(self, request: Request, items: Sequence[_Item]) -> Answer:
+        """The answer; and its events are counted."""
         answers = []
         counts: Counter[tuple[Kind, str, Outcome]] = Counter()
         for item in items:
@@ -78,7 +92,7 @@ class Batches:
                 item.key = self._reader.key_of(body)
             item.event = self._reader.read(request, principal, body, kind=item.kind, record_id=record_id)
         except Refused as refused:
-            item.error = refused
+            item.error = refused.with_traceback(None)  # which holds this frame, and that the item
         return item
 
     async def _store(self, items: Sequence[_Item], request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from .events import Event
 
@@ -66,17 +66,24 @@ async def beside_each_other(work: Callable[[_T], Awaitable[None]], all: Iterable
 
     A task is made only where one has to wait: most work finds what it needs in memory, and tasks would cost more.
     """
-    rest = iter(all)
-    tasks: list[asyncio.Task[None]] = []
+    relay = _Relay(work, all)
+    await relay.go_on()
+    for task in relay.tasks:  # each may have added another one
+        await task
 
-    async def go_on() -> None:
+
+class _Relay(Generic[_T]):
+    """A class, because a function that begins itself would be a cycle of references, with all that it works on."""
+
+    def __init__(self, work: Callable[[_T], Awaitable[None]], all: Iterable[_T]) -> None:
+        self._work = work
+        self._rest = iter(all)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def go_on(self) -> None:
         relieved = False
-        for each in rest:
+        for each in self._rest:
             if not relieved:
                 relieved = True
-                tasks.append(asyncio.create_task(go_on()))
-            await work(each)
-
-    await go_on()
-    for task in tasks:  # each may have added another one
-        await task
+                self.tasks.append(asyncio.create_task(self.go_on()))
+            await self._work(each)

@@ -20,8 +20,9 @@ from .journal import Journal
 from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
+from .room import Room
 from .store import Store
-from .storing import Room, Storing
+from .storing import Storing
 from .validation import Validator, parse_batch, parse_body
 
 __all__ = ["Pipeline"]
@@ -48,7 +49,7 @@ class Pipeline:
         self._reader = Reader(validator, stored_address)
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
-        self._batches = Batches(self._reader, self._storing, metrics, self._failures, max_body=max_body)
+        self._batches = Batches(self._reader, self._storing, room, metrics, self._failures, max_body=max_body)
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request, and count it, or the events of a batch, once. Never raises."""

@@ -27,9 +27,9 @@ from .metrics import Metrics
 from .notify import Notifier
 from .pipeline import Pipeline
 from .retention import Retention
+from .room import Room
 from .run_file import RunFile, RunState
 from .stopping import Stop
-from .storing import Room
 from .validation import Validator
 
 __all__ = ["Parts", "Reload"]

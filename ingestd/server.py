@@ -42,9 +42,9 @@ from .overview import Overview, Panels, Shown, Sources
 from .pipeline import Pipeline
 from .reload import Parts, Reload
 from .retention import Retention
+from .room import Room
 from .run_file import RunFile, runtime_directory
 from .stopping import Stop
-from .storing import Room
 
 __all__ = ["Server", "TaskDied", "tune_the_interpreter"]
 
@@ -299,7 +299,7 @@ def tune_the_interpreter() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
     sys.setswitchinterval(0.0001)
 
 

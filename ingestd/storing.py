@@ -14,37 +14,10 @@ from .hooks import Hooks
 from .journal import Append, Journal
 from .outcomes import Outcome
 from .resolving import Resolved, Resolver, repeated
+from .room import Room
 from .store import State, Store
 
-__all__ = ["Room", "Stored", "Storing"]
-
-_FULL_RETRY = 10  # seconds: what is full does not empty in one
-
-
-class Room:
-    """At most `most` events are on their way to the disk at a time, whichever configuration they came under."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.waiting = 0
-        self.refusing: str | None = None
-        """Why no more events are stored; None: they are."""
-
-    def refuse(self, reason: str | None) -> None:
-        """Store no more events, and tell callers this reason; None: store them again."""
-        self.refusing = reason
-
-    def take(self, count: int) -> None:
-        """Raises `Unavailable` where there is none; what was taken is to be given back."""
-        if self.refusing is not None:
-            raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
-        # More than there is ever room for are taken when there is nothing else.
-        if self.waiting and self.waiting + count > self.most:
-            raise Unavailable("Too many events are waiting to be stored. Send it again.")
-        self.waiting += count
-
-    def give_back(self, count: int) -> None:
-        self.waiting -= count
+__all__ = ["Stored", "Storing"]
 
 
 class Stored(NamedTuple):
@@ -89,6 +62,7 @@ class Storing:
 
     async def store(self, event: Event) -> Stored:
         """Returns when the event is durable. Raises `Refused`, and whatever a plugin raises."""
+        self._room.check()
         self._room.take(1)
         state = self._store.begin(event.received_at)
         try:
@@ -102,9 +76,9 @@ class Storing:
     async def store_all(self, events: Sequence[Event]) -> list[Stored | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
 
-        Raises `Unavailable` where none is stored.
+        There is room for them (`Room.turn`). Raises `Unavailable` where none is stored.
         """
-        self._room.take(len(events))
+        self._room.check()
         members = [_Member(event, self._store.begin(event.received_at)) for event in events]
         messages: dict[str, _Member] = {}
         pace = Pace()
@@ -117,32 +91,27 @@ class Storing:
             for place in chain:
                 if pace.is_over():
                     await pace.pause()
-                await self._resolve(members[place], messages)
+                member = members[place]
+                if member.repeats(messages):
+                    continue
+                try:
+                    member.resolved = await self._resolver.resolve(member.event, member.state)
+                except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
+                    member.result = error
+                else:
+                    member.claim(messages)
 
-        try:
-            if not self._store.distant:
-                await beside_each_other(self._look_up, [each for each in members if each.event.message_id is not None])
-            await beside_each_other(resolve, chains(events))
-            await self._append_all([member for member in members if member.resolved is not None])
-            await asyncio.gather(*(self._settle(member) for member in members if not _is_done(member)))
-        finally:
-            self._room.give_back(len(events))
+        if not self._store.distant:
+            await beside_each_other(self._look_up, [each for each in members if each.event.message_id is not None])
+        await beside_each_other(resolve, chains(events))
+        await self._append_all([member for member in members if member.resolved is not None])
+        await asyncio.gather(*(self._settle(member) for member in members if not _is_done(member)))
         return [_result(member) for member in members]
 
     async def _look_up(self, member: _Member) -> None:
         """Have its message looked up with those of the others: in its chain it would be one after the other."""
         with contextlib.suppress(Exception):  # which is met again there
             await self._resolver.earlier(member.event, member.state)
-
-    async def _resolve(self, member: _Member, messages: dict[str, _Member]) -> None:
-        if member.repeats(messages):
-            return
-        try:
-            member.resolved = await self._resolver.resolve(member.event, member.state)
-        except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
-            member.result = error
-        else:
-            member.claim(messages)
 
     async def _resolve_stretch(self, stretch: Sequence[_Member], messages: dict[str, _Member]) -> None:
         fresh = [member for member in stretch if not member.repeats(messages)]

@@ -25,7 +25,7 @@ from ingestd.journal import Journal
 from ingestd.metrics import Metrics
 from ingestd.pipeline import Pipeline
 from ingestd.plugins.session import SessionPlugin
-from ingestd.storing import Room
+from ingestd.room import Room
 from ingestd.validation import Validator
 from tests.support.backends import sqlite_daemon
 

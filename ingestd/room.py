@@ -1,0 +1,88 @@
+"""How many events may be on their way to the disk, and how many of those in batches are in hand at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+
+from .errors import Unavailable
+
+__all__ = ["Room"]
+
+_FULL_RETRY = 10  # seconds: what is full does not empty in one
+_IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
+
+
+class Room:
+    """At most `most` events are on their way to the disk at a time, whichever configuration they came under."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waiting = 0
+        self.refusing: str | None = None
+        """Why no more events are stored; None: they are."""
+        self._in_hand = 0
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def refuse(self, reason: str | None) -> None:
+        """Store no more events, and tell callers this reason; None: store them again."""
+        self.refusing = reason
+
+    def check(self) -> None:
+        """Raises `Unavailable` while no more events are stored."""
+        if self.refusing is not None:
+            raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
+
+    def take(self, count: int) -> None:
+        """Raises `Unavailable` where there is none; what was taken is to be given back."""
+        # More than there is ever room for are taken when there is nothing else.
+        if self.waiting and self.waiting + count > self.most:
+            raise Unavailable("Too many events are waiting to be stored. Send it again.")
+        self.waiting += count
+
+    def give_back(self, count: int) -> None:
+        self.waiting -= count
+
+    @contextlib.asynccontextmanager
+    async def turn(self, count: int) -> AsyncIterator[None]:
+        """Room for the events of a batch, and its turn: batches take turns in the order they come.
+
+        Many at once would not be done sooner: a batch in hand is thousands of objects, and all of them together would
+        push one another out of the processor's cache and be looked through by the garbage collector again and again.
+        Raises `Unavailable` where there is no room.
+        """
+        self.take(count)
+        try:
+            await self._begin(count)
+            try:
+                yield
+            finally:
+                self._end(count)
+        finally:
+            self.give_back(count)
+
+    async def _begin(self, count: int) -> None:
+        if not self._queue and self._fits(count):
+            self._in_hand += count
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._queue.append((count, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # its turn had just come
+                self._end(count)
+            raise
+
+    def _end(self, count: int) -> None:
+        self._in_hand -= count
+        while self._queue and (self._queue[0][1].done() or self._fits(self._queue[0][0])):
+            count, future = self._queue.popleft()
+            if not future.done():  # nobody waits any more
+                self._in_hand += count
+                future.set_result(None)
+
+    def _fits(self, count: int) -> bool:
+        return not self._in_hand or self._in_hand + count <= _IN_HAND

@@ -1,0 +1,98 @@
+"""How batches take turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingestd.errors import Unavailable
+from ingestd.room import Room
+
+
+class Batch:
+    """Holds its turn until it is told to end."""
+
+    def __init__(self, room: Room, count: int) -> None:
+        self.begun = False
+        self.end = asyncio.Event()
+        self.task = asyncio.create_task(self._work(room, count))
+
+    async def _work(self, room: Room, count: int) -> None:
+        async with room.turn(count):
+            self.begun = True
+            await self.end.wait()
+
+
+async def batches(room: Room, *counts: int) -> list[Batch]:
+    made = [Batch(room, count) for count in counts]
+    await turns()
+    return made
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def begun(made: list[Batch]) -> list[bool]:
+    return [each.begun for each in made]
+
+
+async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_not_overtake() -> None:
+    room = Room(100_000)
+    made = await batches(room, 1000, 1000, 1000, 1)
+    assert begun(made) == [True, True, False, False]
+    assert room.waiting == 3001
+    made[1].end.set()
+    await turns()
+    assert begun(made) == [True, True, True, False]
+    made[0].end.set()
+    await turns()
+    assert begun(made) == [True] * 4
+    for each in made:
+        each.end.set()
+        await each.task
+    assert room.waiting == 0
+
+
+async def test_a_batch_that_is_given_up_while_it_waits_leaves_its_turn_to_the_next() -> None:
+    room = Room(100_000)
+    made = await batches(room, 2000, 1000, 1000)
+    assert begun(made) == [True, False, False]
+    made[1].task.cancel()
+    made[0].end.set()
+    await turns()
+    assert begun(made) == [True, False, True]
+    assert room.waiting == 1000
+    made[2].end.set()
+    await made[2].task
+    (last,) = await batches(room, 2000)
+    assert last.begun
+    last.end.set()
+    await last.task
+
+
+async def test_a_batch_whose_turn_comes_as_it_is_given_up_leaves_it_to_the_next() -> None:
+    room = Room(100_000)
+    async with room.turn(2000):
+        made = await batches(room, 2000, 2000)
+        assert begun(made) == [False, False]
+    made[0].task.cancel()  # its turn has come, and it does not know
+    await turns()
+    assert begun(made) == [False, True]
+    made[1].end.set()
+    await made[1].task
+    assert room.waiting == 0
+
+
+async def test_batches_that_wait_for_their_turn_take_room() -> None:
+    room = Room(2500)
+    made = await batches(room, 2000, 500)
+    with pytest.raises(Unavailable, match="Too many events"):
+        async with room.turn(1):
+            pass
+    for each in made:
+        each.end.set()
+        await each.task
+    assert room.waiting == 0
