@@ -122,28 +122,52 @@ class Event:
     def to_record(self) -> Record:
         """The record as sinks, exports and the journal hold it."""
         received_at = format_time(self.received_at)
-        value: dict[str, Any] = {
-            "id": self.id,
-            "type": self.type,
-            "tenant": self.tenant,
-            "endpoint": self.endpoint.value,
-            "receivedAt": received_at,
-            "timestamp": received_at if self.timestamp == self.received_at else format_time(self.timestamp),
-        }
-        if self.type == "event":
-            value["key"] = self.key
-            value["data"] = self.data
-        value["anonymousId"] = self.anonymous_id
-        value["userId"] = self.user_id
-        value["sessionId"] = self.session_id
-        value["sessionIsNew"] = self.session_is_new
-        value["dispatchId"] = self.dispatch_id
-        value["messageId"] = self.message_id
-        value["context"] = self.context
-        value["extra"] = self.extra
-        if self.type == "identify":
-            value["traits"] = self.traits
-        return Record(self.type, self.received_at, msgspec.json.encode(value))
+        is_event = self.type == "event"
+        members = _Members(
+            self.id,
+            self.type,
+            self.tenant,
+            self.endpoint.value,
+            received_at,
+            received_at if self.timestamp == self.received_at else format_time(self.timestamp),
+            self.key if is_event else msgspec.UNSET,
+            self.data if is_event else msgspec.UNSET,
+            self.anonymous_id,
+            self.user_id,
+            self.session_id,
+            self.session_is_new,
+            self.dispatch_id,
+            self.message_id,
+            self.context,
+            self.extra,
+            msgspec.UNSET if is_event else self.traits,
+        )
+        return Record(self.type, self.received_at, _encode(members))
+
+
+class _Members(msgspec.Struct, rename="camel", gc=False):
+    """Of the JSON object that a record is; those without a value are left out."""
+
+    id: str
+    type: str
+    tenant: str
+    endpoint: str
+    received_at: str
+    timestamp: str
+    key: str | msgspec.UnsetType | None
+    data: dict[str, Any] | msgspec.UnsetType
+    anonymous_id: str
+    user_id: str | None
+    session_id: str | None
+    session_is_new: bool
+    dispatch_id: str | None
+    message_id: str | None
+    context: dict[str, Any]
+    extra: dict[str, Any]
+    traits: dict[str, Any] | msgspec.UnsetType
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Record(NamedTuple):

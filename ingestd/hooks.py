@@ -58,6 +58,8 @@ class Hooks:
         self.store_identity = _all(manager, "store_identity")
         self.enrich = _all(manager, "enrich")
         self.filter_event = _first(manager, "filter_event")
+        self.alters_events = bool(_chain(manager, "enrich") or _chain(manager, "filter_event"))
+        """Whether any plugin enriches or drops events."""
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
         self._take_over = _chain(manager, "take_over")

@@ -48,7 +48,11 @@ class Resolver:
             earlier = await self.earlier(event, state)
             if earlier is not None:
                 return repeated(earlier)
-        return await self._pass(event, state, await self._resolve_session(event, state))
+        if self._store.distant:
+            return await self._pass(event, state, await self._resolve_session(event, state))
+        if _needs_user(event):
+            event.user_id = await self._hooks.resolve_user(event, state)
+        return await self._pass(event, state, await self._hooks.resolve_session(event, state))
 
     async def resolve_together(self, units: Sequence[Unit]) -> list[Resolved | Exception]:
         """As `resolve` one after the other, for units that have no message and no link from one another.
@@ -85,11 +89,8 @@ class Resolver:
         return await self._journal.claimed(_message_key(event, event.message_id), state)
 
     async def _resolve_session(self, event: Event, state: State) -> Session | None:
-        """The session; and the user, which it sets."""
+        """The session; and the user, which it sets. Of a distant store."""
         if not _needs_user(event):
-            return await self._hooks.resolve_session(event, state)
-        if not self._store.distant:
-            event.user_id = await self._hooks.resolve_user(event, state)
             return await self._hooks.resolve_session(event, state)
         # Begun first, so that what it asks for leaves in the same turn as what the other asks for.
         session = asyncio.ensure_future(self._hooks.resolve_session(event, state))
@@ -109,9 +110,10 @@ class Resolver:
         event.session_id, event.session_is_new = session
         if event.type == "identify":
             await self._hooks.store_identity(event, state)
-        await self._hooks.enrich(event, state)
-        if await self._hooks.filter_event(event) is not None:
-            return Resolved(Outcome.DROPPED, session)
+        if self._hooks.alters_events:
+            await self._hooks.enrich(event, state)
+            if await self._hooks.filter_event(event) is not None:
+                return Resolved(Outcome.DROPPED, session)
         claim = None
         if event.message_id is not None:
             value = f"{session.session_id} {session.is_new:d}"

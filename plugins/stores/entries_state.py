@@ -32,16 +32,26 @@ class EntriesState(State):
             if entry.dirty:
                 self.entries.kill(key, entry)
 
-    async def look(self, key: str) -> Entry:
+    def _at_hand(self, key: str) -> Entry | None:
+        """As `look`, of what is in memory: most is, and a coroutine more for each would cost as much as the work."""
         entry = self.entries.known(key)
+        if entry is not None and self.touched.setdefault(key, entry) is not entry:
+            self._replace(key, entry)
+        return entry
+
+    async def look(self, key: str) -> Entry:
+        entry = self._at_hand(key)
         if entry is None:
             missed, self._missed = self._missed, key
             entry = await self.entries.get(key, missed)
-        earlier = self.touched.setdefault(key, entry)
-        if earlier is not entry:  # let go and loaded again meanwhile, or dropped since its commit failed
-            self.dead = self.dead or earlier.dead
-            self.touched[key] = entry
+            if self.touched.setdefault(key, entry) is not entry:
+                self._replace(key, entry)
         return entry
+
+    def _replace(self, key: str, entry: Entry) -> None:
+        """The one it has seen was let go and loaded again meanwhile, or dropped since its commit failed."""
+        self.dead = self.dead or self.touched[key].dead
+        self.touched[key] = entry
 
     def _live(self, entry: Entry) -> str | None:
         return None if entry.expires is not None and entry.expires < self.now else entry.value
@@ -61,23 +71,23 @@ class EntriesState(State):
         self.written.add(key)
 
     async def get(self, key: str) -> str | None:
-        return self._live(await self.look(key))
+        return self._live(self._at_hand(key) or await self.look(key))
 
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        entry = await self.look(key)
+        entry = self._at_hand(key) or await self.look(key)
         previous = self._live(entry)
         self._set(key, entry, value, ttl)
         return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        entry = await self.look(key)
+        entry = self._at_hand(key) or await self.look(key)
         if self._live(entry) != expected:
             return False
         self._set(key, entry, value, ttl)
         return True
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        entry = await self.look(key)
+        entry = self._at_hand(key) or await self.look(key)
         present = self._live(entry)
         value = candidate if present is None else present
         self._set(key, entry, value, ttl)

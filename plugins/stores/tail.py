@@ -29,10 +29,9 @@ class Tail:
         if self._first + len(self._records) != position + 1:
             self.forget()
             self._first = position + 1
-        for record in records:
-            position += 1
-            self._bytes += size_of(record)
-            self._records[position] = Record(record.type, record.at, record.body, position)
+        for position, (type_, at, body, _) in enumerate(records, position + 1):
+            self._records[position] = Record(type_, at, body, position)
+        self._bytes += sum(map(size_of, records))
         while self._bytes > _BYTES:
             self._drop()
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,7 +26,17 @@ from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
 from .renewals import clear_log
 
-__all__ = ["DEPENDS", "Unit", "last_member", "last_position", "read_records", "read_rows", "read_values", "write_batch"]
+__all__ = [
+    "DEPENDS",
+    "Landing",
+    "Unit",
+    "last_member",
+    "last_position",
+    "read_records",
+    "read_rows",
+    "read_values",
+    "write_batch",
+]
 
 DEPENDS = "What this event depends on could not be stored. Send it again."
 
@@ -47,25 +56,85 @@ _MOVE_CURSOR = (
 )
 
 
-@dataclass(slots=True, eq=False)
+class Landing:
+    """What waits for units that were begun together, with one future for all of them."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._landed: asyncio.Future[None] | None = None
+
+    def add(self) -> None:
+        self._under_way += 1
+
+    def settle(self) -> None:
+        self._under_way -= 1
+        if not self._under_way and self._landed is not None and not self._landed.done():
+            self._landed.set_result(None)
+
+    async def wait(self) -> None:
+        """Returns when each of the units is durable or has its error."""
+        if self._under_way:
+            self._landed = asyncio.get_running_loop().create_future()
+            await self._landed
+
+
 class Unit:
     """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
 
     `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
-    written.
+    written. `done` or `landing` is who waits for it: for the event loop, nothing on the connection's thread touches
+    them. `cleared` are the keys of rows that are to go, of which something is in the log of renewals.
     """
 
-    entries: dict[str, Entry]
-    done: asyncio.Future[int]
-    """For the event loop; nothing here touches it."""
-    records: Sequence[Record] = ()
-    cursor: Cursor | None = None
-    also: Callable[[sqlite3.Connection, int], object] | None = None
-    first: Callable[[sqlite3.Connection], object] | None = None
-    position: int = 0
-    rows: list[Row] = field(default_factory=list)
-    cleared: set[str] = field(default_factory=set)
-    """Keys of rows that are to go, of which something is in the log of renewals."""
+    __slots__ = (
+        "also",
+        "cleared",
+        "cursor",
+        "done",
+        "entries",
+        "error",
+        "first",
+        "landing",
+        "position",
+        "records",
+        "rows",
+    )
+
+    def __init__(
+        self,
+        entries: dict[str, Entry],
+        records: Sequence[Record] = (),
+        cursor: Cursor | None = None,
+        also: Callable[[sqlite3.Connection, int], object] | None = None,
+        first: Callable[[sqlite3.Connection], object] | None = None,
+    ) -> None:
+        self.entries = entries
+        self.records = records
+        self.cursor = cursor
+        self.also = also
+        self.first = first
+        self.done: asyncio.Future[int] | None = None
+        self.landing: Landing | None = None
+        self.error: Exception | None = None
+        self.position = 0
+        self.rows: list[Row] = []
+        self.cleared: Set[str] = frozenset()
+
+    def land(self) -> None:
+        """It is durable."""
+        if self.landing is not None:
+            self.landing.settle()
+        elif self.done is not None and not self.done.done():
+            self.done.set_result(self.position)
+
+    def refuse(self, error: Exception) -> None:
+        """Nothing of it is stored."""
+        self.error = error
+        if self.landing is not None:
+            self.landing.settle()
+        elif self.done is not None and not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # who asked may have gone
 
 
 def write_batch(

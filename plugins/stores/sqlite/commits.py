@@ -16,7 +16,7 @@ from ingestd.journal import Cursor
 from ..entries import Entries, Entry, is_renewal, not_renewed
 from ..entries_state import EntriesState
 from ..tail import Tail
-from .batch import DEPENDS, Unit, write_batch
+from .batch import DEPENDS, Landing, Unit, write_batch
 from .connection import Connection
 from .metrics import CommitStatistics
 from .renewals import Renewals
@@ -92,6 +92,35 @@ class Commits:
 
         Where that is an error, what the unit has written is still to be undone.
         """
+        unit = self._prepare(state, records, cursor, also, first)
+        if unit is None:
+            return self.last
+        done = unit.done = asyncio.get_running_loop().create_future()
+        self._gather(unit)
+        return done
+
+    def begin_with(self, landing: Landing, state: EntriesState, records: Sequence[Record]) -> Unit:
+        """As `begin`, for one of several that are waited for together: its error, if there is one, it has then.
+
+        Begun one after the other without a pause they are in one commit; and no future for each of them. There are
+        records.
+        """
+        unit = self._prepare(state, records)
+        assert unit is not None
+        unit.landing = landing
+        landing.add()
+        self._gather(unit)
+        return unit
+
+    def _prepare(
+        self,
+        state: EntriesState | None = None,
+        records: Sequence[Record] = (),
+        cursor: Cursor | None = None,
+        also: Callable[[sqlite3.Connection, int], object] | None = None,
+        first: Callable[[sqlite3.Connection], object] | None = None,
+    ) -> Unit | None:
+        """What is to be written; None where there is nothing to wait for."""
         entries = {} if state is None else state.touched
         pending = bool(records) or bool(cursor or also or first)
         dead = state is not None and state.dead
@@ -101,12 +130,10 @@ class Commits:
         if dead:
             raise Unavailable(DEPENDS)
         if not pending:
-            return self.last
+            return None
         if self._closing:
             raise Unavailable("The store is closed.")
-        unit = Unit(entries, asyncio.get_running_loop().create_future(), records, cursor, also, first)
-        self._gather(unit)
-        return unit.done
+        return Unit(entries, records, cursor, also, first)
 
     async def wait(self, after: int) -> None:
         """Returns when there are durable records behind that position."""
@@ -151,7 +178,7 @@ class Commits:
         live: list[Unit] = []
         for unit in batch:
             if any(entry.dead for entry in unit.entries.values()):
-                _refuse(unit, Unavailable(DEPENDS))
+                unit.refuse(Unavailable(DEPENDS))
             else:
                 self._take_off(unit, flown)
                 live.append(unit)
@@ -178,7 +205,7 @@ class Commits:
                 row = entry.row(key)
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):
-                    unit.cleared.add(key)
+                    unit.cleared |= {key}
                 elif key in self._renewals and not is_renewal(row):
                     unit.rows.append(not_renewed(key))
                 entry.dirty = False
@@ -199,23 +226,24 @@ class Commits:
         self._settle(live, flown, failed)
 
     def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: dict[Unit, Exception]) -> None:
-        before = self.last
+        records: list[Record] = []
         self._entries.land(flown.values())
         for unit in live:
             if unit in failed:
                 for key, *_ in unit.rows:
                     self._entries.kill(key, flown[key])
-                _refuse(unit, _for_the_caller(failed[unit]))
+                unit.refuse(_for_the_caller(failed[unit]))
                 continue
-            if unit.rows:
-                self._renewals.add(unit.rows)
+            # An entry is in one unit of a commit, so what one clears no other renews.
+            self._renewals.add(unit.rows)
+            if unit.cleared:
                 self._renewals.forget(unit.cleared)
             if unit.records:
                 self.last = unit.position
-                self.tail.add(unit.records, unit.position)
-            if not unit.done.done():
-                unit.done.set_result(unit.position)
-        if self.last > before:
+                records += unit.records
+            unit.land()
+        if records:
+            self.tail.add(records, self.last)
             self._tell()
         if self._gathering:
             self._write()
@@ -249,9 +277,3 @@ def _for_the_caller(error: Exception) -> Exception:
         return error
     _log.error("one event could not be stored, for what is in it: %r", error)
     return Failed("The event could not be stored.")
-
-
-def _refuse(unit: Unit, error: Exception) -> None:
-    if not unit.done.done():
-        unit.done.set_exception(error)
-        unit.done.exception()  # who asked may have gone

@@ -13,7 +13,7 @@ from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Sta
 from ingestd.store import State
 
 from ..entries_state import EntriesState
-from .batch import last_position, read_records
+from .batch import Landing, Unit, last_position, read_records
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
 
@@ -32,31 +32,6 @@ async def _make(claim: Claim, state: State) -> None:
         raise Claimed(earlier)
 
 
-async def _begin(commits: Commits, append: Append) -> asyncio.Future[int] | int | Exception:
-    assert isinstance(append.state, EntriesState)
-    try:
-        if append.claim is not None:
-            await _make(append.claim, append.state)
-        return commits.begin(append.state, [append.record])
-    except Exception as error:  # noqa: BLE001 - it is told in its turn
-        return error
-
-
-async def _outcome(done: asyncio.Future[int] | int | Exception, state: State) -> Exception | None:
-    assert isinstance(state, EntriesState)
-    try:
-        if isinstance(done, Exception):
-            raise done
-        if isinstance(done, asyncio.Future):
-            await done
-    except Refused as refused:
-        state.undo()
-        return refused
-    except Exception as error:  # noqa: BLE001 - whoever appended it raises it
-        return error
-    return None
-
-
 class SqliteJournal(Journal):
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
@@ -73,9 +48,22 @@ class SqliteJournal(Journal):
         commits = self._backend.commits
         if commits is None:
             return await super().append_each(appends)
-        # Begun one after the other without a pause, so they are in one commit; and no task for each of them.
-        begun = [await _begin(commits, append) for append in appends]
-        return [await _outcome(done, append.state) for done, append in zip(begun, appends, strict=True)]
+        landing = Landing()
+        begun: list[Unit | Exception] = []
+        for append in appends:
+            assert isinstance(append.state, EntriesState)
+            try:
+                if append.claim is not None:
+                    await _make(append.claim, append.state)
+                begun.append(commits.begin_with(landing, append.state, [append.record]))
+            except Exception as error:  # noqa: BLE001 - it is told in its turn
+                begun.append(error)
+        await landing.wait()
+        outcomes = [each if isinstance(each, Exception) else each.error for each in begun]
+        for append, outcome in zip(appends, outcomes, strict=True):
+            if isinstance(outcome, Refused) and isinstance(append.state, EntriesState):
+                append.state.undo()
+        return outcomes
 
     async def claimed(self, key: str, state: State) -> str | None:
         return await state.get(key)
