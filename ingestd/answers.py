@@ -28,20 +28,28 @@ class Answer(NamedTuple):
 
 
 def success(endpoint: Endpoint, session: Session) -> Answer:
-    """200, as the endpoint words it. A session id is a caller's text only in UUID form, so needs no escapes."""
-    if endpoint is Endpoint.CUSTOMER_EVENTS:
-        return Answer(200, b'{"session":{"sessionId":"%b"}}' % session.session_id.encode())
-    is_new = b"true" if session.is_new else b"false"
-    return Answer(
-        200, b'{"success":true,"session":{"sessionId":"%b","isNew":%b}}' % (session.session_id.encode(), is_new)
-    )
+    """200, as the endpoint words it."""
+    return Answer(200, f"{{{_members(endpoint, session)}}}".encode())
 
 
-def results(endpoint: Endpoint, answers: Iterable[Answer]) -> Answer:
+def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
     """200 to a batch: each event's own answer, with its status in it."""
-    each = [answer.body if answer.status >= 400 else b'{"status":200,' + answer.body[1:] for answer in answers]
-    head = b"{" if endpoint is Endpoint.CUSTOMER_EVENTS else b'{"success":true,'
-    return Answer(200, b'%b"results":[%b]}' % (head, b",".join(each)))
+    texts = ",".join(
+        [
+            problem(one).body.decode() if isinstance(one, Refused) else f'{{"status":200,{_members(endpoint, one)}}}'
+            for one in each
+        ]
+    )
+    head = "" if endpoint is Endpoint.CUSTOMER_EVENTS else '"success":true,'
+    return Answer(200, f'{{{head}"results":[{texts}]}}'.encode())
+
+
+def _members(endpoint: Endpoint, session: Session) -> str:
+    """A session id is a caller's text only in UUID form, so needs no escapes."""
+    if endpoint is Endpoint.CUSTOMER_EVENTS:
+        return f'"session":{{"sessionId":"{session.session_id}"}}'
+    is_new = "true" if session.is_new else "false"
+    return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'
 
 
 def problem(refused: Refused, *, allow: str | None = None) -> Answer:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .answers import Answer, problem, results, success
+from .answers import Answer, results
 from .chains import Pace
 from .errors import BadRequest, Failed, Refused, SchemaViolation, TooLarge
-from .events import Endpoint, Event, Principal, Request
+from .events import Endpoint, Event, Principal, Request, Session
 from .failures import Failures
 from .ids import next_uuids
 from .metrics import Metrics
@@ -69,14 +69,19 @@ class Batches:
 
     def _result(self, request: Request, items: Sequence[_Item]) -> Answer:
         """The answer; and its events are counted."""
-        answers = []
+        answers: list[Session | Refused] = []
         counts: Counter[tuple[Kind, str, Outcome]] = Counter()
         for item in items:
-            outcome, answer = _answer(request, item)
+            if item.error is not None:
+                outcome = item.error.outcome
+                answers.append(item.error)
+            else:
+                assert item.stored is not None
+                outcome, session = item.stored
+                answers.append(session)
+                if session.is_new and outcome is not Outcome.DUPLICATE:
+                    self._metrics.session_begun()
             counts[item.kind, item.key, outcome] += 1
-            if item.stored is not None and item.stored.session.is_new and outcome is not Outcome.DUPLICATE:
-                self._metrics.session_begun()
-            answers.append(answer)
         for (kind, key, outcome), count in counts.items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)
@@ -116,10 +121,3 @@ def _take_kind(body: dict[str, Any]) -> Kind:
         fault = SchemaViolation("/type", 'expected "event" or "identify"')
         raise BadRequest(f"{fault.pointer}: {fault.message}", code="invalid_envelope", errors=[fault])
     return kind
-
-
-def _answer(request: Request, item: _Item) -> tuple[Outcome, Answer]:
-    if item.error is not None:
-        return item.error.outcome, problem(item.error)
-    assert item.stored is not None
-    return item.stored.outcome, success(request.endpoint, item.stored.session)

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pluggy
@@ -198,12 +199,7 @@ def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[
 
 def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:
     """A function that calls all implementations, one after the other."""
-    chain = _chain(manager, hook)
-
-    async def every(*arguments: Any) -> None:
-        await _call_all(chain, hook, *arguments)
-
-    return every
+    return partial(_call_all, _chain(manager, hook), hook)
 
 
 async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:

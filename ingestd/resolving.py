@@ -52,7 +52,10 @@ class Resolver:
             return await self._pass(event, state, await self._resolve_session(event, state))
         if _needs_user(event):
             event.user_id = await self._hooks.resolve_user(event, state)
-        return await self._pass(event, state, await self._hooks.resolve_session(event, state))
+        session = await self._hooks.resolve_session(event, state)
+        if event.type == "identify" or self._hooks.alters_events:
+            return await self._pass(event, state, session)
+        return _accepted(event, _in_session(event, session))
 
     async def resolve_together(self, units: Sequence[Unit]) -> list[Resolved | Exception]:
         """As `resolve` one after the other, for units that have no message and no link from one another.
@@ -105,20 +108,29 @@ class Resolver:
             event.user_id = await self._hooks.resolve_user(event, state)
 
     async def _pass(self, event: Event, state: State, session: Session | None) -> Resolved:
-        if session is None:
-            raise LookupError("no plugin resolved the session")
-        event.session_id, event.session_is_new = session
+        session = _in_session(event, session)
         if event.type == "identify":
             await self._hooks.store_identity(event, state)
         if self._hooks.alters_events:
             await self._hooks.enrich(event, state)
             if await self._hooks.filter_event(event) is not None:
                 return Resolved(Outcome.DROPPED, session)
-        claim = None
-        if event.message_id is not None:
-            value = f"{session.session_id} {session.is_new:d}"
-            claim = Claim(_message_key(event, event.message_id), value, _MESSAGE_LIFE)
-        return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
+        return _accepted(event, session)
+
+
+def _in_session(event: Event, session: Session | None) -> Session:
+    if session is None:
+        raise LookupError("no plugin resolved the session")
+    event.session_id, event.session_is_new = session
+    return session
+
+
+def _accepted(event: Event, session: Session) -> Resolved:
+    claim = None
+    if event.message_id is not None:
+        value = f"{session.session_id} {session.is_new:d}"
+        claim = Claim(_message_key(event, event.message_id), value, _MESSAGE_LIFE)
+    return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
 
 
 def _needs_user(event: Event) -> bool:

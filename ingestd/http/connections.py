@@ -70,7 +70,8 @@ class Connections:
         self._idle.pop(client, None)
 
     def began(self, client: Client, phase: Phase) -> None:
-        self._idle.pop(client, None)
+        if client.phase is Phase.REQUEST:
+            self._idle.pop(client, None)
         client.phase = phase
         client.since = self.now
 
