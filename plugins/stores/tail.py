@@ -25,11 +25,11 @@ class Tail:
 
     def add(self, records: Sequence[Record], last: int) -> None:
         """Take records that have become durable; `last` is the position of the last of them."""
-        position = last - len(records)
-        if self._first + len(self._records) != position + 1:
+        first = last - len(records) + 1
+        if self._first + len(self._records) != first:
             self.forget()
-            self._first = position + 1
-        for position, (type_, at, body, _) in enumerate(records, position + 1):
+            self._first = first
+        for position, (type_, at, body, _) in enumerate(records, first):
             self._records[position] = Record(type_, at, body, position)
         self._bytes += sum(map(size_of, records))
         while self._bytes > _BYTES:
