@@ -1,10 +1,22 @@
-"""`python -m ingestd` is `ingestd`."""
+"""The command as it is installed, and `python -m ingestd`."""
 
 from __future__ import annotations
 
+import gc
 import sys
 
-from .cli import main
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run one command and return its exit code."""
+    # Nearly all that is made at first are modules, which stay: to look for garbage in them, again and again as they
+    # grow, would take as long again as half of a start.
+    gc.set_threshold(500_000)
+    from .cli import main as run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

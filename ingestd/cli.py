@@ -12,20 +12,21 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Any
 
 from . import __version__, commands
 from .backends import Backends, open_backends
-from .checking import command as check
 from .config import Config, find_config, load_config, parse_config
 from .errors import CommandError, ConfigError, IngestdError, Unavailable
 from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 __all__ = ["main"]
 
@@ -86,7 +87,9 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
     except ConfigError:
         if argv and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
-                check.refuse(known.config, known.set, as_json="--json" in argv)
+                from .checking.command import refuse  # here, as `commands` has it
+
+                refuse(known.config, known.set, as_json="--json" in argv)
             raise  # else who needs help gets it, if only of the built-in commands
     return _defaults()
 
@@ -121,7 +124,12 @@ class _CommandDaemon:
         self._plugins = plugins
         self.store = backends.store
         self.journal = backends.journal
-        self.registry = CollectorRegistry()
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry  # here: hardly a command asks for it
+
+        return CollectorRegistry()
 
     def plugin(self, name: str) -> object | None:
         return self._plugins.manager.get_plugin(name)

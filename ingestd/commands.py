@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from . import config_commands, plugin_commands, reload_command, sink_commands, unit_commands
-from .checking import command as check
 from .config import Config, load_config
 from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
@@ -19,7 +18,6 @@ from .hookspecs import Commands, Daemon
 from .loader import Plugins
 from .logs import configure_logs
 from .options import since
-from .server import Server
 
 __all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -42,7 +40,7 @@ def register(cli: _CommandLine) -> None:
     reload_command.add_arguments(
         cli.add_offline("", "reload", reload_command.reload, help="have the daemon read its configuration again")
     )
-    checking = cli.add_offline("", "check", check.check, help="check configuration, schemas, plugins, store and sinks")
+    checking = cli.add_offline("", "check", check, help="check configuration, schemas, plugins, store and sinks")
     checking.add_argument("--json", action="store_true", help="one JSON object")
     configuration = cli.add_offline(
         "config", "show", config_commands.show, help="print the configuration in force, secrets hidden"
@@ -64,7 +62,12 @@ def register(cli: _CommandLine) -> None:
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
 
 
+# What only one command runs on is imported when it runs: the daemon's parts take longer than most commands do.
+
+
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .server import Server
+
     configure_logs(config.logs)
 
     def read() -> Config:
@@ -90,6 +93,12 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, ConfigError):
         return os.EX_CONFIG
     return os.EX_TEMPFAIL if isinstance(error, Unavailable | OSError) else 1
+
+
+async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .checking.command import check as check_all
+
+    await check_all(arguments, config, plugins)
 
 
 async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
-from prometheus_client import CollectorRegistry
 
+from . import HOOK_NAMESPACE
 from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
@@ -27,9 +27,11 @@ from .person import Person, Visitors
 from .sink import Sink
 from .store import State, Store
 
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
 __all__ = ["HOOK_NAMESPACE", "BackendFactory", "Commands", "Daemon", "Run"]
 
-HOOK_NAMESPACE = "ingestd"
 hookspec = pluggy.HookspecMarker(HOOK_NAMESPACE)
 
 BackendFactory = Callable[[str, Path], Backend]

@@ -11,8 +11,8 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pluggy
 
@@ -59,6 +59,14 @@ class Plugins:
     consumers: tuple[Consumer, ...]
 
 
+class _Offered(NamedTuple):
+    """A plugin that is installed, and the name and version of what it is installed with."""
+
+    point: EntryPoint
+    distribution: str
+    version: str
+
+
 def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     """Load and register. Raises `ConfigError` naming the plugin that is unknown or broken.
 
@@ -68,13 +76,14 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     available = _available()
     enabled = config.plugins.enabled
     if enabled is None:
-        enabled = tuple(name for name, point in available.items() if _distribution(point)[0] == "ingestd")
+        enabled = tuple(name for name, offered in available.items() if offered.distribution == "ingestd")
     elif len(set(enabled)) < len(enabled):
         raise ConfigError(f"{config.place('plugins.enabled')}: a plugin is named twice")
     loaded = [_load(name, "plugins.enabled", available, config, present=present) for name in enabled]
     stores: _Offers[BackendFactory] = _Offers("store scheme")
     sinks: _Offers[type[Sink]] = _Offers("sink type")
-    _collect(_register(loaded), stores, sinks)
+    manager = _register(loaded)
+    _collect(manager, stores, sinks)
     wanted: list[tuple[str, str, _Offers[Any]]] = [
         (_scheme(url), option, stores)
         for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
@@ -94,7 +103,8 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         if name not in offers.made:
             what = "store" if offers is stores else "sink"
             raise ConfigError(f"{config.place(option)}: the plugin {name} offers no {what} of that name")
-    manager = _register(loaded)
+    if len(loaded) > len(enabled):
+        manager = _register(loaded)  # anew, since pluggy calls first what was registered last
     _refuse_tables_of_others(config, loaded, available)
     consumers: list[Consumer] = []
     register_all(manager, "register_consumers", consumers.append)
@@ -108,27 +118,29 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     )
 
 
-def _available() -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+def _available() -> dict[str, _Offered]:
+    found: dict[str, _Offered] = {}
+    known: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
     for point in entry_points(group=HOOK_NAMESPACE):
-        other = found.setdefault(point.name, point)
+        dist = point.dist
+        if dist is not None and dist not in known:
+            metadata = dist.metadata  # each time it is asked for, the file is read anew
+            known[dist] = metadata["Name"], metadata["Version"]
+        offered = _Offered(point, *known[dist])
+        other = found.setdefault(point.name, offered)
         # The same distribution may be found twice, by its installed and its source metadata.
-        if (other.value, _distribution(other)[0]) != (point.value, _distribution(point)[0]):
+        if (other.point.value, other.distribution) != (point.value, offered.distribution):
             raise ConfigError(
-                f"plugin {point.name}: offered by two distributions, {_distribution(other)[0]} and"
-                f" {_distribution(point)[0]}; uninstall one"
+                f"plugin {point.name}: offered by two distributions, {other.distribution} and"
+                f" {offered.distribution}; uninstall one"
             )
     return found
-
-
-def _distribution(point: EntryPoint) -> tuple[str, str]:
-    return (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "")
 
 
 def _load(
     name: str,
     option: str,
-    available: Mapping[str, EntryPoint],
+    available: Mapping[str, _Offered],
     config: Config,
     *,
     present: Mapping[str, Plugin],
@@ -139,8 +151,7 @@ def _load(
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
         raise ConfigError(f"{config.place(option)}: there is no plugin {name!r}; {hint}")
-    point = available[name]
-    distribution, version = _distribution(point)
+    point, distribution, version = available[name]
     try:
         target: Any = point.load()
     except Exception as error:

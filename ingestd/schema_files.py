@@ -1,4 +1,4 @@
-"""The files of event schemas: read and checked, as JSON Schema of draft 2020-12, before anything starts.
+"""The files of event schemas: read and checked before anything starts.
 
 A directory of schemas has one `*.json` per event key, and definitions they share in `definitions/`.
 """
@@ -13,10 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import referencing
-from jsonschema import Draft202012Validator, SchemaError
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
+import jsonschema_rs
 
 from .errors import ConfigError
 
@@ -70,7 +67,8 @@ def read_schemas(directory: Path | None) -> list[SchemaFile]:
             raise ConfigError(f"{directory}: the directory of schemas does not exist")
         schemas += _read_directory(directory, builtin=False)
     _check_unique(schemas)
-    _check_references(schemas)
+    if directory is not None:
+        _check_references(schemas)
     return schemas
 
 
@@ -116,18 +114,12 @@ def _parse(name: str, entry: Traversable) -> Schema:
 def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> SchemaFile:
     if schema.get("$schema") != DRAFT:
         raise _fault(name, ["$schema"], f'expected "{DRAFT}"')
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise _fault(name, error.absolute_path, error.message) from error
+    _check_form(name, schema, builtin=builtin)
     uri = schema.get("$id", "")
     if not re.match("[A-Za-z][A-Za-z0-9+.-]*:", uri) or "#" in uri:
         raise _fault(name, ["$id"], 'expected an absolute URI without #, such as "urn:shop:schema:gift_wrapped"')
-    for subschema, path in _subschemas(schema):
-        for keyword in ("$id", "$schema"):
-            # A schema that renames itself half-way could take the place of another one.
-            if path and keyword in subschema:
-                raise _fault(name, [*path, keyword], "allowed at the top of a file only")
+    if not builtin:
+        _check_names(name, schema)
     key = schema.get("title", "")
     if is_event:
         if not (0 < len(key) <= _MAX_KEY and key.isprintable() and key == key.strip()):
@@ -135,6 +127,26 @@ def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> Schem
         if schema.get("type") != "object":
             raise _fault(name, ["type"], 'expected "object": the data of an event is one')
     return SchemaFile(name, schema, key if is_event else None, builtin)
+
+
+def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
+    if builtin:
+        try:
+            jsonschema_rs.meta.validate(schema)
+        except jsonschema_rs.ValidationError as error:
+            raise _fault(name, error.instance_path, error.message) from error
+    else:
+        from .schema_draft import faults_of_form  # here, as below: a start without files of a shop's own is shorter
+
+        for path, reason in faults_of_form(schema):
+            raise _fault(name, path, reason)
+
+
+def _check_names(name: str, schema: Schema) -> None:
+    from .schema_draft import faults_of_names
+
+    for path, reason in faults_of_names(schema):
+        raise _fault(name, path, reason)
 
 
 def _check_unique(schemas: Iterable[SchemaFile]) -> None:
@@ -154,40 +166,12 @@ def _check_unique(schemas: Iterable[SchemaFile]) -> None:
 
 
 def _check_references(schemas: Iterable[SchemaFile]) -> None:
-    resources = [(file.uri, DRAFT202012.create_resource(file.schema)) for file in schemas]
-    registry: referencing.Registry[Any] = referencing.Registry().with_resources(resources).crawl()
+    from .schema_draft import References
+
+    references = References(file.schema for file in schemas)
     for file in schemas:
-        resolver = registry.resolver(base_uri=file.uri)
-        for subschema, path in _subschemas(file.schema):
-            for keyword in ("$ref", "$dynamicRef"):
-                if keyword not in subschema:
-                    continue
-                reference = subschema[keyword]
-                try:
-                    target = resolver.lookup(reference).contents
-                except (Unresolvable, ValueError):  # no such place, or not even the form of one
-                    file.refuse([*path, keyword], f'"{reference}" is neither in this file nor the $id of another one')
-                if not isinstance(target, dict | bool):
-                    file.refuse([*path, keyword], f'"{reference}" is not a schema')
-
-
-def _subschemas(schema: Schema) -> Iterator[tuple[Schema, list[str | int]]]:
-    """Every schema in a schema with its path, itself first; what `const` or `examples` hold is none."""
-    paths = {id(node): path for node, path in _nodes(schema, [])}
-    waiting = [schema]
-    while waiting:
-        subschema = waiting.pop()
-        yield subschema, paths[id(subschema)]
-        inner = (resource.contents for resource in DRAFT202012.create_resource(subschema).subresources())
-        waiting += [node for node in inner if isinstance(node, dict)]
-
-
-def _nodes(value: Any, path: list[str | int]) -> Iterator[tuple[Schema, list[str | int]]]:
-    if isinstance(value, dict):
-        yield value, path
-    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, inner in steps:
-        yield from _nodes(inner, [*path, step])
+        for path, reason in references.faults(file.schema):
+            file.refuse(path, reason)
 
 
 def _fault(name: str, path: Iterable[str | int], reason: str) -> ConfigError:

@@ -294,10 +294,10 @@ def tune_the_interpreter() -> None:
     """Settings of Python that pay for a loop that is busy answering, with threads that wait for the disk.
 
     The garbage collector looks, seldom, at what requests leave (almost all is freed at once by reference
-    counts) and never again at what start-up made. A thread that comes back from the disk gets its turn
-    after a tenth of a millisecond instead of five: answers wait for it, some six times a commit.
+    counts) and never at what start-up made: there is next to no garbage in it, and to look for it once would take a
+    tenth of the start. A thread that comes back from the disk gets its turn after a tenth of a millisecond instead of
+    five: answers wait for it, some six times a commit.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     sys.setswitchinterval(0.0001)

@@ -1,6 +1,6 @@
 """Is the body of a request what it should be? JSON, envelope and data, in the order callers are told.
 
-The schemas are checked by `jsonschema` when they are read (`schema_files`); `jsonschema_rs`, which
+A shop's schemas are checked by `jsonschema` when they are read (`schema_files`); `jsonschema_rs`, which
 agrees with it and is a hundred times faster, then checks the events.
 """
 
@@ -16,7 +16,7 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from .errors import BadRequest, SchemaViolation, UnknownKey
+from .errors import BadRequest, ConfigError, SchemaViolation, UnknownKey
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 
 __all__ = ["MAX_DEPTH", "MAX_EVENTS", "MAX_VIOLATIONS", "EventSchema", "Validator", "parse_batch", "parse_body"]
@@ -134,7 +134,10 @@ class Validator:
         """`files` as `read_schemas` returns them. Raises `ConfigError` for one that cannot be compiled."""
         files = list(files)
         self.sources = files
-        self._registry = jsonschema_rs.Registry([(file.uri, file.schema) for file in files])
+        try:
+            self._registry = jsonschema_rs.Registry([(file.uri, file.schema) for file in files])
+        except ValueError as error:  # a built-in file that someone has changed: those of a shop have been looked at
+            raise ConfigError(f"the schemas cannot be compiled: {error}") from error
         for file in files:
             self._check_compiles(file)
         events = {file.key: file for file in files if file.key is not None}

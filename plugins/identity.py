@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
-from prometheus_client import Counter
 
 from ingestd import hookimpl
 from ingestd.events import Event
@@ -36,9 +35,7 @@ class IdentityPlugin:
     def __init__(self, options: Options) -> None:
         # Blank is no user whatever the list says: an empty userId means none.
         self._no_user = {"", *map(_plain, options.no_user)}
-        self._no_user_total = Counter(
-            "ingestd_identity_no_user", "Identify requests whose userId stands for no user", registry=None
-        )
+        self._count_no_user: Callable[[], None] = lambda: None
 
     def is_user(self, user_id: str) -> bool:
         """Whether the id stands for a user, so that an identify request with it makes a link."""
@@ -46,7 +43,12 @@ class IdentityPlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        daemon.registry.register(self._no_user_total)
+        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+
+        counter = Counter(
+            "ingestd_identity_no_user", "Identify requests whose userId stands for no user", registry=daemon.registry
+        )
+        self._count_no_user = counter.inc
 
     @hookimpl
     async def resolve_user(self, event: Event, state: State) -> str | None:
@@ -58,7 +60,7 @@ class IdentityPlugin:
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
         if user_id is not None and not self.is_user(user_id):
-            self._no_user_total.inc()
+            self._count_no_user()
             user_id = None
         if user_id is None:
             await _set_traits(state, anonymous, event.traits)

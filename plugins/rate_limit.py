@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
-from prometheus_client import Counter
 
 from ingestd import hookimpl
 from ingestd.errors import ConfigError, Limited
@@ -46,16 +45,20 @@ class RateLimitPlugin:
             *_limit("key", options.per_key, options.per_key_burst, _key),
             *_limit("address", options.per_address, options.per_address_burst, _address),
         ]
-        self._refused = Counter("ingestd_rate_limit_refused", "Requests refused for their rate.", ["by"], registry=None)
-        self._count = {by: self._refused.labels(by).inc for by in ("key", "address")}
+        self._count: Mapping[str, Callable[[], None]] = dict.fromkeys(("key", "address"), lambda: None)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        daemon.registry.register(self._refused)
+        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+
+        refused = Counter(
+            "ingestd_rate_limit_refused", "Requests refused for their rate.", ["by"], registry=daemon.registry
+        )
+        self._count = {by: refused.labels(by).inc for by in self._count}
 
     @hookimpl
     def take_over(self, predecessor: RateLimitPlugin) -> None:
-        self._refused, self._count = predecessor._refused, predecessor._count
+        self._count = predecessor._count
         # Of a limit that stays, those who are over it stay so.
         same = {limit[:3]: limit for limit in predecessor._limits}
         self._limits = [same.get(limit[:3], limit) for limit in self._limits]

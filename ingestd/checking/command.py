@@ -14,7 +14,7 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NoReturn
 
 from .. import __version__, file_limits
@@ -40,8 +40,9 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
     report.add("plugins", _plugins(plugins))
-    report.add("schemas", [_schemas(config)])
-    sinks, faults = _make_sinks(config, plugins)
+    keys, found = _schemas(config)
+    report.add("schemas", [found])
+    sinks, faults = _make_sinks(config, plugins, keys)
     report.hide([consumer.sink.options for consumer in sinks])
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks])
     report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks))])
@@ -90,22 +91,21 @@ def _plugins(plugins: Plugins) -> Iterator[Finding]:
         yield Finding(plugin.name, f"{plugin.distribution} {plugin.version}, {plugin.source}", facts=facts)
 
 
-def _schemas(config: Config) -> Finding:
-    try:
-        count = len(Validator.load(config.schemas.directory).keys)
-    except ConfigError as error:
-        return fault("event keys", error)
-    directory = config.schemas.directory
-    own = f", with those of {directory}" if directory is not None else ""
-    return Finding("event keys", f"{count} event keys{own}", facts={"count": count})
-
-
-def _make_sinks(config: Config, plugins: Plugins) -> tuple[list[SinkConsumer], list[Finding]]:
-    made, faults = [], []
+def _schemas(config: Config) -> tuple[Collection[str] | None, Finding]:
+    """The event keys, or None where a fault is found."""
     try:
         keys = Validator.load(config.schemas.directory).keys
-    except ConfigError:  # which is told by itself
-        keys = None
+    except ConfigError as error:
+        return None, fault("event keys", error)
+    directory = config.schemas.directory
+    own = f", with those of {directory}" if directory is not None else ""
+    return keys, Finding("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
+
+
+def _make_sinks(
+    config: Config, plugins: Plugins, keys: Collection[str] | None
+) -> tuple[list[SinkConsumer], list[Finding]]:
+    made, faults = [], []
     for name, table in config.sink_tables.items():
         try:
             made.append(make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys))

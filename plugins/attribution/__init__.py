@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
-from prometheus_client import Counter
 
 from ingestd import hookimpl
 from ingestd.consumer import Consumer
@@ -24,6 +23,9 @@ from .models import Model
 from .panel import show
 from .person import forget
 from .touches import Exclusions
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 __all__ = ["AttributionPlugin"]
 
@@ -59,17 +61,7 @@ class AttributionPlugin:
             order_memory=options.order_memory.milliseconds,
             exclusions=Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains),
         )
-        self._orders = Counter(
-            "ingestd_attribution_orders", "Completed orders by what became of them.", ["result"], registry=None
-        )
-        self._reversals = Counter(
-            "ingestd_attribution_reversals", "Refunds and cancellations by what became of them.", ["result"],
-            registry=None,
-        )  # fmt: skip
-        orders = {result: self._orders.labels(result).inc for result in _ORDERS}
-        reversals = {result: self._reversals.labels(result).inc for result in _REVERSALS}
-        tally = Tally(lambda result: orders[result](), lambda result: reversals[result]())
-        self._consumer = AttributionConsumer(rules, tally)
+        self._consumer = AttributionConsumer(rules)
         self._model = options.model
 
     @hookimpl
@@ -82,8 +74,7 @@ class AttributionPlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        daemon.registry.register(self._orders)
-        daemon.registry.register(self._reversals)
+        self._consumer.tally = _counted(daemon.registry)
         # Who makes the links knows which ids are no user's.
         is_user = getattr(daemon.plugin("identity"), "is_user", None)
         if is_user is not None:
@@ -96,3 +87,18 @@ class AttributionPlugin:
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
         return await forget(person, state)
+
+
+def _counted(registry: CollectorRegistry) -> Tally:
+    from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+
+    orders = Counter(
+        "ingestd_attribution_orders", "Completed orders by what became of them.", ["result"], registry=registry
+    )
+    reversals = Counter(
+        "ingestd_attribution_reversals", "Refunds and cancellations by what became of them.", ["result"],
+        registry=registry,
+    )  # fmt: skip
+    of_orders = {result: orders.labels(result).inc for result in _ORDERS}
+    of_reversals = {result: reversals.labels(result).inc for result in _REVERSALS}
+    return Tally(lambda result: of_orders[result](), lambda result: of_reversals[result]())

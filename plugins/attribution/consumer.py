@@ -54,11 +54,11 @@ class AttributionConsumer(Consumer):
     max_records = 1000
     linger = 0.5  # nobody waits for it, and touchpoints of one step share pages of the store
 
-    def __init__(self, rules: Rules, tally: Tally) -> None:
+    def __init__(self, rules: Rules) -> None:
         self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
         """Whether a user id stands for a user, as whoever makes the links has it."""
+        self.tally = Tally(lambda result: None, lambda result: None)
         self._rules = rules
-        self._tally = tally
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, is_user = self._rules.exclusions, self.is_user
@@ -104,9 +104,9 @@ class AttributionConsumer(Consumer):
         mark = await marks.of(order)
         if mark is not None:
             if mark.same_value(order):
-                self._tally.order("repeated")
+                self.tally.order("repeated")
                 return
-            self._tally.order("conflict")
+            self.tally.order("conflict")
             log.warning(
                 "the order %r of %s was sent again with another value; its attribution %s keeps the first",
                 order.order_id, order.tenant, mark.attribution_id,
@@ -122,16 +122,16 @@ class AttributionConsumer(Consumer):
         step.append(record)
         decided.append(Decided(order, candidates))
         await marks.set(order, mark)
-        self._tally.order("attributed" if candidates.touches else "direct")
+        self.tally.order("attributed" if candidates.touches else "direct")
 
     async def _reverse(self, refund: Order, step: Step, reason: Reason) -> None:
         marks = Marks(step.state, self._rules.order_memory)
         mark = await marks.of(refund)
         if mark is None:
-            self._tally.reversal("unknown_order")
+            self.tally.reversal("unknown_order")
             return
         if refund.currency is not None and mark.currency is not None and refund.currency != mark.currency:
-            self._tally.reversal("other_currency")
+            self.tally.reversal("other_currency")
             log.warning(
                 "the %s %s of the order %r of %s is in another currency than the order, and reverses nothing",
                 reason, refund.event_id, refund.order_id, refund.tenant,
@@ -139,12 +139,12 @@ class AttributionConsumer(Consumer):
             return
         reversal = reverse(refund, mark, reason)
         if reversal is None:
-            self._tally.reversal("nothing_left")
+            self.tally.reversal("nothing_left")
             return
         record, mark = reversal
         step.append(record)
         await marks.set(refund, mark)
-        self._tally.reversal("reversed")
+        self.tally.reversal("reversed")
 
 
 async def _load(state: State, found: Sequence[Seen]) -> None:

@@ -446,7 +446,7 @@ async def test_a_server_that_says_nothing_can_be_given_up(url: str) -> None:
 
 
 async def test_a_connection_that_takes_too_long_to_make_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.webhook._CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("ingestd.plugins.sinks.webhook.target._CONNECT_TIMEOUT", 0.1)
     with raw_server(b"", reads=False, hangs=True) as port:
         error = await failure(f"https://127.0.0.1:{port}/in")
         assert str(error).startswith(f"the connection to 127.0.0.1:{port} failed: Timeout during TLS handshake")

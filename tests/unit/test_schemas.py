@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ingestd.errors import BadRequest
+from ingestd.schema_draft import References, faults_of_form, faults_of_names
 from ingestd.validation import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
 
@@ -52,6 +53,14 @@ def test_the_validator_knows_the_keys_and_where_they_come_from() -> None:
         assert schema.builtin
         assert schema.description.startswith("Sent when ")
         assert (SCHEMAS / schema.file).is_file()
+
+
+def test_the_files_are_schemas_of_the_draft_and_refer_to_one_another() -> None:
+    """As `jsonschema` and `referencing` have it, which at a start look at a shop's files only."""
+    schemas = [json.loads(entry.read_text(encoding="utf-8")) for entry in schema_files()]
+    references = References(schemas)
+    for schema in schemas:
+        assert [*faults_of_form(schema), *faults_of_names(schema), *references.faults(schema)] == []
 
 
 @pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)

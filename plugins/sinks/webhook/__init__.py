@@ -20,26 +20,22 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http.client import responses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tornado.httpclient import HTTPRequest
-from tornado.httputil import HTTPHeaders
-
-from ingestd import __version__, hookimpl
+from ingestd import hookimpl
 from ingestd.errors import SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.ids import named_uuid
 from ingestd.sink import Sink
 
-from .connection import REFUSALS
 from .options import WebhookOptions, signing_key
-from .target import Target
+
+if TYPE_CHECKING:
+    from .target import Target
 
 __all__ = ["WebhookSink", "register_sinks"]
 
 _MOST_AFTER = 3600.0
-# Far above a delivery's usual time limit: it ends what goes on when nobody waits any more.
-_CONNECT_TIMEOUT = 120.0
 
 
 @hookimpl
@@ -60,8 +56,10 @@ class WebhookSink(Sink):
 
     def __init__(self, name: str, options: WebhookOptions) -> None:
         super().__init__(name, options)
+        from .target import Target  # only where it is used: Tornado's client is of no use to most commands
+
         path = f"sinks.{name}"
-        self._target = Target(options, path)
+        self._target: Target = Target(options, path)
         self._key = signing_key(options.secret, f"{path}.secret")
         self._outcomes: dict[str, str | None] = {}
         """By webhook-id, of the batch at hand and its parts: why it was refused, or None if it was taken."""
@@ -94,23 +92,22 @@ class WebhookSink(Sink):
     async def _post(self, webhook_id: str, bodies: list[bytes]) -> str | None:
         """Returns None if they are taken, or why they are refused."""
         # In a thread: compressing and signing megabytes takes its time.
-        request = await asyncio.to_thread(self._request, webhook_id, bodies)
-        answer = await self._target.ask(request)
+        headers, body = await asyncio.to_thread(self._content, webhook_id, bodies)
+        answer = await self._target.post(headers, body)
         told = f"{self._target.host} answers {answer.status} {responses.get(answer.status, '')}".rstrip()
         if 200 <= answer.status < 300:
             return None
-        if answer.status in REFUSALS:
+        if answer.refuses:
             text = self._target.presentable(answer.text)
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
             told += "; redirects are not followed, the url must be the one they lead to"
         raise SinkRetry(told, after=_retry_after(answer.retry_after))
 
-    def _request(self, webhook_id: str, bodies: list[bytes]) -> HTTPRequest:
+    def _content(self, webhook_id: str, bodies: list[bytes]) -> tuple[dict[str, str], bytes]:
         body = b"[" + b",".join(bodies) + b"]"
         timestamp = str(int(time.time()))
         headers = {
-            **self._target.headers,
             "Content-Type": "application/json",
             "webhook-id": webhook_id,
             "webhook-timestamp": timestamp,
@@ -121,18 +118,7 @@ class WebhookSink(Sink):
         if self.options.gzip:
             body = gzip.compress(body, 6)
             headers["Content-Encoding"] = "gzip"
-        return HTTPRequest(
-            self._target.url,
-            "POST",
-            HTTPHeaders(headers),
-            body,
-            connect_timeout=_CONNECT_TIMEOUT,
-            request_timeout=0.0,  # delivery has a time limit
-            follow_redirects=False,
-            decompress_response=False,
-            user_agent=f"ingestd/{__version__}",
-            ssl_options=self._target.tls,
-        )
+        return headers, body
 
 
 def _items(batch: Iterable[Record]) -> list[_Item]:

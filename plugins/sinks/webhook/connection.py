@@ -11,9 +11,9 @@ from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.tcpclient import TCPClient
 
-__all__ = ["REFUSALS", "Answer", "ask"]
+__all__ = ["Answer", "ask"]
 
-REFUSALS = (400, 413, 422)
+_REFUSALS = (400, 413, 422)
 _MOST_READ = 4096
 _TEXT_PATIENCE = 5.0  # for why something is refused; that it is has been told by then
 
@@ -51,6 +51,11 @@ class Answer:
         self._connection = connection
         self._coming = 0
 
+    @property
+    def refuses(self) -> bool:
+        """Whether it says that what was posted is at fault."""
+        return self.status in _REFUSALS
+
     def on_header_line(self, line: str) -> None:
         name, _, value = line.partition(":")
         if line.startswith("HTTP/"):
@@ -61,7 +66,7 @@ class Answer:
             self.status = self._coming
             stream = self._connection.stream
             self.early = stream is not None and stream.writing()
-            if self.status in REFUSALS:
+            if self.refuses:
                 self.enough.get_loop().call_later(_TEXT_PATIENCE, self._set_enough)
             else:
                 self._set_enough()

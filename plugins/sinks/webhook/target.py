@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import re
 import ssl
+from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from tornado.httpclient import HTTPRequest
+from tornado.httputil import HTTPHeaders
 from tornado.iostream import StreamClosedError
 from tornado.simple_httpclient import HTTPTimeoutError
 from tornado.tcpclient import TCPClient
 
+from ingestd import __version__
 from ingestd.errors import ConfigError, SinkRetry
 from ingestd.terminal import printable
 
@@ -22,6 +25,8 @@ __all__ = ["Target"]
 
 _LEAST_HIDDEN = 4  # a header that says 1 or on is no secret, and hiding it would spoil what is told
 _MOST_TEXT = 200
+# Far above a delivery's usual time limit: it ends what goes on when nobody waits any more.
+_CONNECT_TIMEOUT = 120.0
 
 
 class Target:
@@ -43,18 +48,18 @@ class Target:
             raise ConfigError(f"{path}.url: has no host")
         self._address = name, port or (443 if parts.scheme == "https" else 80)
         self.host = parts.netloc.rpartition("@")[2].removesuffix(":")
-        self.url = parts._replace(netloc=self.host, fragment="").geturl()
-        self.tls = trust(options, parts.scheme, f"{path}.ca_file")
+        self._url = parts._replace(netloc=self.host, fragment="").geturl()
+        self._tls = trust(options, parts.scheme, f"{path}.ca_file")
         self._advice = "" if options.ca_file else "; ca_file is for certificates that the system does not know"
-        self.headers = checked_headers(options.headers, f"{path}.headers")
-        hidden = [*self.headers.values(), *(each.rpartition(" ")[2] for each in self.headers.values())]  # Bearer …
+        self._headers = checked_headers(options.headers, f"{path}.headers")
+        hidden = [*self._headers.values(), *(each.rpartition(" ")[2] for each in self._headers.values())]  # Bearer …
         hidden += [each.partition("=")[2] or each for each in parts.query.split("&")]
         if parts.username is not None:
             user, password = unquote(parts.username), unquote(parts.password or "")
             credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
-            if "authorization" in map(str.lower, self.headers):
+            if "authorization" in map(str.lower, self._headers):
                 raise ConfigError(f"{path}.headers: Authorization is given, and so are user and password in the url")
-            self.headers["Authorization"] = f"Basic {credentials}"
+            self._headers["Authorization"] = f"Basic {credentials}"
             hidden += [credentials, password or user, parts.password or parts.username]
         hidden += [unquote(each) for each in hidden]
         self._hidden = sorted({each for each in hidden if len(each) >= _LEAST_HIDDEN}, key=len, reverse=True)
@@ -62,21 +67,35 @@ class Target:
     async def check(self) -> None:
         client = TCPClient()
         try:
-            stream = await client.connect(*self._address, ssl_options=self.tls)
+            stream = await client.connect(*self._address, ssl_options=self._tls)
             stream.close()
         except (OSError, StreamClosedError) as error:
             raise self._failure(error) from None
         finally:
             client.close()
 
-    async def ask(self, request: HTTPRequest) -> Answer:
-        """The answer to a request. Raises `SinkRetry`."""
-        answer = await ask(request)
+    async def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The answer to this body with these headers and the configured ones. Raises `SinkRetry`."""
+        answer = await ask(self._request({**self._headers, **headers}, body))
         if answer.status == 0:
             raise self._failure(answer.failure) from None
         if answer.early and 200 <= answer.status < 300:
             raise SinkRetry(f"{self.host} answers {answer.status} before it has got everything")
         return answer
+
+    def _request(self, headers: dict[str, str], body: bytes) -> HTTPRequest:
+        return HTTPRequest(
+            self._url,
+            "POST",
+            HTTPHeaders(headers),
+            body,
+            connect_timeout=_CONNECT_TIMEOUT,
+            request_timeout=0.0,  # delivery has a time limit
+            follow_redirects=False,
+            decompress_response=False,
+            user_agent=f"ingestd/{__version__}",
+            ssl_options=self._tls,
+        )
 
     def presentable(self, raw: bytes) -> str:
         """The beginning of an answer's text, in one line, without what it repeats of the request's secrets."""

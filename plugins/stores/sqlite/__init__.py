@@ -15,7 +15,6 @@ from ingestd.options import Options as BaseOptions
 
 from .backend import SqliteBackend
 from .files import locate
-from .metrics import SqliteCollector
 
 __all__ = ["SqliteBackend", "SqlitePlugin"]
 
@@ -43,4 +42,6 @@ class SqlitePlugin:
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         if self._made:  # else both store and journal are kept elsewhere
+            from .metrics import SqliteCollector  # here: commands start sooner without the client library
+
             daemon.registry.register(SqliteCollector(self._made))

@@ -29,9 +29,9 @@ from .files import Lock, acquire, create
 from .guest import GuestState, submit
 from .identity import take_identity
 from .journal import SqliteJournal
-from .metrics import CommitStatistics
 from .removal import Cleaner, Replacement, replace_bodies
 from .renewals import Renewals, read_log, renewed
+from .statistics import CommitStatistics
 from .sweep import Sweeper
 
 __all__ = ["SqliteBackend"]

@@ -18,8 +18,8 @@ from ..entries_state import EntriesState
 from ..tail import Tail
 from .batch import DEPENDS, Landing, Unit, write_batch
 from .connection import Connection
-from .metrics import CommitStatistics
 from .renewals import Renewals
+from .statistics import CommitStatistics
 
 __all__ = ["Commits"]
 
