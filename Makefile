@@ -5,6 +5,8 @@ PORT ?= 8080
 OPS_PORT ?= 9464
 BIN := .venv/bin
 SETUP := setup.cfg pyproject.toml
+# Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run install test check lint types bench soak growth clean
 
