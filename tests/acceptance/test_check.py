@@ -24,6 +24,7 @@ from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
 from tests.support.distribution import write_distribution
 
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
+IMPATIENT = {"http": 'shutdown_timeout = "200ms"'}  # a stop does not wait long for a sink that cannot write
 BOTH = pytest.mark.parametrize("command", ["check", "serve"])
 GROUPS = ["versions", "plugins", "schemas", "store", "journal", "consumers", "clock", "sinks", "listeners", "limits"]
 
@@ -130,7 +131,7 @@ def test_a_running_daemon_may_have_its_ports_and_tells_whether_it_is_ready(shop:
 
 
 def test_lags_and_the_size_of_the_journal_are_told(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, IMPATIENT)
     shop.archive.mkdir()  # a folder in the file's place, so nothing is delivered
     with shop.serve() as daemon:
         for _ in range(3):
@@ -164,7 +165,7 @@ def test_the_place_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_pa
 
 
 def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warnings(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, IMPATIENT)
     with shop.serve():
         pass
     hour = 3_600_000

@@ -1,0 +1,34 @@
+"""What a start leaves out: modules that take long to import are there for those who need them alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LONG = {"prometheus_client", "tornado", "jsonschema", "referencing", "redis", "asyncpg", "nats"}
+
+
+def imported(code: str) -> set[str]:
+    """The packages that are there once the code has run, in a process of its own."""
+    whole = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+@pytest.mark.parametrize("command", ["keys list", "sinks status", "events export", "config show", "plugins list"])
+def test_a_command_imports_nothing_that_the_daemon_alone_needs(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text('[store]\nurl = "sqlite:ingestd.db"\n[sinks.archive]\ntype = "jsonl"\npath = "archive.jsonl"\n')
+    run = "from ingestd.__main__ import main\nassert main() == 0"
+    found = imported(f"sys.argv = {['ingestd', *command.split(), '--config', str(config)]}\n{run}")
+    assert "ingestd" in found
+    assert not found & LONG
+
+
+def test_schemas_that_come_with_ingestd_need_no_jsonschema() -> None:
+    found = imported("from ingestd.validation import Validator\nValidator.load()")
+    assert "jsonschema_rs" in found
+    assert not found & {"jsonschema", "referencing"}
