@@ -11,11 +11,14 @@ __all__ = ["main"]
 def main() -> int:
     """Run one command and return its exit code."""
     # Nearly all that is made at first are modules, which stay: to look for garbage in them, again and again as they
-    # grow, would take as long again as half of a start.
+    # grow, would take as long again as half of a start; and at the end, when all goes, another fifth.
     gc.set_threshold(500_000)
     from .cli import main as run
 
-    return run()
+    try:
+        return run()
+    finally:
+        gc.freeze()
 
 
 if __name__ == "__main__":
