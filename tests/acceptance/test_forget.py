@@ -178,7 +178,7 @@ def test_who_is_meant_must_be_said_once(tmp_path: Path, arguments: list[str]) ->
 
 
 def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, {"http": 'shutdown_timeout = "500ms"'})  # attribution never gets behind records so short
 
     async def fill_journal() -> None:
         def body(number: int) -> bytes:
