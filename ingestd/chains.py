@@ -37,7 +37,9 @@ def chains(events: Sequence[Event]) -> list[list[int]]:
     leaders = [*range(len(events))]
     first: dict[Hashable, int] = {}
     for place, event in enumerate(events):
-        _join(leaders, first.setdefault(event.anonymous_id, place), place)
+        earlier = first.setdefault(event.anonymous_id, place)
+        if earlier != place:
+            _join(leaders, earlier, place)
         if event.message_id is not None:
             _join(leaders, first.setdefault(("message", event.message_id), place), place)
         if event.type == "identify" and event.user_id is not None:

@@ -125,13 +125,14 @@ class Storing:
 
     async def _append_all(self, members: Sequence[_Member]) -> None:
         """Append what there is to append; where that succeeds, or fails for good, it is the result."""
-        wanted = [
-            (member, Append(member.resolved.record, member.state, member.resolved.claim))
-            for member in members
-            if member.resolved is not None and member.resolved.record is not None
-        ]
-        errors = await self._journal.append_each([append for _, append in wanted])
-        for (member, _), error in zip(wanted, errors, strict=True):
+        wanted: list[_Member] = []
+        appends: list[Append] = []
+        for member in members:
+            resolved = member.resolved
+            if resolved is not None and resolved.record is not None:
+                wanted.append(member)
+                appends.append(Append(resolved.record, member.state, resolved.claim))
+        for member, error in zip(wanted, await self._journal.append_each(appends), strict=True):
             assert member.resolved is not None
             if isinstance(error, Claimed):
                 member.resolved = repeated(error.value)

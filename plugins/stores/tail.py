@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from ingestd.events import Record
 from ingestd.journal import size_of
@@ -15,38 +18,61 @@ READ_BYTES = 8 << 20
 _BYTES = 8 << 20  # as `size_of` counts
 
 
+class _Stretch(NamedTuple):
+    """What one commit has brought: records, as they were given, the first of which has this position."""
+
+    first: int
+    records: Sequence[Record]
+    size: int
+
+
 class Tail:
     """The newest durable records, without a gap between them."""
 
     def __init__(self) -> None:
-        self._records: dict[int, Record] = {}
-        self._first = 1
+        self._stretches: deque[_Stretch] = deque()
+        self._next = 1
+        """The position behind the last of them."""
         self._bytes = 0
 
     def add(self, records: Sequence[Record], last: int) -> None:
         """Take records that have become durable; `last` is the position of the last of them."""
         first = last - len(records) + 1
-        if self._first + len(self._records) != first:
+        if first != self._next:
             self.forget()
-            self._first = first
-        for position, (type_, at, body, _) in enumerate(records, first):
-            self._records[position] = Record(type_, at, body, position)
-        self._bytes += sum(map(size_of, records))
+        size = sum(map(size_of, records))
+        self._stretches.append(_Stretch(first, records, size))
+        self._next = last + 1
+        self._bytes += size
         while self._bytes > _BYTES:
-            self._drop()
+            self._bytes -= self._stretches.popleft().size
 
     def forget(self, up_to: int | None = None) -> None:
         """Drop the records up to a position, or all: they are no longer so in the file."""
-        while self._records and (up_to is None or self._first <= up_to):
-            self._drop()
+        while self._stretches and (up_to is None or self._stretches[0].first <= up_to):
+            first, records, size = self._stretches.popleft()
+            self._bytes -= size
+            if up_to is not None and up_to < first + len(records) - 1:
+                left = records[up_to + 1 - first :]
+                self._stretches.appendleft(_Stretch(up_to + 1, left, sum(map(size_of, left))))
+                self._bytes += self._stretches[0].size
 
     def read(self, after: int, limit: int) -> list[Record] | None:
         """The next records behind a position; None if what is there has to be looked up in the file."""
-        if after + 1 not in self._records:
+        if not self._stretches or not self._stretches[0].first <= after + 1 < self._next:
             return None
-        last = self._first + len(self._records) - 1
-        return [self._records[position] for position in range(after + 1, min(after + limit, last) + 1)]
-
-    def _drop(self) -> None:
-        self._bytes -= size_of(self._records.pop(self._first))
-        self._first += 1
+        behind = 0
+        for stretch in reversed(self._stretches):  # most who read are near the end
+            behind += 1
+            if stretch.first <= after + 1:
+                break
+        found: list[Record] = []
+        for first, records, _ in islice(self._stretches, len(self._stretches) - behind, None):
+            skipped = max(0, after + 1 - first)
+            some = records[skipped : skipped + limit - len(found)]
+            found += [
+                Record(type_, at, body, position) for position, (type_, at, body, _) in enumerate(some, first + skipped)
+            ]
+            if len(found) >= limit:
+                break
+        return found

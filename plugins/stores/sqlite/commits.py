@@ -177,8 +177,10 @@ class Commits:
         flown: dict[str, Entry] = {}
         live: list[Unit] = []
         for unit in batch:
-            if any(entry.dead for entry in unit.entries.values()):
-                unit.refuse(Unavailable(DEPENDS))
+            for entry in unit.entries.values():
+                if entry.dead:
+                    unit.refuse(Unavailable(DEPENDS))
+                    break
             else:
                 self._take_off(unit, flown)
                 live.append(unit)
