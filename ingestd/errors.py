@@ -51,6 +51,7 @@ __all__ = [
     "SchemaViolation",
     "SinkReject",
     "SinkRetry",
+    "Stale",
     "TimedOut",
     "TooLarge",
     "Unauthorized",
@@ -208,6 +209,13 @@ class Unavailable(Refused):
 
     def __init__(self, detail: str, *, retry_after: int = 1) -> None:
         super().__init__(detail, retry_after=retry_after)
+
+
+class Stale(Unavailable):
+    """What a unit of work is to know of the state is remembered wrongly or not at all: another is to do it anew."""
+
+    def __init__(self) -> None:
+        super().__init__("What is stored has changed meanwhile. Send it again.")
 
 
 def reason_of(error: BaseException) -> str:

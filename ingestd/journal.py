@@ -90,13 +90,15 @@ class Journal(ABC):
 
         What `state` wrote becomes durable with them, in the same commit where journal and state live
         together; with `cursor`, the consumer's place moves in it too, and with `claim`, that is made.
-        All of it happens or nothing. Raises `Unavailable`, `Claimed` and, with a cursor, `NotHolder`.
+        All of it happens or nothing. Raises `Unavailable`, `Claimed`, with a cursor `NotHolder`, and with a state of
+        `recall` `Stale`.
         """
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         """Append records in order, each as if by itself; for each, what that raised, None once it is durable.
 
-        One that cannot be appended keeps the others from nothing, but for those that depend on what its unit wrote.
+        One that cannot be appended keeps the others from nothing, but for those that depend on what its unit wrote;
+        and behind one that is `Stale` all others are, so that they keep their order when they come again.
         A back end that can do this at less cost than one after the other overrides it.
         """
         answers = await asyncio.gather(
@@ -106,6 +108,15 @@ class Journal(ABC):
             if isinstance(answer, BaseException) and not isinstance(answer, Exception):
                 raise answer
         return [answer if isinstance(answer, Exception) else None for answer in answers]
+
+    def recall(self, now: int) -> State | None:
+        """A unit of work on what this daemon remembers, to resolve an event at once; None if nothing is remembered.
+
+        For journals whose state is a trip away. The unit's operations never wait, and take effect with `append` only;
+        one that cannot be done with what is remembered raises `Stale`. So does `append`, having done nothing, where
+        something that the unit has seen is another by now. Then the event is to be resolved with a unit of the store.
+        """
+        return None
 
     @abstractmethod
     async def claimed(self, key: str, state: State) -> str | None:

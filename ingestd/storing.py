@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from .chains import Pace, beside_each_other, chains
-from .errors import Claimed, Unavailable
-from .events import Event, Session
+from .errors import Claimed, Stale, Unavailable
+from .events import Event
 from .hooks import Hooks
 from .journal import Append, Journal
-from .outcomes import Outcome
+from .members import Member, Stored, result_of
+from .recalling import Recaller
 from .resolving import Resolved, Resolver, repeated
 from .room import Room
 from .store import State, Store
+from .stretches import Stretches
 
 __all__ = ["Stored", "Storing"]
-
-
-class Stored(NamedTuple):
-    """What became of an event that is answered 200."""
-
-    outcome: Outcome
-    session: Session
-
-
-class _Member:
-    """An event of a batch: at last it has a result, or a first one whose result is also its own."""
-
-    __slots__ = ("event", "first", "resolved", "result", "state")
-
-    def __init__(self, event: Event, state: State) -> None:
-        self.event = event
-        self.state = state
-        self.resolved: Resolved | None = None
-        self.first: _Member | None = None
-        """The one before it in the batch with the same message."""
-        self.result: Stored | Exception | None = None
-
-    def repeats(self, messages: dict[str, _Member]) -> bool:
-        """Whether it is answered as an earlier one of the batch."""
-        if self.event.message_id is None:
-            return False
-        self.first = messages.get(self.event.message_id)
-        return self.first is not None
-
-    def claim(self, messages: dict[str, _Member]) -> None:
-        """Be the one that later ones of the same message are answered as."""
-        if self.event.message_id is not None and self.resolved is not None and self.resolved.record is not None:
-            messages[self.event.message_id] = self
 
 
 class Storing:
     def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
         self._resolver = Resolver(hooks, store, journal)
+        self._recaller = Recaller(hooks, self._resolver, journal)
         self._store = store
         self._journal = journal
         self._room = room
@@ -64,14 +33,23 @@ class Storing:
         """Returns when the event is durable. Raises `Refused`, and whatever a plugin raises."""
         self._room.check()
         self._room.take(1)
+        try:
+            if self._recaller.works and (recalled := await self._recaller.recall(event)) is not None:
+                try:
+                    return await self._finish(recalled.resolved, recalled.state)
+                except Stale:
+                    recalled.undo(event)
+            return await self._resolve_and_store(event)
+        finally:
+            self._room.give_back(1)
+
+    async def _resolve_and_store(self, event: Event) -> Stored:
         state = self._store.begin(event.received_at)
         try:
             return await self._finish(await self._resolver.resolve(event, state), state)
         except Exception:
             await self._keep_state(state)
             raise
-        finally:
-            self._room.give_back(1)
 
     async def store_all(self, events: Sequence[Event]) -> list[Stored | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
@@ -79,14 +57,14 @@ class Storing:
         There is room for them (`Room.turn`). Raises `Unavailable` where none is stored.
         """
         self._room.check()
-        members = [_Member(event, self._store.begin(event.received_at)) for event in events]
-        messages: dict[str, _Member] = {}
+        members = [Member(event, self._store.begin(event.received_at)) for event in events]
+        messages: dict[str, Member] = {}
+        stretches = Stretches(self._resolver, self._recaller, messages)
         pace = Pace()
 
         async def resolve(chain: Sequence[int]) -> None:
             if self._store.distant:
-                for stretch in _stretches([members[place] for place in chain]):
-                    await self._resolve_stretch(stretch, messages)
+                await stretches.resolve([members[place] for place in chain])
                 return
             for place in chain:
                 if pace.is_over():
@@ -104,28 +82,32 @@ class Storing:
         if not self._store.distant:
             await beside_each_other(self._look_up, [each for each in members if each.event.message_id is not None])
         await beside_each_other(resolve, chains(events))
-        await self._append_all([member for member in members if member.resolved is not None])
+        await self._append_all(members)
+        if stale := [member for member in members if isinstance(member.result, Stale)]:
+            await self._store_anew(stale, stretches)
         await asyncio.gather(*(self._settle(member) for member in members if not _is_done(member)))
-        return [_result(member) for member in members]
+        return [result_of(member) for member in members]
 
-    async def _look_up(self, member: _Member) -> None:
+    async def _look_up(self, member: Member) -> None:
         """Have its message looked up with those of the others: in its chain it would be one after the other."""
         with contextlib.suppress(Exception):  # which is met again there
             await self._resolver.earlier(member.event, member.state)
 
-    async def _resolve_stretch(self, stretch: Sequence[_Member], messages: dict[str, _Member]) -> None:
-        fresh = [member for member in stretch if not member.repeats(messages)]
-        resolved = await self._resolver.resolve_together([(member.event, member.state) for member in fresh])
-        for member, result in zip(fresh, resolved, strict=True):
-            if isinstance(result, Exception):
-                member.result = result
-            else:
-                member.resolved = result
-                member.claim(messages)
+    async def _store_anew(self, members: Sequence[Member], stretches: Stretches) -> None:
+        """Those that something was remembered wrongly of, or that came behind such a one."""
+        for member in members:
+            member.result = None
+        wrong = [member for member in members if member.recalled is not None]
 
-    async def _append_all(self, members: Sequence[_Member]) -> None:
+        async def resolve(chain: Sequence[int]) -> None:
+            await stretches.resolve_anew([wrong[place] for place in chain])
+
+        await beside_each_other(resolve, chains([member.event for member in wrong]))
+        await self._append_all(members)
+
+    async def _append_all(self, members: Sequence[Member]) -> None:
         """Append what there is to append; where that succeeds, or fails for good, it is the result."""
-        wanted: list[_Member] = []
+        wanted: list[Member] = []
         appends: list[Append] = []
         for member in members:
             resolved = member.resolved
@@ -139,7 +121,7 @@ class Storing:
             else:
                 member.result = error or Stored(member.resolved.outcome, member.resolved.session)
 
-    async def _settle(self, member: _Member) -> None:
+    async def _settle(self, member: Member) -> None:
         """Of one without a record, or that failed: what it has seen or written must be durable all the same."""
         if member.result is None:
             assert member.resolved is not None
@@ -167,32 +149,5 @@ class Storing:
             await self._store.commit(state)
 
 
-def _stretches(chain: Sequence[_Member]) -> Iterator[list[_Member]]:
-    """Those of a chain, together until one must know of another.
-
-    After an identify request the next may have another user, and a message must know what became of its like.
-    """
-    stretch: list[_Member] = []
-    messages: set[str] = set()
-    for member in chain:
-        message_id = member.event.message_id
-        if stretch and (message_id in messages or stretch[-1].event.type == "identify"):
-            yield stretch
-            stretch = []
-            messages.clear()
-        stretch.append(member)
-        if message_id is not None:
-            messages.add(message_id)
-    yield stretch
-
-
-def _is_done(member: _Member) -> bool:
+def _is_done(member: Member) -> bool:
     return member.first is not None or isinstance(member.result, Stored)
-
-
-def _result(member: _Member) -> Stored | Exception:
-    if member.first is not None:
-        first = _result(member.first)
-        return first if isinstance(first, Exception) else Stored(Outcome.DUPLICATE, first.session)
-    assert member.result is not None
-    return member.result

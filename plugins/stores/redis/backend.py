@@ -24,6 +24,7 @@ from ingestd.store import State, Store
 from .durability import Durability, ask, require
 from .journal import RedisJournal
 from .link import Link, explain
+from .memory import Memory
 from .state import RedisState
 from .step import StepState
 
@@ -57,6 +58,7 @@ class RedisBackend(Backend):
         """Of this opening: leases are given to it."""
         self.durability: Durability | None = None
         """None before it is known."""
+        self.memory = Memory()
         self._pool = pool
         self._client = aioredis.Redis(connection_pool=pool)
         self._timeout = timeout
@@ -201,7 +203,8 @@ class RedisStore(Store):
         self._backend = backend
 
     def begin(self, now: int, *, step: bool = False) -> State:
-        return StepState(self._backend.link, now) if step else RedisState(self._backend.link, now)
+        backend = self._backend
+        return StepState(backend.link, now) if step else RedisState(backend.link, now, backend.memory)
 
     async def commit(self, state: State) -> None:
         if isinstance(state, StepState):

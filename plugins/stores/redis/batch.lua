@@ -12,10 +12,22 @@ local MARGIN = 600000
 
 local ops, reads = {}, {}
 
+local function message_of(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+
 -- State: a value is kept as "<expires>|<value>", expires being empty where it is kept for ever.
 
+-- A batch needs the same few numbers again and again, and to write one takes longer than to look it up.
+local texts = {}
+
 local function text(number)
-  return string.format('%.0f', number)
+  local found = texts[number]
+  if not found then
+    found = string.format('%d', number)
+    texts[number] = found
+  end
+  return found
 end
 
 local function parsed(raw)
@@ -24,8 +36,8 @@ local function parsed(raw)
   return string.sub(raw, bar + 1), tonumber(string.sub(raw, 1, bar - 1))
 end
 
--- What is at keys, as far as it has been read: false where no value is.
-local known = {}
+-- What is at keys, as far as it has been read: false where no value is. And what that says, as far as it was asked for.
+local known, values, ends = {}, {}, {}
 
 local function read(key)
   if known[key] == nil then
@@ -36,24 +48,33 @@ local function read(key)
 end
 
 local function live(key, now)
-  local value, expires = parsed(read(key))
-  if value and expires and expires < now then return nil end
+  local value = values[key]
+  if value == nil then
+    value, ends[key] = parsed(read(key))
+    values[key] = value or false
+  end
+  local expires = ends[key]
+  if not value or (expires and expires < now) then return nil end
   return value, expires
+end
+
+local function keep(key, raw, value, expires)
+  known[key], values[key], ends[key] = raw, value, expires
 end
 
 local function set(key, value, expires, now)
   local raw = (expires and text(expires) or '') .. '|' .. value
   if expires then
-    redis.call('SET', key, raw, 'PX', math.max(expires - now, 0) + MARGIN)
+    redis.call('SET', key, raw, 'PX', text(math.max(expires - now, 0) + MARGIN))
   else
     redis.call('SET', key, raw)
   end
-  known[key] = raw
+  keep(key, raw, value, expires)
 end
 
 local function delete(key)
   redis.call('DEL', key)
-  known[key] = nil
+  keep(key)
 end
 
 -- A life is never shortened by the same value again.
@@ -229,6 +250,8 @@ local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'met
 local cursors = prefix .. 'cursors'
 local BESIDE = 32 -- bytes a record counts for beside its body
 
+local STALE = {'stale'}
+
 -- What is summed up: read once for a batch, and written once at its end.
 local sums
 
@@ -306,12 +329,41 @@ local function begins_with(position, head)
   return string.sub(body, 1, #head) == head
 end
 
-ops.append = function(now, records, known, claim, cursor, written)
-  local last = last_position()
-  if claim then
-    local taken = live(prefix .. claim[1], now)
-    if taken then return {'claimed', taken} end
+-- What a unit of work on what a daemon remembers has seen: lists of a key, its value (nil where there was none) and, for
+-- one whose life goes on, how long that is. Keys of these, and of claims, have their prefix from the beginning: see `want`.
+
+local function is_as_seen(now, seen)
+  for index = 1, #seen do
+    local each = seen[index]
+    if live(each[1], now) ~= each[2] then return false end
   end
+  return true
+end
+
+local function renew_seen(now, seen)
+  for index = 1, #seen do
+    local each = seen[index]
+    if each[3] then write(each[1], each[2], each[3], now, each[2], ends[each[1]]) end
+  end
+end
+
+-- The value that somebody else has made this claim with.
+local function taken(now, claim)
+  return claim and live(claim[1], now)
+end
+
+local function add_record(type, at, body)
+  local all = summed()
+  local position = all.last + 1
+  redis.call('XADD', journal, string.format('%d-0', position), 't', type, 'a', text(at), 'b', body)
+  all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
+end
+
+ops.append = function(now, records, known, claim, cursor, written, seen)
+  local last = last_position()
+  local value = taken(now, claim)
+  if value then return {'claimed', value} end
+  if seen and not is_as_seen(now, seen) then return STALE end
   if cursor then
     local place = place_of(cursor.name)
     if not place or place.fence ~= cursor.fence or last < known then return {'not holder'} end
@@ -323,15 +375,38 @@ ops.append = function(now, records, known, claim, cursor, written)
     place.till = clock() + cursor.lease
     set_place(cursor.name, place)
   end
-  if claim then set(prefix .. claim[1], claim[2], now + claim[3], now) end
-  for _, record in ipairs(records) do
-    last = last + 1
-    redis.call('XADD', journal, last .. '-0', 't', record[1], 'a', record[2], 'b', record[3])
-    add(1, #record[3] + BESIDE)
-    sums.last = last
-  end
+  if claim then set(claim[1], claim[2], now + claim[3], now) end
+  if seen then renew_seen(now, seen) end
+  for _, record in ipairs(records) do add_record(record[1], record[2], record[3]) end
   for _, row in ipairs(written) do rows[row[1]](now, unpack(row, 2, 5)) end
+  last = last_position()
   return {'done', (cursor and #records == 0) and cursor.position or last, last, sums.version}
+end
+
+-- One record of a list, as by itself.
+local function append_one(now, type, at, body, claim, seen)
+  local value = taken(now, claim)
+  if value then return {'claimed', value} end
+  if not is_as_seen(now, seen) then return STALE end
+  if claim then set(claim[1], claim[2], now + claim[3], now) end
+  renew_seen(now, seen)
+  add_record(type, at, body)
+  return true
+end
+
+-- Records that stay in their order: behind one that has to be made anew all others are to come again.
+ops.append_each = function(_, units)
+  local results, stale = {}, false
+  for index, unit in ipairs(units) do
+    if stale then
+      results[index] = STALE
+    else
+      local works, result = pcall(append_one, unpack(unit, 1, 6))
+      results[index] = works and result or {'failed', message_of(result)}
+      stale = result == STALE
+    end
+  end
+  return {results, last_position(), sums.version}
 end
 
 reads.replaced = function(_, positions)
@@ -534,22 +609,35 @@ end
 
 -- The batch
 
--- Where an operation names the key of a value.
-local function value_key(operation)
-  local name = operation[1]
-  if name == 'append' then return operation[5] and operation[5][1] end
-  if name == 'get' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then return operation[3] end
-end
-
 local asked = cmsgpack.unpack(ARGV[2])
 local batch = prefix .. 'batch:' .. ARGV[1]
 -- All values that will be read, with one command: each costs more than what is done with it.
 local keys, there = {batch}, {}
+
+local function want(key)
+  local whole = prefix .. key
+  if not there[whole] then
+    there[whole] = true
+    keys[#keys + 1] = whole
+  end
+  return whole
+end
+
+local function want_of(claim, seen)
+  if claim then claim[1] = want(claim[1]) end
+  if seen then
+    for index = 1, #seen do seen[index][1] = want(seen[index][1]) end
+  end
+end
+
 for _, operation in ipairs(asked) do
-  local key = value_key(operation)
-  if key and not there[key] then
-    there[key] = true
-    keys[#keys + 1] = prefix .. key
+  local name = operation[1]
+  if name == 'append' then
+    want_of(operation[5], operation[8])
+  elseif name == 'append_each' then
+    for _, unit in ipairs(operation[3]) do want_of(unit[5], unit[6]) end
+  elseif name == 'get' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then
+    want(operation[3])
   end
 end
 for index, raw in ipairs(redis.call('MGET', unpack(keys))) do known[keys[index]] = raw end
@@ -561,7 +649,7 @@ for index, operation in ipairs(asked) do
     answers[index] = earlier[index]
   else
     local works, result = pcall(ops[name] or reads[name], unpack(operation, 2, 9))
-    if not works then result = type(result) == 'table' and result.err or tostring(result) end
+    if not works then result = message_of(result) end
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false
     writes = writes or ops[name]

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from ingestd.errors import Claimed, NotHolder, Unavailable
+from ingestd.errors import Claimed, Failed, NotHolder, Stale, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
 
 from ..tail import READ_BYTES, Tail
-from .link import raw
-from .state import RedisState, pairs
+from .link import raw, refusal
+from .memory import RecalledState
+from .state import pairs
 from .step import StepState
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _FOLLOW = 0.05  # seconds between two looks for what other daemons have appended
 _BLOCK = 1000  # milliseconds one look waits
 _PAGE = 256  # records asked for at once
 _HEAD = 45  # bytes of a record: its id, which also a blanked one keeps
+_TOGETHER = 250  # records that are appended with one operation: Redis does nothing else meanwhile
 _TRIM_BYTES = 1 << 20  # a step of trimming: Redis does nothing else meanwhile
 
 
@@ -74,7 +76,8 @@ class RedisJournal(Journal):
             if cursor.record is not None:
                 place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
         answer = await self._ask(records, state, claim, place, rows)
-        _check(answer)
+        if (failure := _failure(answer)) is not None:
+            raise failure
         if answer[0] == "not holder":
             assert cursor is not None
             self._held.pop(cursor.name, None)
@@ -83,27 +86,38 @@ class RedisJournal(Journal):
             raise _passed()
         if cursor is not None:
             self._held[cursor.name] = cursor.position
-        return self._appended(records, answer)
+        _, position, last, version = answer
+        self._appended(records, last, version)
+        return int(position)
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        # All leave in this turn; a task for each of them would cost more than that.
-        asked = [self._ask_or_fail(append) for append in appends]
         answers: list[Exception | None] = []
-        for append, answer in zip(appends, asked, strict=True):
+        size = _TOGETHER
+        while len(answers) < len(appends):
+            some = appends[len(answers) : len(answers) + size]
+            if answers and isinstance(answers[-1], Stale):
+                answers += [answers[-1]] * len(some)
+                continue
             try:
-                self._appended([append.record], _check(await answer))
-                answers.append(None)
-            except Exception as error:  # noqa: BLE001 - whoever appended it raises it
-                answers.append(error)
+                answers += await self._append_together(some)
+            except Failed as error:  # for what is in one of them
+                if len(some) == 1:
+                    answers.append(error)
+                size = 1
+            except Unavailable as error:
+                answers += [error] * len(some)
         return answers
 
-    def _ask_or_fail(self, append: Append) -> asyncio.Future[Any]:
-        try:
-            return self._ask([append.record], append.state, append.claim, None, _rows(append.state))
-        except Unavailable as error:
-            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+    async def _append_together(self, appends: Sequence[Append]) -> list[Exception | None]:
+        units = [
+            (state.now, record.type, record.at, raw(record.body), _claim(claim), _seen(state))
+            for record, state, claim in appends
+        ]
+        results, last, version = await self._backend.link.queue("append_each", 0, units)
+        answers = [_failure(result) for result in results]
+        done = [each.record for each, failure in zip(appends, answers, strict=True) if failure is None]
+        self._appended(done, last, version)
+        return answers
 
     def _ask(
         self,
@@ -114,22 +128,25 @@ class RedisJournal(Journal):
         rows: Sequence[Any],
     ) -> asyncio.Future[Any]:
         given = [(record.type, record.at, raw(record.body)) for record in records]
-        asked = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
-        return self._backend.link.queue("append", state.now, given, self._known, asked, place, rows)
+        asked = ["append", state.now, given, self._known, _claim(claim), place, rows]
+        if seen := _seen(state):
+            asked.append(seen)
+        return self._backend.link.queue(*asked)
 
-    def _appended(self, records: Sequence[Record], answer: Any) -> int:
-        """Take note of it, and return the position."""
-        _, position, last, version = answer
+    def _appended(self, records: Sequence[Record], last: int, version: int) -> None:
         if records:
             if self._tail_since != self._backend.link.connected_at:
                 self._tail_since = self._backend.link.connected_at
                 self._tail.forget()
             self._tail.add(records, last)
         self._learn(last, version)
-        return int(position)
+
+    def recall(self, now: int) -> State:
+        return RecalledState(self._backend.memory, now)
 
     async def claimed(self, key: str, state: State) -> str | None:
-        return await RedisState(self._backend.link, state.now).get(f"claim:{key}")
+        found = await self._backend.link.ask("get", state.now, f"claim:{key}")
+        return found if isinstance(found, str) else None
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         recent = self._tail.read(after, limit)
@@ -286,10 +303,30 @@ def _rows(state: State) -> Sequence[Any]:
     return state.rows() if isinstance(state, StepState) else []
 
 
-def _check(answer: Any) -> Any:
-    if answer[0] == "claimed":
-        raise Claimed(answer[1])
-    return answer
+def _seen(state: State) -> Sequence[Any]:
+    if not isinstance(state, RecalledState):
+        return ()
+    if state.failed:
+        raise Stale
+    return state.seen
+
+
+def _claim(claim: Claim | None) -> tuple[str, str, int] | None:
+    return None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
+
+
+def _failure(answer: Any) -> Exception | None:
+    """What an append raises that was answered so."""
+    if answer is True:
+        return None
+    match answer:
+        case ["claimed", value]:
+            return Claimed(value)
+        case ["stale"]:
+            return Stale()
+        case ["failed", message]:
+            return refusal(message)
+    return None
 
 
 def _passed() -> NotHolder:

@@ -29,7 +29,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ingestd.errors import Failed, Unavailable
 
-__all__ = ["Link", "Operation", "explain", "raw"]
+__all__ = ["Link", "Operation", "explain", "raw", "refusal"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -38,7 +38,7 @@ Operation = list[Any]
 
 _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # the name Redis gives a script
-_MANY = 500  # operations of one batch: the others wait while Redis runs it
+_MANY = 500  # operations of one batch, or records: the others wait while Redis runs it
 _FLYING = 2  # batches that have no answer yet
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
@@ -132,8 +132,7 @@ class Link:
         try:
             await asyncio.sleep(0)  # the rest of this turn comes along
             while self._waiting and len(self._flying) < _FLYING:
-                some, self._waiting = self._waiting[:_MANY], self._waiting[_MANY:]
-                batch = self._make_batch(some)
+                batch = self._make_batch(self._take())
                 self._flying.append(batch)
                 if self._connection is not None:  # else the reader connects, and sends all that fly
                     try:
@@ -145,6 +144,16 @@ class Link:
                     self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
         finally:
             self._sending = None
+
+    def _take(self) -> list[tuple[Operation, asyncio.Future[Any]]]:
+        weight = count = 0
+        for operation, _ in self._waiting:
+            weight += len(operation[2]) if operation[0] == "append_each" else 1
+            if count and weight > _MANY:
+                break
+            count += 1
+        some, self._waiting = self._waiting[:count], self._waiting[count:]
+        return some
 
     def _make_batch(self, some: list[tuple[Operation, asyncio.Future[Any]]]) -> _Batch:
         try:
@@ -220,8 +229,7 @@ class Link:
         self.operations += len(batch.futures)
         for future, (works, result) in zip(batch.futures, answers, strict=True):
             if not works:
-                _log.error("an operation failed: %s", result)
-                _refuse(future, _unavailable())
+                _refuse(future, refusal(result))
             elif not future.done():
                 future.set_result(result)
 
@@ -268,6 +276,12 @@ class Link:
 def _unavailable() -> Unavailable:
     # Not why: that names servers, which are no business of a browser's. Operators find it in `problem` and the log.
     return Unavailable("Events cannot be stored at the moment. Send it again.")
+
+
+def refusal(message: str) -> Unavailable:
+    """What is raised of an operation that failed by itself, which the log is told of."""
+    _log.error("an operation failed: %s", message)
+    return _unavailable()
 
 
 def raw(text: bytes) -> msgspec.Raw:

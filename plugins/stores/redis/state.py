@@ -8,33 +8,50 @@ from typing import Any
 from ingestd.store import Field, State
 
 from .link import Link
+from .memory import Memory
 
 __all__ = ["RedisState", "field_of", "pairs"]
 
 
 class RedisState(State):
-    def __init__(self, link: Link, now: int) -> None:
+    def __init__(self, link: Link, now: int, memory: Memory) -> None:
         self.now = now
         self._link = link
+        self._memory = memory
+
+    def _note(self, key: str, value: str | None, ttl: int | None = None) -> None:
+        self._memory.note(key, value, None if ttl is None else self.now + ttl)
 
     async def get(self, key: str) -> str | None:
-        return _text(await self._link.ask("get", self.now, key))
+        value = _text(await self._link.ask("get", self.now, key))
+        self._note(key, value)
+        return value
 
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        return _text(await self._link.ask("put", self.now, key, value, ttl))
+        previous = _text(await self._link.ask("put", self.now, key, value, ttl))
+        self._note(key, value, ttl)
+        return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        return bool(await self._link.ask("swap", self.now, key, expected, value, ttl))
+        done = bool(await self._link.ask("swap", self.now, key, expected, value, ttl))
+        if done:
+            self._note(key, value, ttl)
+        else:
+            self._memory.forget(key)
+        return done
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
         value, is_new = await self._link.ask("renew", self.now, key, candidate, ttl)
+        self._note(key, value, ttl)
         return value, is_new
 
     async def delete(self, key: str) -> None:
         await self._link.ask("delete", self.now, key)
+        self._memory.forget(key)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
         if fields:
+            self._memory.forget(key)
             given = [(name, field.at, field.value) for name, field in fields.items()]
             await self._link.ask("merge", self.now, key, given)
 

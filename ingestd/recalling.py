@@ -1,0 +1,62 @@
+"""An event resolved on what the daemon remembers of its visitor: one trip to a distant store instead of two."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .errors import Stale
+from .events import Event
+from .hooks import Hooks
+from .journal import Journal
+from .resolving import Resolved, Resolver
+from .store import State
+
+__all__ = ["Recalled", "Recaller"]
+
+
+class Recalled(NamedTuple):
+    """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out."""
+
+    resolved: Resolved
+    state: State
+    user_id: str | None
+    session_id: str | None
+
+    def undo(self, event: Event) -> None:
+        """Make the event again what it was when it came."""
+        _restore(event, self.user_id, self.session_id)
+
+
+class Recaller:
+    """`works` says whether any event may be resolved so.
+
+    Not where plugins enrich or filter events: what has turned out wrong is done anew, and theirs is not to be called
+    twice for one event. Nor do identify requests, which are there to change what is remembered.
+    """
+
+    def __init__(self, hooks: Hooks, resolver: Resolver, journal: Journal) -> None:
+        self.works = not hooks.alters_events and journal.recall(0) is not None
+        self._resolver = resolver
+        self._journal = journal
+
+    async def recall(self, event: Event) -> Recalled | None:
+        """None where what is remembered is not enough. Raises `Refused`, and whatever a plugin raises."""
+        if not self.works or event.type != "event":
+            return None
+        state = self._journal.recall(event.received_at)
+        if state is None:
+            return None
+        user_id, session_id = event.user_id, event.session_id
+        try:
+            resolved = await self._resolver.recall(event, state)
+        except Stale:
+            _restore(event, user_id, session_id)
+            return None
+        except Exception:
+            _restore(event, user_id, session_id)
+            raise
+        return Recalled(resolved, state, user_id, session_id)
+
+
+def _restore(event: Event, user_id: str | None, session_id: str | None) -> None:
+    event.user_id, event.session_id, event.session_is_new = user_id, session_id, False

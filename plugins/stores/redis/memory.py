@@ -1,0 +1,131 @@
+"""What this daemon remembers of values on Redis; and a unit of work on nothing else, checked when it is appended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Never
+
+from ingestd.errors import Stale
+from ingestd.store import Field, State
+
+__all__ = ["Memory", "RecalledState"]
+
+_MOST = 50_000  # values; there are at most twice as many
+_LIFE = 600.0  # seconds
+
+Remembered = tuple[str | None, int | None]
+"""A value and when it is over, None where it is not: or no value."""
+
+
+class Memory:
+    """Values as they were when this daemon last read or wrote them: others may have changed them since.
+
+    What nobody asks for is gone within twice `_LIFE`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._young: dict[str, Remembered] = {}
+        self._old: dict[str, Remembered] = {}
+        self._since = clock()
+
+    def note(self, key: str, value: str | None, expires: int | None) -> None:
+        if len(self._young) >= _MOST or self._clock() - self._since > _LIFE:
+            self._young, self._old, self._since = {}, self._young, self._clock()
+        self._young[key] = value, expires
+
+    def recall(self, key: str) -> Remembered | None:
+        found = self._young.get(key)
+        if found is None and (found := self._old.pop(key, None)) is not None:
+            self.note(key, *found)
+        return found
+
+    def forget(self, key: str) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
+
+class RecalledState(State):
+    """Does what changes no value, and raises `Stale` for all else. `seen` is what batch.lua is to check and renew."""
+
+    def __init__(self, memory: Memory, now: int) -> None:
+        self.now = now
+        self.seen: list[tuple[Any, ...]] = []
+        self.failed = False
+        """Whether it has raised: whoever took that for an answer must not be believed."""
+        self._memory = memory
+
+    def _fail(self) -> Never:
+        self.failed = True
+        raise Stale
+
+    def _recall(self, key: str) -> str | None:
+        found = self._memory.recall(key)
+        if found is None or (found[1] is not None and found[1] < self.now):
+            self._fail()
+        return found[0]
+
+    def _renew(self, key: str, value: str, ttl: int | None) -> None:
+        if ttl is None:
+            self._fail()
+        self.seen.append((key, value, ttl))
+
+    async def get(self, key: str) -> str | None:
+        value = self._recall(key)
+        self.seen.append((key, value))
+        return value
+
+    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
+        if self._recall(key) != value:
+            self._fail()
+        self._renew(key, value, ttl)
+        return value
+
+    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
+        present = self._recall(key)
+        if present != expected:
+            self.seen.append((key, present))
+            return False
+        if present != value:
+            self._fail()
+        self._renew(key, value, ttl)
+        return True
+
+    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        present = self._recall(key)
+        if present is None:
+            self._fail()
+        self._renew(key, present, ttl)
+        return present, False
+
+    async def delete(self, key: str) -> None:
+        self._fail()
+
+    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+        self._fail()
+
+    async def fields(self, key: str) -> dict[str, Field]:
+        self._fail()
+
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        self._fail()
+
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        self._fail()
+
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        self._fail()
+
+    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        """What is not remembered is not asked for."""
