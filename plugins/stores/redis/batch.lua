@@ -214,6 +214,7 @@ end
 -- What such a unit has written.
 
 local rows = {}
+local ARGUMENTS = 1000 -- of one command at the most, an even number: Lua's stack is limited
 
 rows.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
@@ -232,15 +233,24 @@ rows.members = function(now, key, members, gone, expires)
   key = prefix .. key
   only(key, 'zset')
   for _, member in ipairs(gone) do redis.call('ZREM', key, member) end
-  for _, member in ipairs(members) do redis.call('ZADD', key, member[2], member[1]) end
-  if redis.call('EXISTS', key) == 0 then return end
+  if #members == 0 and redis.call('EXISTS', key) == 0 then return end
+  local scored = {}
+  for _, member in ipairs(members) do
+    scored[#scored + 1], scored[#scored + 2] = text(member[2]), member[1]
+  end
   if expires then
-    live_for(key, expires, now)
+    scored[#scored + 1], scored[#scored + 2] = text(-expires), ''
+  end
+  for first = 1, #scored, ARGUMENTS do
+    redis.call('ZADD', key, unpack(scored, first, math.min(first + ARGUMENTS - 1, #scored)))
+  end
+  if expires then
+    redis.call('PEXPIRE', key, text(math.max(expires - now, 0) + MARGIN))
   else
     redis.call('ZREM', key, '')
     redis.call('PERSIST', key)
   end
-  tidy(key)
+  if #members == 0 then tidy(key) end
 end
 
 -- The journal: a stream whose ids are "<position>-0". "meta" holds what is summed up of it; "replaced" and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from .state import field_of, pairs
 
 __all__ = ["StepState"]
 
+_TOGETHER = 16  # entries that are read at once: events come in between
 _LIMIT = 1_000_000  # entries of one step: they are let go of with it
 
 
@@ -23,12 +25,18 @@ class StepState(EntriesState):
         super().__init__(Entries(_LIMIT, self._load), now)
 
     async def _load(self, keys: Sequence[str]) -> list[Row]:
-        asked = [
-            self._link.queue("set", self.now, key_of(key)) if is_set(key) else self._link.queue("entry", self.now, key)
-            for key in keys
-        ]
-        rows = [_row(key, await answer) for key, answer in zip(keys, asked, strict=True)]
-        return [row for row in rows if row is not None]
+        rows: list[Row] = []
+        for first in range(0, len(keys), _TOGETHER):
+            some = keys[first : first + _TOGETHER]
+            asked = [self._ask(key) for key in some]
+            found = [_row(key, await answer) for key, answer in zip(some, asked, strict=True)]
+            rows += [row for row in found if row is not None]
+        return rows
+
+    def _ask(self, key: str) -> asyncio.Future[Any]:
+        if is_set(key):
+            return self._link.queue("set", self.now, key_of(key))
+        return self._link.queue("entry", self.now, key)
 
     def rows(self) -> list[list[Any]]:
         """What it has written, as batch.lua takes it."""
