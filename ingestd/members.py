@@ -8,7 +8,7 @@ from .events import Event, Session
 from .outcomes import Outcome
 from .recalling import Recalled
 from .resolving import Resolved
-from .store import State
+from .store import State, Store
 
 __all__ = ["Member", "Stored", "result_of"]
 
@@ -23,10 +23,11 @@ class Stored(NamedTuple):
 class Member:
     """An event of a batch: at last it has a result, or a first one whose result is also its own."""
 
-    __slots__ = ("_state", "event", "first", "recalled", "resolved", "result")
+    __slots__ = ("_state", "_store", "event", "first", "recalled", "resolved", "result")
 
-    def __init__(self, event: Event, state: State) -> None:
-        self._state = state
+    def __init__(self, event: Event, store: Store) -> None:
+        self._store = store
+        self._state: State | None = None
         self.event = event
         self.recalled: Recalled | None = None
         self.resolved: Resolved | None = None
@@ -37,7 +38,11 @@ class Member:
     @property
     def state(self) -> State:
         """The unit of work that it is resolved with."""
-        return self._state if self.recalled is None else self.recalled.state
+        if self.recalled is not None:
+            return self.recalled.state
+        if self._state is None:
+            self._state = self._store.begin(self.event.received_at)
+        return self._state
 
     def repeats(self, messages: dict[str, Member]) -> bool:
         """Whether it is answered as an earlier one of the batch."""

@@ -57,7 +57,7 @@ class Storing:
         There is room for them (`Room.turn`). Raises `Unavailable` where none is stored.
         """
         self._room.check()
-        members = [Member(event, self._store.begin(event.received_at)) for event in events]
+        members = [Member(event, self._store) for event in events]
         messages: dict[str, Member] = {}
         stretches = Stretches(self._resolver, self._recaller, messages)
         pace = Pace()
