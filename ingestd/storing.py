@@ -34,22 +34,26 @@ class Storing:
         self._room.check()
         self._room.take(1)
         try:
-            if self._recaller.works and (recalled := await self._recaller.recall(event)) is not None:
-                try:
-                    return await self._finish(recalled.resolved, recalled.state)
-                except Stale:
-                    recalled.undo(event)
-            return await self._resolve_and_store(event)
+            if self._recaller.works and (stored := await self._store_recalled(event)) is not None:
+                return stored
+            state = self._store.begin(event.received_at)
+            try:
+                return await self._finish(await self._resolver.resolve(event, state), state)
+            except Exception:
+                await self._keep_state(state)
+                raise
         finally:
             self._room.give_back(1)
 
-    async def _resolve_and_store(self, event: Event) -> Stored:
-        state = self._store.begin(event.received_at)
-        try:
-            return await self._finish(await self._resolver.resolve(event, state), state)
-        except Exception:
-            await self._keep_state(state)
-            raise
+    async def _store_recalled(self, event: Event) -> Stored | None:
+        """None where what is remembered of its visitor is not enough, or no longer true: nothing is done then."""
+        recalled = await self._recaller.recall(event)
+        if recalled is not None:
+            try:
+                return await self._finish(recalled.resolved, recalled.state)
+            except Stale:
+                recalled.undo(event)
+        return None
 
     async def store_all(self, events: Sequence[Event]) -> list[Stored | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.

@@ -1,0 +1,243 @@
+"""Events on Redis become what they would if nothing was remembered of their visitors, whatever other daemons do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pluggy
+import pytest
+
+from ingestd import hookimpl, hookspecs
+from ingestd.errors import Stale, Unavailable
+from ingestd.events import Endpoint, Event, Principal
+from ingestd.hooks import Hooks
+from ingestd.journal import Append
+from ingestd.options import Duration
+from ingestd.plugins.identity import IdentityPlugin
+from ingestd.plugins.session import SessionPlugin
+from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.room import Room, Stored, Storing
+from ingestd.store import State, state_key
+from ingestd.testing.sinks import make_records
+from tests.support.journals import read_all
+from tests.support.redis_server import RedisServer, redis_server
+
+NOW = 1_795_233_906_000
+IDLE = 1_800_000  # milliseconds
+KEY = state_key("recalled", "shop", "visitor")
+SUPPLIED = ["5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11", "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a22"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), {"appendfsync": "no"}) as server:
+        yield server
+
+
+class Everyone:
+    """Lets everyone in."""
+
+    @hookimpl
+    def authenticate(self) -> Principal | None:
+        return Principal("shop", "key")
+
+
+class Enriching:
+    """Where a plugin enriches events nothing is resolved by what is remembered."""
+
+    @hookimpl
+    def enrich(self, event: Event) -> None:
+        pass
+
+
+class Daemon:
+    def __init__(self, backend: RedisBackend, *plugins: object) -> None:
+        self.backend = backend
+        manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
+        manager.add_hookspecs(hookspecs)
+        session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
+        for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
+            manager.register(plugin)
+        self.storing = Storing(Hooks(manager), backend.store, backend.journal, Room(10_000))
+
+    async def trips(self, event: Event) -> int:
+        """How many it takes to store an event."""
+        before = self.backend.link.batches
+        await self.storing.store(event)
+        return self.backend.link.batches - before
+
+
+@asynccontextmanager
+async def shop(server: RedisServer, place: Path, *plugins: object) -> AsyncIterator[list[Daemon]]:
+    """Two daemons on one journal."""
+    prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+    async with AsyncExitStack() as stack:
+        daemons = []
+        for _ in range(2):
+            backend = RedisBackend(make_pool(server.url, (), timeout=2), prefix=prefix, timeout=2, patience=5)
+            await backend.open(serving=False)
+            stack.push_async_callback(backend.close)
+            daemons.append(Daemon(backend, *plugins))
+        yield daemons
+
+
+def make_event(visitor: str, at: int = NOW, number: int = 0, **members: Any) -> Event:
+    kind = members.get("type", "event")
+    common: dict[str, Any] = {
+        "type": kind, "endpoint": Endpoint.IDENTIFY if kind == "identify" else Endpoint.TRACK,
+        "key": None if kind == "identify" else "Page View", "user_id": None, "session_id": None, "message_id": None,
+    }  # fmt: skip
+    return Event(
+        id=str(UUID(int=number)), tenant="shop", received_at=at, timestamp=at, data={}, traits={}, anonymous_id=visitor,
+        session_is_new=False, dispatch_id=None, context={}, extra={}, **(common | members),
+    )  # fmt: skip
+
+
+def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
+    """What comes in: to which daemon, and how many at once."""
+    chance = random.Random(seed)
+    at = NOW
+    day: list[tuple[int, list[dict[str, Any]]]] = []
+    for number in range(150):
+        at += chance.choice([0, 1, 60_000, IDLE // 3, IDLE + 1] if chance.random() < 0.3 else [0, 1])
+        events: list[dict[str, Any]] = []
+        for place in range(chance.choice([1, 1, 1, 3, 12])):
+            event: dict[str, Any] = {"visitor": f"visitor {chance.randint(1, 4)}", "at": at}
+            event["number"] = number * 20 + place
+            if chance.random() < 0.1:
+                event |= {"type": "identify", "user_id": chance.choice(["ann", "bob", None])}
+            elif chance.random() < 0.1:
+                event |= {"endpoint": Endpoint.CUSTOMER_EVENTS}
+            elif chance.random() < 0.1:
+                event |= {"user_id": "eve"}
+            if chance.random() < 0.15:
+                event |= {"session_id": chance.choice(SUPPLIED)}
+            if chance.random() < 0.15:
+                event |= {"message_id": f"message {chance.randint(1, 40)}"}
+            events.append(event)
+        day.append((chance.randint(0, 1), events))
+    return day
+
+
+async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:
+    """All answers, and then what is in the journal; sessions by the order in which they began."""
+    sessions: dict[str, int] = {}
+    found: list[Any] = []
+    for which, given in day:
+        storing = daemons[which].storing
+        events = [make_event(**members) for members in given]
+        stored = [await storing.store(events[0])] if len(events) == 1 else await storing.store_all(events)
+        for each in stored:
+            assert isinstance(each, Stored), each
+            begun = sessions.setdefault(each.session.session_id, len(sessions))
+            found.append((each.outcome, begun, each.session.is_new))
+    for record in await read_all(daemons[0].backend.journal):
+        body = record.decode()
+        found.append({**body, "sessionId": sessions[body["sessionId"]]})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_events_become_the_same_as_if_nothing_was_remembered(
+    server: RedisServer, tmp_path: Path, seed: int
+) -> None:
+    day = make_day(seed)
+    async with shop(server, tmp_path / "one") as daemons, shop(server, tmp_path / "other", Enriching()) as others:
+        assert await live_through(daemons, day) == await live_through(others, day)
+
+
+async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        assert await daemon.trips(make_event("a")) == 2
+        assert await daemon.trips(make_event("a", NOW + 1)) == 1
+        assert await daemon.trips(make_event("a", NOW + 2, message_id="m", session_id=None)) == 1
+        before = daemon.backend.link.batches
+        await daemon.storing.store_all([make_event("a", NOW + number) for number in range(100)])
+        assert daemon.backend.link.batches == before + 1
+
+
+async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path) as (here, there):
+        visitors = [f"visitor {number % 5}" for number in range(600)]  # more than are appended at once
+        for visitor in visitors[:5]:
+            await here.storing.store(make_event(visitor))
+        await there.storing.store(make_event("visitor 3", type="identify", user_id="ann"))
+        stored = await here.storing.store_all([make_event(visitor, NOW + 1) for visitor in visitors])
+        assert not [each for each in stored if not isinstance(each, Stored) or each.session.is_new]
+        records = [record.decode() for record in (await read_all(here.backend.journal))[6:]]
+        assert [record["anonymousId"] for record in records] == visitors
+        assert [record["userId"] for record in records] == [
+            "ann" if visitor == "visitor 3" else None for visitor in visitors
+        ]
+
+
+async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (here, there):
+        first = await here.storing.store(make_event("a"))
+        await there.storing.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
+        assert (await here.storing.store(make_event("a", NOW + 2))).session == (SUPPLIED[0], False)
+        # Activity anywhere keeps it alive, also where it is remembered as it was before.
+        await there.storing.store(make_event("a", NOW + IDLE))
+        assert (await here.storing.store(make_event("a", NOW + 2 * IDLE))).session == (SUPPLIED[0], False)
+        last = await here.storing.store(make_event("a", NOW + 3 * IDLE + 1))
+        assert last.session.is_new
+        assert last.session.session_id not in {first.session.session_id, SUPPLIED[0]}
+
+
+class Careless:
+    """Takes any failure of the state for an answer."""
+
+    @hookimpl(tryfirst=True)
+    async def resolve_user(self, event: Event, state: State) -> str | None:
+        try:
+            return await state.get(KEY)
+        except Unavailable:
+            return "nobody"
+
+
+async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path, Careless()) as (here, there):
+        await there.backend.store.begin(NOW).put(KEY, "ann")
+        await here.storing.store(make_event("a"))
+        await here.storing.store_all([make_event("b"), make_event("a")])
+        await there.backend.store.begin(NOW).put(KEY, "bob")
+        await here.storing.store(make_event("a"))
+        users = [record.decode()["userId"] for record in await read_all(here.backend.journal)]
+        assert users == ["ann", "ann", "ann", "bob"]
+
+
+async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (here, there):
+        journal = here.backend.journal
+        with pytest.raises(Stale):
+            await journal.recall(NOW).get(KEY)
+        state = here.backend.store.begin(NOW)
+        assert await state.renew(KEY, "first", 1000) == ("first", True)
+        recalled = journal.recall(NOW + 500)
+        assert await recalled.renew(KEY, "second", 1000) == ("first", False)
+        assert await there.backend.store.begin(NOW + 1001).get(KEY) is None  # nothing has been done yet
+        await journal.append(make_records(1), recalled)
+        assert await there.backend.store.begin(NOW + 1500).get(KEY) == "first"
+        states = [journal.recall(NOW) for _ in range(3)]
+        for each in states[:2]:
+            assert await each.get(KEY) == "first"
+        await there.backend.store.begin(NOW).put(KEY, "other")
+        [record] = make_records(1)
+        with pytest.raises(Stale):
+            await journal.append([record], states[0])
+        # Whatever comes behind one that has to come again does so too, so that it stays behind it.
+        answers = await journal.append_each([Append(record, each) for each in (states[2], states[1], states[2])])
+        assert [type(answer) for answer in answers] == [type(None), Stale, Stale]
+        assert len(await read_all(journal)) == 2
+        for change in (states[2].put(KEY, "x"), states[2].swap(KEY, "first", "x"), states[2].delete(KEY)):
+            with pytest.raises(Stale):
+                await change
