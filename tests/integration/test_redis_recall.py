@@ -23,8 +23,9 @@ from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.room import Room, Stored, Storing
+from ingestd.room import Room
 from ingestd.store import State, state_key
+from ingestd.storing import Stored, Storing
 from ingestd.testing.sinks import make_records
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server

@@ -362,10 +362,10 @@ local function taken(now, claim)
   return claim and live(claim[1], now)
 end
 
-local function add_record(type, at, body)
+local function add_record(kind, at, body)
   local all = summed()
   local position = all.last + 1
-  redis.call('XADD', journal, string.format('%d-0', position), 't', type, 'a', text(at), 'b', body)
+  redis.call('XADD', journal, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
   all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
 end
 
@@ -394,13 +394,13 @@ ops.append = function(now, records, known, claim, cursor, written, seen)
 end
 
 -- One record of a list, as by itself.
-local function append_one(now, type, at, body, claim, seen)
+local function append_one(now, kind, at, body, claim, seen)
   local value = taken(now, claim)
   if value then return {'claimed', value} end
   if not is_as_seen(now, seen) then return STALE end
   if claim then set(claim[1], claim[2], now + claim[3], now) end
   renew_seen(now, seen)
-  add_record(type, at, body)
+  add_record(kind, at, body)
   return true
 end
 
