@@ -45,7 +45,7 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     assert daemon.post_signed(track("another-device", userId="ada"), shop.server).status == 200
     send("/identify/public", identify("ada-phone", "bob", "bob@example.com"))
     send("/track", track("ada-phone"))
-    wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="attribution"}') == 0)
+    wait_until(lambda: shop.is_done("attribution"))
 
 
 def on_disk(shop: Shop) -> bytes:

@@ -107,6 +107,7 @@ def test_what_was_removed_before_a_sink_had_it_is_told_as_lost(tmp_path: Path) -
         wait_until(lambda: desk.status()["lost"] > 0)
         desk.crm.tell()
         wait_until(lambda: desk.status()["pending"] == 0)
+        wait_until(lambda: desk.status()["lastError"] is None)
         told = desk.status()
         assert told["position"] - told["began"] == told["delivered"] + told["lost"] == 59
         header, row = desk.run("status", "crm").splitlines()

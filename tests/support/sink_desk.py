@@ -74,10 +74,9 @@ class Desk:
 
 
 def delivered(desk: Desk, daemon: Daemon, *numbers: int) -> None:
-    """Send events with these numbers, and wait until the sink is done with them."""
+    """Send events with these numbers, and wait until the sinks are done with them."""
     desk.send(daemon, *numbers)
-    wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="sink:crm"}') == 0)
-    wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 0)
+    wait_until(lambda: desk.shop.is_done("sink:crm", "sink:archive"))
 
 
 def read_until(descriptor: int, end: bytes) -> str:
