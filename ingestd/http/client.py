@@ -7,8 +7,7 @@ and does what it is asked: `say`, `hang_up`, `close`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tornado.httputil import HTTPConnection
 
@@ -21,14 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Client", "ClientConnection", "Phase", "malformed"]
 
 
-class Phase(Enum):
-    """What a connection waits for."""
-
-    REQUEST = 1  # the first byte of the next one
-    HEADERS = 2
-    BODY = 3
-    ANSWER = 4
-    END = 5  # answered, and not to be used again
+Phase = Literal["request", "headers", "body", "answer", "end"]
+"""What a connection waits for: the first byte of the next request, the rest of its headers, its body, its answer; or
+nothing, and it is not to be used again. (To compare words takes half as long as to find a member of an enumeration.)
+"""
 
 
 class _Refusing(Protocol):
@@ -38,7 +33,7 @@ class _Refusing(Protocol):
 class Client(ABC):
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
-        self.phase = Phase.REQUEST
+        self.phase: Phase = "request"
         self.since = connections.now
         """When the phase began, by the loop's clock, to a quarter of a second."""
         self.received = 0
@@ -52,17 +47,17 @@ class Client(ABC):
     # How far its request has come
 
     def reading_body(self) -> None:
-        self.connections.began(self, Phase.BODY)
+        self.connections.began(self, "body")
 
     def read_whole(self) -> None:
         """The request has come to its end; what it gets of time now is not the client's."""
-        self.phase = Phase.ANSWER
+        self.phase = "answer"
 
     def answered(self, *, last: bool = False) -> None:
         self.exchange = None
         # After an answer before the end of its request, the next request could not be told from the rest.
-        last = last or self.phase is not Phase.ANSWER
-        self.connections.answered(self, Phase.END if last else Phase.REQUEST)
+        last = last or self.phase != "answer"
+        self.connections.answered(self, "end" if last else "request")
 
     def let_go(self, count: int) -> None:
         """So many bytes of the request are not kept."""
@@ -76,7 +71,7 @@ class Client(ABC):
         self.lingers = True
         if self.exchange is not None:
             self.exchange.refuse(refused)
-        elif self.phase is not Phase.END:
+        elif self.phase != "end":
             self.say(self.connections.refusal(refused))
         self.hang_up()
 

@@ -52,10 +52,10 @@ class Connections:
         self._most = options.max_connections
         self._most_buffered = int(options.max_buffered)
         self._limits = {
-            Phase.REQUEST: float(options.idle_timeout),
-            Phase.HEADERS: float(options.header_timeout),
-            Phase.BODY: float(options.body_timeout),
-            Phase.END: float(options.header_timeout),
+            "request": float(options.idle_timeout),
+            "headers": float(options.header_timeout),
+            "body": float(options.body_timeout),
+            "end": float(options.header_timeout),
         }
 
     # What a connection tells of itself
@@ -70,14 +70,14 @@ class Connections:
         self._idle.pop(client, None)
 
     def began(self, client: Client, phase: Phase) -> None:
-        if client.phase is Phase.REQUEST:
+        if client.phase == "request":
             self._idle.pop(client, None)
         client.phase = phase
         client.since = self.now
 
     def arrived(self, client: Client, count: int) -> None:
-        if client.phase is Phase.REQUEST:
-            self.began(client, Phase.HEADERS)
+        if client.phase == "request":
+            self.began(client, "headers")
         self.held(client, count)
 
     def held(self, client: Client, count: int) -> None:
@@ -99,7 +99,7 @@ class Connections:
         client.received = 0
         client.phase = phase
         client.since = self.now
-        if phase is Phase.REQUEST:
+        if phase == "request":
             self._idle[client] = None
 
     # The limits
@@ -122,7 +122,7 @@ class Connections:
         """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause."""
         self._relief = None
         unfinished = sorted(
-            (client for client in self._open if client.phase in {Phase.HEADERS, Phase.BODY}),
+            (client for client in self._open if client.phase in {"headers", "body"}),
             key=lambda client: client.since,
         )
         for client in unfinished:
@@ -148,7 +148,7 @@ class Connections:
             if (limit := self._limits.get(client.phase)) is not None and now - client.since > limit
         ]
         for client in late:
-            if client.phase in {Phase.HEADERS, Phase.BODY}:
+            if client.phase in {"headers", "body"}:
                 client.refuse(TimedOut("The request took too long to arrive."), Refusal.TIMEOUT)
             else:
                 client.close()
@@ -169,9 +169,9 @@ class Connections:
                 self._close_quiet()
             if hurried.is_set():
                 patience = min(patience, now - began + _HURRIED)
-            waited = self._in(Phase.ANSWER) if hurried.is_set() else self._open or self._lingering
+            waited = self._in("answer") if hurried.is_set() else self._open or self._lingering
             if not waited or now - began >= patience:
-                return len(self._in(Phase.HEADERS, Phase.BODY, Phase.ANSWER))
+                return len(self._in("headers", "body", "answer"))
             await asyncio.sleep(_DRAIN_TICK)
 
     def _in(self, *phases: Phase) -> list[Client]:

@@ -12,7 +12,7 @@ from tornado.httputil import HTTPInputError, HTTPMessageDelegate
 
 from ...errors import HeadersTooLarge
 from ...outcomes import Refusal
-from ..client import Client, Phase, malformed
+from ..client import Client, malformed
 from .body import Body, ChunkedBody, FixedBody
 from .grammar import HEAD_END, Malformed, body_length, ends_wrongly, is_persistent, parse_head, wants_to_continue
 from .response import Response
@@ -71,7 +71,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return self._server.buffer
 
     def buffer_updated(self, count: int) -> None:
-        if self.phase is Phase.END:
+        if self.phase == "end":
             return
         data = self._server.view[:count].tobytes()
         if self._rest:
@@ -101,12 +101,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._drained = None
         if self._leaving:
             self._leave()
-        elif self.phase is Phase.REQUEST:
+        elif self.phase == "request":
             self._go_on_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
-        self.phase = Phase.END
+        self.phase = "end"
         self.connections.closed(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -126,7 +126,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def _look(self) -> None:
         """Look at what has come, as far as it goes."""
         try:
-            if self.phase is Phase.BODY:
+            if self.phase == "body":
                 self._read_body()
             else:
                 self._read_head()
@@ -155,7 +155,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.reading_body()
         self._delegate = self._server.delegate.start_request(self, response)
         waiting = self._delegate.headers_received(start_line, headers)
-        if self.phase is not Phase.BODY:  # answered, and so refused
+        if self.phase != "body":  # answered, and so refused
             return
         length = body_length(start_line, headers)
         if length is not None and length > self.max_body:
@@ -177,7 +177,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             piece = body.feed(self._rest)
             self._rest = body.rest
             waiting = delegate.data_received(piece) if piece else None
-            if self.phase is not Phase.BODY:
+            if self.phase != "body":
                 return
             if waiting is not None:
                 self._wait_for(waiting)
@@ -214,15 +214,15 @@ class FastConnection(asyncio.BufferedProtocol, Client):
 
     def _go_on(self) -> None:
         """Look at what has been held."""
-        if self.phase is Phase.END:
+        if self.phase == "end":
             return
         self._holding = False
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        if self._rest and self.phase is Phase.REQUEST:
-            self.connections.began(self, Phase.HEADERS)
-        if self._rest or self.phase is Phase.BODY:
+        if self._rest and self.phase == "request":
+            self.connections.began(self, "headers")
+        if self._rest or self.phase == "body":
             self._look()
         if self._ended and not self._holding and not self._leaving:
             self.close()
@@ -248,7 +248,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self.is_gone(response):
             return
         self._response = None
-        whole = self.phase is Phase.ANSWER
+        whole = self.phase == "answer"
         last = response.no_keep_alive or not whole
         self.answered(last=last)
         if last:
@@ -299,7 +299,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self._closed:
             return
         self._closed = True
-        self.phase = Phase.END
+        self.phase = "end"
         self.connections.closed(self)
         if self._transport is not None:
             self._transport.abort()
