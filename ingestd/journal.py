@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .events import Record
@@ -93,6 +93,20 @@ class Journal(ABC):
         All of it happens or nothing. Raises `Unavailable`, `Claimed`, with a cursor `NotHolder`, and with a state of
         `recall` `Stale`.
         """
+
+    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
+        """As `append` of one record, for who does not wait: `then` is called once, with what that raised or None.
+
+        It is called in the event loop, before this returns or later, and must not raise. Raises nothing itself. A back
+        end that can return before the record is durable overrides it: to wait costs more than much of what an event
+        needs.
+        """
+        try:
+            await self.append([append.record], append.state, claim=append.claim)
+        except Exception as error:  # noqa: BLE001 - it is told
+            then(error)
+        else:
+            then(None)
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         """Append records in order, each as if by itself; for each, what that raised, None once it is durable.

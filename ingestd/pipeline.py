@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from .admission import Admission
 from .answers import Answer, problem, success
@@ -22,7 +23,7 @@ from .outcomes import Outcome
 from .reading import Kind, Reader
 from .room import Room
 from .store import Store
-from .storing import Storing
+from .storing import Stored, Storing
 from .validation import Validator, parse_batch, parse_body
 
 __all__ = ["Pipeline"]
@@ -51,13 +52,18 @@ class Pipeline:
         self._failures = Failures()
         self._batches = Batches(self._reader, self._storing, room, metrics, self._failures, max_body=max_body)
 
-    async def handle(self, request: Request) -> Answer:
-        """Answer one request, and count it, or the events of a batch, once. Never raises."""
+    async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
+        """Answer one request, and count it, or the events of a batch, once.
+
+        `give` is called with the answer in the event loop, before this returns or later, and must not raise. Raises
+        nothing itself.
+        """
         started = time.perf_counter()
         if request.batch:
             answer = await self._handle_batch(request)
             self._metrics.took(request.endpoint, time.perf_counter() - started, batch=True)
-            return answer
+            give(answer)
+            return
         key = ""
         try:
             principal = await self._admission.admit(request)
@@ -66,14 +72,22 @@ class Pipeline:
             if kind == "event":
                 key = self._reader.key_of(body)
             event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
-            outcome, session = await self._storing.store(event)
+            await self._storing.begin(event, partial(self._end, request, key, started, give))
+        except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
+            self._end(request, key, started, give, error)
+
+    def _end(
+        self, request: Request, key: str, started: float, give: Callable[[Answer], None], result: Stored | Exception
+    ) -> None:
+        if isinstance(result, Exception):
+            outcome, answer = self._refusal(request, result)
+        else:
+            outcome, session = result
             if session.is_new and outcome is not Outcome.DUPLICATE:
                 self._metrics.session_begun()
             answer = success(request.endpoint, session)
-        except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
-            outcome, answer = self._refusal(request, error)
         self._metrics.answered(request.endpoint, key, outcome, time.perf_counter() - started)
-        return answer
+        give(answer)
 
     async def _handle_batch(self, request: Request) -> Answer:
         bodies: list[bytes] = []

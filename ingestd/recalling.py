@@ -41,7 +41,7 @@ class Recaller:
 
     async def recall(self, event: Event) -> Recalled | None:
         """None where what is remembered is not enough. Raises `Refused`, and whatever a plugin raises."""
-        if not self.works or event.type != "event":
+        if event.type != "event":
             return None
         state = self._journal.recall(event.received_at)
         if state is None:

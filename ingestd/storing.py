@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 
 from .chains import Pace, beside_each_other, chains
 from .errors import Claimed, Stale, Unavailable
@@ -12,7 +13,7 @@ from .events import Event
 from .hooks import Hooks
 from .journal import Append, Journal
 from .members import Member, Stored, result_of
-from .recalling import Recaller
+from .recalling import Recalled, Recaller
 from .resolving import Resolved, Resolver, repeated
 from .room import Room
 from .store import State, Store
@@ -28,32 +29,78 @@ class Storing:
         self._store = store
         self._journal = journal
         self._room = room
+        self._going_on: set[asyncio.Task[None]] = set()
+        """With events that could not be appended as they were."""
 
-    async def store(self, event: Event) -> Stored:
-        """Returns when the event is durable. Raises `Refused`, and whatever a plugin raises."""
+    async def begin(self, event: Event, then: Callable[[Stored | Exception], None]) -> None:
+        """Store an event: `then` is called once, when it is durable, or with the error that has kept it from that.
+
+        It is called in the event loop, before this returns or later, and must not raise. Raises `Unavailable` where
+        there is no room.
+        """
         self._room.check()
         self._room.take(1)
         try:
-            if self._recaller.works and (stored := await self._store_recalled(event)) is not None:
-                return stored
-            state = self._store.begin(event.received_at)
-            try:
-                return await self._finish(await self._resolver.resolve(event, state), state)
-            except Exception:
-                await self._keep_state(state)
-                raise
-        finally:
-            self._room.give_back(1)
+            recalled = await self._recaller.recall(event) if self._recaller.works else None
+        except Exception as error:  # noqa: BLE001 - it is told
+            self._end(then, error)
+            return
+        if recalled is None:
+            await self._resolve(event, then)
+        else:
+            await self._append(event, recalled.resolved, recalled.state, then, recalled)
 
-    async def _store_recalled(self, event: Event) -> Stored | None:
-        """None where what is remembered of its visitor is not enough, or no longer true: nothing is done then."""
-        recalled = await self._recaller.recall(event)
-        if recalled is not None:
-            try:
-                return await self._finish(recalled.resolved, recalled.state)
-            except Stale:
-                recalled.undo(event)
-        return None
+    async def _resolve(self, event: Event, then: Callable[[Stored | Exception], None]) -> None:
+        state = self._store.begin(event.received_at)
+        try:
+            resolved = await self._resolver.resolve(event, state)
+        except Exception as error:  # noqa: BLE001 - it is told
+            self._end(then, await self._kept(error, state))
+        else:
+            await self._append(event, resolved, state, then)
+
+    async def _append(
+        self,
+        event: Event,
+        resolved: Resolved,
+        state: State,
+        then: Callable[[Stored | Exception], None],
+        recalled: Recalled | None = None,
+    ) -> None:
+        if resolved.record is None:
+            self._end(then, await self._kept(resolved, state))
+            return
+        context = copy_context()
+
+        def landed(error: Exception | None) -> None:
+            if error is None:
+                self._end(then, Stored(resolved.outcome, resolved.session))
+                return
+            work = self._go_on(event, error, state, then, recalled)
+            task = asyncio.get_running_loop().create_task(work, context=context)
+            self._going_on.add(task)
+            task.add_done_callback(self._going_on.discard)
+
+        await self._journal.begin(Append(resolved.record, state, resolved.claim), landed)
+
+    async def _go_on(
+        self,
+        event: Event,
+        error: Exception,
+        state: State,
+        then: Callable[[Stored | Exception], None],
+        recalled: Recalled | None,
+    ) -> None:
+        """With an event that could not be appended."""
+        if recalled is not None and isinstance(error, Stale):
+            recalled.undo(event)
+            await self._resolve(event, then)
+        else:
+            self._end(then, await self._kept(repeated(error.value) if isinstance(error, Claimed) else error, state))
+
+    def _end(self, then: Callable[[Stored | Exception], None], result: Stored | Exception) -> None:
+        self._room.give_back(1)
+        then(result)
 
     async def store_all(self, events: Sequence[Event]) -> list[Stored | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
@@ -126,31 +173,19 @@ class Storing:
                 member.result = error or Stored(member.resolved.outcome, member.resolved.session)
 
     async def _settle(self, member: Member) -> None:
-        """Of one without a record, or that failed: what it has seen or written must be durable all the same."""
-        if member.result is None:
-            assert member.resolved is not None
-            try:
-                member.result = await self._finish(member.resolved, member.state)
-            except Exception as error:  # noqa: BLE001 - as above
-                member.result = error
-        if isinstance(member.result, Exception):
-            await self._keep_state(member.state)
+        result = member.result if isinstance(member.result, Exception) else member.resolved
+        assert result is not None
+        member.result = await self._kept(result, member.state)
 
-    async def _finish(self, resolved: Resolved, state: State) -> Stored:
-        if resolved.record is not None:
-            try:
-                await self._journal.append([resolved.record], state, claim=resolved.claim)
-                return Stored(resolved.outcome, resolved.session)
-            except Claimed as claimed:
-                resolved = repeated(claimed.value)
-        await self._store.commit(state)
-        return Stored(resolved.outcome, resolved.session)
-
-    async def _keep_state(self, state: State) -> None:
-        # Others may have seen what a failed event wrote already (its session, say), so it is kept,
-        # not undone; where that fails too, the back end tells of it itself.
-        with contextlib.suppress(Unavailable):
+    async def _kept(self, result: Resolved | Exception, state: State) -> Stored | Exception:
+        """What becomes of an event without a record, or that failed: what it has seen or written is to be durable."""
+        try:
             await self._store.commit(state)
+        except Exception as error:  # noqa: BLE001 - it is told
+            # Others may have seen what a failed event wrote already (its session, say), so that is kept, not undone;
+            # where it cannot be kept, the back end tells of it itself.
+            return error if isinstance(result, Resolved) or not isinstance(error, Unavailable) else result
+        return Stored(result.outcome, result.session) if isinstance(result, Resolved) else result
 
 
 def _is_done(member: Member) -> bool:

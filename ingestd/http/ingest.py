@@ -147,8 +147,11 @@ class Exchange(HTTPMessageDelegate):
             batch=self._batch,
         )
         current_request.set(request)
+        await self._terms.pipeline.handle(request, self._give)
+
+    def _give(self, answer: Answer) -> None:
         try:
-            self._write(await self._terms.pipeline.handle(request))
+            self._write(answer)
         except Exception:
             log.exception("an answer could not be written")
         finally:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 from ..backend import Backend
@@ -29,6 +30,23 @@ def _record(text: str = "x") -> Record:
 
 async def _append(backend: Backend, records: Sequence[Record], cursor: Cursor | None = None) -> int:
     return await backend.journal.append(records, backend.store.begin(NOW), cursor)
+
+
+async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Exception | None]:
+    errors: dict[int, Exception | None] = {}
+    all_known = asyncio.Event()
+
+    def learn(place: int, error: Exception | None) -> None:
+        assert place not in errors, "it is told once"
+        errors[place] = error
+        if len(errors) == len(appends):
+            all_known.set()
+
+    for place, append in enumerate(appends):
+        await journal.begin(append, partial(learn, place))
+    if appends:
+        await all_known.wait()
+    return [errors[place] for place in range(len(appends))]
 
 
 async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
@@ -223,6 +241,16 @@ class JournalContract(ABC):
             assert len(await backend.journal.read(0, 100)) == 2
 
     async def test_what_is_appended_together_keeps_its_order_and_each_has_its_own_fate(self, tmp_path: Path) -> None:
+        await self._check_together(tmp_path, lambda journal, appends: journal.append_each(appends))
+
+    async def test_what_is_begun_without_waiting_keeps_its_order_and_each_has_its_own_fate(
+        self, tmp_path: Path
+    ) -> None:
+        await self._check_together(tmp_path, _begin_each)
+
+    async def _check_together(
+        self, tmp_path: Path, append_each: Callable[[Journal, Sequence[Append]], Awaitable[list[Exception | None]]]
+    ) -> None:
         async with self.backend(tmp_path) as backend:
             earlier, taken = backend.store.begin(NOW), Claim(f"{KEY}-3", "first", 1000)
             await backend.journal.append([_record("taken")], earlier, claim=taken)
@@ -233,7 +261,7 @@ class JournalContract(ABC):
                     await state.put(f"{KEY}:{number}", f"{number}")
                 claim = Claim(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
                 appends.append(Append(_record(f"{number}"), state, claim))
-            answers = await backend.journal.append_each(appends)
+            answers = await append_each(backend.journal, appends)
             first: dict[int, str] = {3: "first"}
             refused = {}
             for number in range(3, 100, 10):
@@ -241,7 +269,7 @@ class JournalContract(ABC):
                     refused[number] = first[number % 7]
             assert {place for place, error in enumerate(answers) if error is not None} == {*refused}
             assert {n: error.value for n, error in enumerate(answers) if isinstance(error, Claimed)} == refused
-            assert await backend.journal.append_each([]) == []
+            assert await append_each(backend.journal, []) == []
         async with self.backend(tmp_path) as backend:
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
             assert ids == ["taken", *(f"{number}" for number in range(100) if number not in refused)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -68,10 +69,18 @@ class Daemon:
             manager.register(plugin)
         self.storing = Storing(Hooks(manager), backend.store, backend.journal, Room(10_000))
 
+    async def store(self, event: Event) -> Stored:
+        """Returns when it is durable."""
+        done: asyncio.Future[Stored | Exception] = asyncio.get_running_loop().create_future()
+        await self.storing.begin(event, done.set_result)
+        stored = await done
+        assert isinstance(stored, Stored)
+        return stored
+
     async def trips(self, event: Event) -> int:
         """How many it takes to store an event."""
         before = self.backend.link.batches
-        await self.storing.store(event)
+        await self.store(event)
         return self.backend.link.batches - before
 
 
@@ -132,9 +141,9 @@ async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict
     sessions: dict[str, int] = {}
     found: list[Any] = []
     for which, given in day:
-        storing = daemons[which].storing
+        daemon = daemons[which]
         events = [make_event(**members) for members in given]
-        stored = [await storing.store(events[0])] if len(events) == 1 else await storing.store_all(events)
+        stored = [await daemon.store(events[0])] if len(events) == 1 else await daemon.storing.store_all(events)
         for each in stored:
             assert isinstance(each, Stored), each
             begun = sessions.setdefault(each.session.session_id, len(sessions))
@@ -170,8 +179,8 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
     async with shop(server, tmp_path) as (here, there):
         visitors = [f"visitor {number % 5}" for number in range(600)]  # more than are appended at once
         for visitor in visitors[:5]:
-            await here.storing.store(make_event(visitor))
-        await there.storing.store(make_event("visitor 3", type="identify", user_id="ann"))
+            await here.store(make_event(visitor))
+        await there.store(make_event("visitor 3", type="identify", user_id="ann"))
         stored = await here.storing.store_all([make_event(visitor, NOW + 1) for visitor in visitors])
         assert not [each for each in stored if not isinstance(each, Stored) or each.session.is_new]
         records = [record.decode() for record in (await read_all(here.backend.journal))[6:]]
@@ -183,13 +192,13 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
 
 async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
-        first = await here.storing.store(make_event("a"))
-        await there.storing.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
-        assert (await here.storing.store(make_event("a", NOW + 2))).session == (SUPPLIED[0], False)
+        first = await here.store(make_event("a"))
+        await there.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
+        assert (await here.store(make_event("a", NOW + 2))).session == (SUPPLIED[0], False)
         # Activity anywhere keeps it alive, also where it is remembered as it was before.
-        await there.storing.store(make_event("a", NOW + IDLE))
-        assert (await here.storing.store(make_event("a", NOW + 2 * IDLE))).session == (SUPPLIED[0], False)
-        last = await here.storing.store(make_event("a", NOW + 3 * IDLE + 1))
+        await there.store(make_event("a", NOW + IDLE))
+        assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == (SUPPLIED[0], False)
+        last = await here.store(make_event("a", NOW + 3 * IDLE + 1))
         assert last.session.is_new
         assert last.session.session_id not in {first.session.session_id, SUPPLIED[0]}
 
@@ -208,10 +217,10 @@ class Careless:
 async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path, Careless()) as (here, there):
         await there.backend.store.begin(NOW).put(KEY, "ann")
-        await here.storing.store(make_event("a"))
+        await here.store(make_event("a"))
         await here.storing.store_all([make_event("b"), make_event("a")])
         await there.backend.store.begin(NOW).put(KEY, "bob")
-        await here.storing.store(make_event("a"))
+        await here.store(make_event("a"))
         users = [record.decode()["userId"] for record in await read_all(here.backend.journal)]
         assert users == ["ann", "ann", "ann", "bob"]
 

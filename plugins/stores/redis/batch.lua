@@ -1,4 +1,4 @@
--- The operations that daemons ask for in one turn of their loops, in order and as one: see link.py.
+-- Operations that a daemon has asked for, in order and as one: see link.py.
 --
 -- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
 -- its name and arguments. Gives a list (MessagePack) of one answer each: {true, result} or {false, message}.

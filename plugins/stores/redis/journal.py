@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,6 +89,29 @@ class RedisJournal(Journal):
         _, position, last, version = answer
         self._appended(records, last, version)
         return int(position)
+
+    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
+        records = [append.record]
+
+        def answered(answer: asyncio.Future[Any]) -> None:
+            try:
+                found = answer.result()
+            except Exception as error:  # noqa: BLE001 - it is told
+                then(error)
+                return
+            failure = _failure(found)
+            if failure is None:
+                _, _, last, version = found
+                self._appended(records, last, version)
+            then(failure)
+
+        try:
+            asked = self._ask(records, append.state, append.claim, None, _rows(append.state))
+        except Exception as error:  # noqa: BLE001 - it is told
+            then(error)
+        else:
+            asked.add_done_callback(answered)
+            await self._backend.link.push()
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         answers: list[Exception | None] = []

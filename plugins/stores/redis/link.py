@@ -1,4 +1,4 @@
-"""The way to Redis: what is asked for in one turn of the loop leaves as one command, and comes back as one answer."""
+"""The way to Redis: what is asked for in a turn of the loop leaves as one command, or a few, and so it is answered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ Operation = list[Any]
 _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # the name Redis gives a script
 _MANY = 500  # operations of one batch, or records: the others wait while Redis runs it
-_FLYING = 2  # batches that have no answer yet
+_SOME = 12  # operations that leave without waiting for the rest of their turn: Redis works while more are made
+_FLYING = 4  # batches that have no answer yet
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
 
@@ -61,7 +62,7 @@ class _Batch(NamedTuple):
 
 
 class Link:
-    """Sends operations in batches on one connection: one is being worked on, one is on its way, the next one gathers.
+    """Sends operations in batches on one connection: some have no answer yet, the next one gathers.
 
     A batch whose answer does not come within `timeout` is sent again, on a new connection, for `patience` in all;
     the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
@@ -100,7 +101,7 @@ class Link:
         return await self.queue(*operation)
 
     def queue(self, *operation: Any) -> asyncio.Future[Any]:
-        """As `ask`; what is queued in one turn leaves together, in order."""
+        """As `ask`; what is queued in one turn leaves together, in order, but for what `push` sends before."""
         if self.problem is not None:
             raise _unavailable()
         return self._queue([*operation])
@@ -132,18 +133,26 @@ class Link:
         try:
             await asyncio.sleep(0)  # the rest of this turn comes along
             while self._waiting and len(self._flying) < _FLYING:
-                batch = self._make_batch(self._take())
-                self._flying.append(batch)
-                if self._connection is not None:  # else the reader connects, and sends all that fly
-                    try:
-                        await self._send_batch(self._connection, batch)
-                    except (RedisError, OSError) as error:
-                        _log.debug("sending: %s", error)
-                        await self._drop()  # which the reader notices
-                if self._reading is None:
-                    self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
+                await self._send_next()
         finally:
             self._sending = None
+
+    async def push(self) -> None:
+        """Send what has been queued if it is enough to be worth it: a turn is long where many events come."""
+        while len(self._waiting) >= _SOME and len(self._flying) < _FLYING:
+            await self._send_next()
+
+    async def _send_next(self) -> None:
+        batch = self._make_batch(self._take())
+        self._flying.append(batch)
+        if self._connection is not None:  # else the reader connects, and sends all that fly
+            try:
+                await self._send_batch(self._connection, batch)
+            except (RedisError, OSError) as error:
+                _log.debug("sending: %s", error)
+                await self._drop()  # which the reader notices
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
     def _take(self) -> list[tuple[Operation, asyncio.Future[Any]]]:
         weight = count = 0

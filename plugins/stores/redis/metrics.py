@@ -23,7 +23,7 @@ class RedisCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         backends = self._backends
         yield CounterMetricFamily(
-            "ingestd_redis_batches", "Commands sent to Redis, each for what was asked in one turn.",
+            "ingestd_redis_batches", "Commands sent to Redis, each for some of what was asked in one turn.",
             value=sum(backend.link.batches for backend in backends),
         )  # fmt: skip
         yield CounterMetricFamily(

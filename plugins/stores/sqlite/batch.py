@@ -7,7 +7,6 @@ one statement here, and come back as one row.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache
@@ -28,7 +27,6 @@ from .renewals import clear_log
 
 __all__ = [
     "DEPENDS",
-    "Landing",
     "Unit",
     "last_member",
     "last_position",
@@ -56,85 +54,47 @@ _MOVE_CURSOR = (
 )
 
 
-class Landing:
-    """What waits for units that were begun together, with one future for all of them."""
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._landed: asyncio.Future[None] | None = None
-
-    def add(self) -> None:
-        self._under_way += 1
-
-    def settle(self) -> None:
-        self._under_way -= 1
-        if not self._under_way and self._landed is not None and not self._landed.done():
-            self._landed.set_result(None)
-
-    async def wait(self) -> None:
-        """Returns when each of the units is durable or has its error."""
-        if self._under_way:
-            self._landed = asyncio.get_running_loop().create_future()
-            await self._landed
-
-
 class Unit:
     """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
 
     `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
-    written. `done` or `landing` is who waits for it: for the event loop, nothing on the connection's thread touches
-    them. `cleared` are the keys of rows that are to go, of which something is in the log of renewals.
+    written. `settled` is called with the unit on the event loop, when it is durable or has its `error`. `cleared` are
+    the keys of rows that are to go, of which something is in the log of renewals.
     """
 
     __slots__ = (
         "also",
         "cleared",
         "cursor",
-        "done",
         "entries",
         "error",
         "first",
-        "landing",
         "position",
         "records",
         "rows",
+        "settled",
     )
 
     def __init__(
         self,
         entries: dict[str, Entry],
+        settled: Callable[[Unit], None],
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
         also: Callable[[sqlite3.Connection, int], object] | None = None,
+        *,
         first: Callable[[sqlite3.Connection], object] | None = None,
     ) -> None:
         self.entries = entries
+        self.settled = settled
         self.records = records
         self.cursor = cursor
         self.also = also
         self.first = first
-        self.done: asyncio.Future[int] | None = None
-        self.landing: Landing | None = None
         self.error: Exception | None = None
         self.position = 0
         self.rows: list[Row] = []
         self.cleared: Set[str] = frozenset()
-
-    def land(self) -> None:
-        """It is durable."""
-        if self.landing is not None:
-            self.landing.settle()
-        elif self.done is not None and not self.done.done():
-            self.done.set_result(self.position)
-
-    def refuse(self, error: Exception) -> None:
-        """Nothing of it is stored."""
-        self.error = error
-        if self.landing is not None:
-            self.landing.settle()
-        elif self.done is not None and not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # who asked may have gone
 
 
 def write_batch(

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 
 from ingestd.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.events import Record
@@ -16,7 +17,7 @@ from ingestd.journal import Cursor
 from ..entries import Entries, Entry, is_renewal, not_renewed
 from ..entries_state import EntriesState
 from ..tail import Tail
-from .batch import DEPENDS, Landing, Unit, write_batch
+from .batch import DEPENDS, Unit, write_batch
 from .connection import Connection
 from .renewals import Renewals
 from .statistics import CommitStatistics
@@ -72,68 +73,36 @@ class Commits:
         `also` is run on the connection's thread, in the same transaction, and `first` before all else in it. Raises
         `Unavailable`, and `Failed` for what can never be stored.
         """
+        entries = {} if state is None else state.touched
         try:
-            done = self.begin(state, records, cursor, also, first)
-            return done if isinstance(done, int) else await done  # it is written whatever becomes of who waits here
+            if state is not None:
+                self._check(state)
+            if not (records or cursor or also or first or any(each.dirty or each.flying for each in entries.values())):
+                return self.last  # there is nothing to wait for
+            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._gather(Unit(entries, partial(_settle_future, done), records, cursor, also, first=first))
+            return await done  # it is written whatever becomes of who waits here
         except Refused:
             if state is not None:
                 state.undo()
             raise
 
-    def begin(
-        self,
-        state: EntriesState | None = None,
-        records: Sequence[Record] = (),
-        cursor: Cursor | None = None,
-        also: Callable[[sqlite3.Connection, int], object] | None = None,
-        first: Callable[[sqlite3.Connection], object] | None = None,
-    ) -> asyncio.Future[int] | int:
-        """As `commit`, without waiting: what it would return, or the future of that.
+    def begin(self, state: EntriesState, records: Sequence[Record], settled: Callable[[Unit], None]) -> None:
+        """As `commit`, without waiting, of a unit with records: `settled` is called when it is known what came of it.
 
-        Where that is an error, what the unit has written is still to be undone.
+        Those that are begun one after the other without a pause are in one commit. Where there is an error, also one
+        that is raised here, what the unit has written is still to be undone.
         """
-        unit = self._prepare(state, records, cursor, also, first)
-        if unit is None:
-            return self.last
-        done = unit.done = asyncio.get_running_loop().create_future()
-        self._gather(unit)
-        return done
+        self._check(state)
+        self._gather(Unit(state.touched, settled, records))
 
-    def begin_with(self, landing: Landing, state: EntriesState, records: Sequence[Record]) -> Unit:
-        """As `begin`, for one of several that are waited for together: its error, if there is one, it has then.
-
-        Begun one after the other without a pause they are in one commit; and no future for each of them. There are
-        records.
-        """
-        unit = self._prepare(state, records)
-        assert unit is not None
-        unit.landing = landing
-        landing.add()
-        self._gather(unit)
-        return unit
-
-    def _prepare(
-        self,
-        state: EntriesState | None = None,
-        records: Sequence[Record] = (),
-        cursor: Cursor | None = None,
-        also: Callable[[sqlite3.Connection, int], object] | None = None,
-        first: Callable[[sqlite3.Connection], object] | None = None,
-    ) -> Unit | None:
-        """What is to be written; None where there is nothing to wait for."""
-        entries = {} if state is None else state.touched
-        pending = bool(records) or bool(cursor or also or first)
-        dead = state is not None and state.dead
-        for entry in entries.values():
-            dead = dead or entry.dead
-            pending = pending or entry.dirty or entry.flying
-        if dead:
+    def _check(self, state: EntriesState) -> None:
+        """Raises `Unavailable` where the unit has seen what never was stored."""
+        if state.dead:
             raise Unavailable(DEPENDS)
-        if not pending:
-            return None
-        if self._closing:
-            raise Unavailable("The store is closed.")
-        return Unit(entries, records, cursor, also, first)
+        for entry in state.touched.values():
+            if entry.dead:
+                raise Unavailable(DEPENDS)
 
     async def wait(self, after: int) -> None:
         """Returns when there are durable records behind that position."""
@@ -142,7 +111,7 @@ class Commits:
             self._waiting.append((after, future))
             await future
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Wake those whose records have come, and nobody else: most wait for many of them."""
         waiting, self._waiting = self._waiting, []
         for after, future in waiting:
@@ -165,6 +134,8 @@ class Commits:
         self.problem = reason
 
     def _gather(self, unit: Unit) -> None:
+        if self._closing:
+            raise Unavailable("The store is closed.")
         self._gathering.append(unit)
         if self._idle.is_set():
             self._idle.clear()
@@ -176,15 +147,19 @@ class Commits:
         batch, self._gathering = self._gathering[:_MANY], self._gathering[_MANY:]
         flown: dict[str, Entry] = {}
         live: list[Unit] = []
+        late: list[Unit] = []
         for unit in batch:
             for entry in unit.entries.values():
                 if entry.dead:
-                    unit.refuse(Unavailable(DEPENDS))
+                    unit.error = Unavailable(DEPENDS)
+                    late.append(unit)
                     break
             else:
                 self._take_off(unit, flown)
                 live.append(unit)
         loop = asyncio.get_running_loop()
+        if late:
+            loop.call_soon(_tell, late)
         if any(unit.rows or unit.records or unit.cursor or unit.also or unit.first for unit in live):
             begun = time.perf_counter()
             synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(unit) for unit in live)
@@ -234,7 +209,7 @@ class Commits:
             if unit in failed:
                 for key, *_ in unit.rows:
                     self._entries.kill(key, flown[key])
-                unit.refuse(_for_the_caller(failed[unit]))
+                unit.error = _for_the_caller(failed[unit])
                 continue
             # An entry is in one unit of a commit, so what one clears no other renews.
             self._renewals.add(unit.rows)
@@ -243,14 +218,14 @@ class Commits:
             if unit.records:
                 self.last = unit.position
                 records += unit.records
-            unit.land()
         if records:
             self.tail.add(records, self.last)
-            self._tell()
+            self._wake()
         if self._gathering:
             self._write()
         else:
             self._idle.set()
+        _tell(live)
 
     def _recovered(self) -> None:
         if self.problem is not None:
@@ -266,6 +241,25 @@ class Commits:
         _log.error("a commit failed", exc_info=error)
         self.report(f"internal error: {error!r}")
         return "internal error"
+
+
+def _tell(units: Sequence[Unit]) -> None:
+    """Tell who waits for each what came of it."""
+    for unit in units:
+        try:
+            unit.settled(unit)
+        except Exception:  # noqa: BLE001 - the others are to know all the same
+            _log.exception("what waited for a commit failed")
+
+
+def _settle_future(future: asyncio.Future[int], unit: Unit) -> None:
+    if future.done():
+        return
+    if unit.error is None:
+        future.set_result(unit.position)
+    else:
+        future.set_exception(unit.error)
+        future.exception()  # who asked may have gone
 
 
 def _is_deferrable(unit: Unit) -> bool:

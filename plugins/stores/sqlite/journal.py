@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ingestd.errors import Claimed, CommandError, Refused
@@ -12,7 +14,7 @@ from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Sta
 from ingestd.store import State
 
 from ..entries_state import EntriesState
-from .batch import Landing, Unit, last_position, read_records
+from .batch import Unit, last_position, read_records
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
 
@@ -31,6 +33,28 @@ async def _make(claim: Claim, state: State) -> None:
         raise Claimed(earlier)
 
 
+class _Landing:
+    """Waits for several that were begun together, with one future for all of them."""
+
+    def __init__(self, count: int) -> None:
+        self._errors: list[Exception | None] = [None] * count
+        self._under_way = count
+        self._landed: asyncio.Future[None] | None = None
+
+    def settle(self, place: int, error: Exception | None) -> None:
+        self._errors[place] = error
+        self._under_way -= 1
+        if not self._under_way and self._landed is not None and not self._landed.done():
+            self._landed.set_result(None)
+
+    async def wait(self) -> list[Exception | None]:
+        """What each has come to: None where it is durable."""
+        if self._under_way:
+            self._landed = asyncio.get_running_loop().create_future()
+            await self._landed
+        return self._errors
+
+
 class SqliteJournal(Journal):
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
@@ -43,26 +67,34 @@ class SqliteJournal(Journal):
             await _make(claim, state)
         return await self._backend.commit(state, records, cursor)
 
-    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        commits = self._backend.commits
+    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
+        commits, state = self._backend.commits, append.state
         if commits is None:
+            await super().begin(append, then)
+            return
+        assert isinstance(state, EntriesState)
+
+        def settled(unit: Unit) -> None:
+            if isinstance(unit.error, Refused):
+                state.undo()
+            then(unit.error)
+
+        try:
+            if append.claim is not None:
+                await _make(append.claim, state)
+            commits.begin(state, [append.record], settled)
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            if isinstance(error, Refused):
+                state.undo()
+            then(error)
+
+    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
+        if self._backend.commits is None:
             return await super().append_each(appends)
-        landing = Landing()
-        begun: list[Unit | Exception] = []
-        for append in appends:
-            assert isinstance(append.state, EntriesState)
-            try:
-                if append.claim is not None:
-                    await _make(append.claim, append.state)
-                begun.append(commits.begin_with(landing, append.state, [append.record]))
-            except Exception as error:  # noqa: BLE001 - it is told in its turn
-                begun.append(error)
-        await landing.wait()
-        outcomes = [each if isinstance(each, Exception) else each.error for each in begun]
-        for append, outcome in zip(appends, outcomes, strict=True):
-            if isinstance(outcome, Refused) and isinstance(append.state, EntriesState):
-                append.state.undo()
-        return outcomes
+        landing = _Landing(len(appends))
+        for place, append in enumerate(appends):
+            await self.begin(append, partial(landing.settle, place))  # without a pause, so that one commit has them
+        return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:
         return await state.get(key)
