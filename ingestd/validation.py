@@ -75,8 +75,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
         raise _unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
-    # The count is a bound of the depth and far cheaper.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_deep(value):
+    # The count is a bound of the depth and far cheaper, and this the fastest way to it.
+    if len(body) - len(body.translate(None, b"{[")) > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
     return value
 

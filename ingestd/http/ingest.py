@@ -154,7 +154,6 @@ class Exchange(HTTPMessageDelegate):
             self._write(answer)
         except Exception:
             log.exception("an answer could not be written")
-        finally:
             self._ingest.end(self)
 
     def _peer(self) -> str:
