@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .answers import Answer, results
-from .chains import Pace
 from .errors import BadRequest, Failed, Refused, SchemaViolation, TooLarge
 from .events import Endpoint, Event, Principal, Request, Session
 from .failures import Failures
@@ -15,8 +14,9 @@ from .ids import next_uuids
 from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
+from .resolving import Resolved
 from .room import Room
-from .storing import Stored, Storing
+from .together import Together
 from .validation import parse_body
 
 __all__ = ["Batches"]
@@ -25,14 +25,13 @@ __all__ = ["Batches"]
 class _Item:
     """One event on its way to its answer: `error` is there from the moment that it is refused."""
 
-    __slots__ = ("error", "event", "key", "kind", "stored")
+    __slots__ = ("error", "key", "kind", "stored")
 
     def __init__(self) -> None:
         self.kind: Kind = "event"
         self.key = ""
-        self.event: Event | None = None
         self.error: Refused | None = None
-        self.stored: Stored | None = None
+        self.stored: Resolved | None = None
 
 
 class Batches:
@@ -41,7 +40,7 @@ class Batches:
     def __init__(
         self,
         reader: Reader,
-        storing: Storing,
+        together: Together,
         room: Room,
         metrics: Metrics,
         failures: Failures,
@@ -49,7 +48,7 @@ class Batches:
         max_body: int,
     ) -> None:
         self._reader = reader
-        self._storing = storing
+        self._together = together
         self._room = room
         self._metrics = metrics
         self._failures = failures
@@ -58,13 +57,10 @@ class Batches:
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[bytes]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
         async with self._room.turn(len(bodies)):
-            items = []
-            pace = Pace()
-            for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
-                if pace.is_over():
-                    await pace.pause()
-                items.append(self._read(request, principal, body, record_id))
-            await self._store([item for item in items if item.event is not None], request)
+            items: list[_Item] = []
+            stored = await self._together.store(self._read_all(request, principal, bodies, items))
+            for item, result in zip([item for item in items if item.error is None], stored, strict=True):
+                self._keep(item, result, request)
             return self._result(request, items)
 
     def _result(self, request: Request, items: Sequence[_Item]) -> Answer:
@@ -77,7 +73,7 @@ class Batches:
                 answers.append(item.error)
             else:
                 assert item.stored is not None
-                outcome, session = item.stored
+                outcome, session = item.stored.outcome, item.stored.session
                 answers.append(session)
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
@@ -86,8 +82,16 @@ class Batches:
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)
 
-    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str) -> _Item:
-        item = _Item()
+    def _read_all(
+        self, request: Request, principal: Principal, bodies: Sequence[bytes], items: list[_Item]
+    ) -> Iterator[Event | None]:
+        """Its events, each read when it is asked for; None for one that is refused."""
+        for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
+            item = _Item()
+            items.append(item)
+            yield self._read(request, principal, body, record_id, item)
+
+    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, item: _Item) -> Event | None:
         try:
             if len(raw) > self._max_body:
                 raise TooLarge(f"The event is larger than {self._max_body} bytes.")
@@ -95,23 +99,19 @@ class Batches:
             item.kind = _take_kind(body)
             if item.kind == "event":
                 item.key = self._reader.key_of(body)
-            item.event = self._reader.read(request, principal, body, kind=item.kind, record_id=record_id)
+            return self._reader.read(request, principal, body, kind=item.kind, record_id=record_id)
         except Refused as refused:
             item.error = refused.with_traceback(None)  # which holds this frame, and that the item
-        return item
+            return None
 
-    async def _store(self, items: Sequence[_Item], request: Request) -> None:
-        if not items:
-            return
-        stored = await self._storing.store_all([item.event for item in items if item.event is not None])
-        for item, result in zip(items, stored, strict=True):
-            if isinstance(result, Stored):
-                item.stored = result
-            elif isinstance(result, Refused):
-                item.error = result
-            else:
-                self._failures.tell(request, result)
-                item.error = Failed("The event could not be processed. It was not stored.")
+    def _keep(self, item: _Item, result: Resolved | Exception, request: Request) -> None:
+        if isinstance(result, Resolved):
+            item.stored = result
+        elif isinstance(result, Refused):
+            item.error = result
+        else:
+            self._failures.tell(request, result)
+            item.error = Failed("The event could not be processed. It was not stored.")
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from .events import Event
 
-__all__ = ["Pace", "beside_each_other", "chains"]
+__all__ = ["Pace", "beside_each_other", "chains", "ties"]
 
 _T = TypeVar("_T")
 
@@ -30,20 +30,23 @@ class Pace:
         self._since = time.perf_counter()
 
 
+def ties(event: Event) -> list[Hashable]:
+    """What events have in common that must go one after the other: visitor, message, user that is linked."""
+    tied: list[Hashable] = [event.anonymous_id]
+    if event.message_id is not None:
+        tied.append(("message", event.message_id))
+    if event.type == "identify" and event.user_id is not None:
+        tied.append(("user", event.user_id))
+    return tied
+
+
 def chains(events: Sequence[Event]) -> list[list[int]]:
-    """The events, by their places, in groups that do not touch each other: no visitor, no message and no user that is
-    linked is in two of them. Groups are in the order of their first events.
-    """
+    """The events, by their places, in groups that have no tie to each other, in the order of their first events."""
     leaders = [*range(len(events))]
     first: dict[Hashable, int] = {}
     for place, event in enumerate(events):
-        earlier = first.setdefault(event.anonymous_id, place)
-        if earlier != place:
-            _join(leaders, earlier, place)
-        if event.message_id is not None:
-            _join(leaders, first.setdefault(("message", event.message_id), place), place)
-        if event.type == "identify" and event.user_id is not None:
-            _join(leaders, first.setdefault(("user", event.user_id), place), place)
+        for tie in ties(event):
+            _join(leaders, first.setdefault(tie, place), place)
     groups: dict[int, list[int]] = {}
     for place in range(len(events)):
         groups.setdefault(_leader(leaders, place), []).append(place)

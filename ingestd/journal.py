@@ -94,7 +94,9 @@ class Journal(ABC):
         `recall` `Stale`.
         """
 
-    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
+    async def begin(
+        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+    ) -> None:
         """As `append` of one record, for who does not wait: `then` is called once, with what that raised or None.
 
         It is called in the event loop, before this returns or later, and must not raise. Raises nothing itself. A back
@@ -102,7 +104,7 @@ class Journal(ABC):
         needs.
         """
         try:
-            await self.append([append.record], append.state, claim=append.claim)
+            await self.append([record], state, claim=claim)
         except Exception as error:  # noqa: BLE001 - it is told
             then(error)
         else:

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
 
-from .events import Event, Session
+from .events import Event
 from .outcomes import Outcome
 from .recalling import Recalled
 from .resolving import Resolved
 from .store import State, Store
 
-__all__ = ["Member", "Stored", "result_of"]
-
-
-class Stored(NamedTuple):
-    """What became of an event that is answered 200."""
-
-    outcome: Outcome
-    session: Session
+__all__ = ["Member", "result_of"]
 
 
 class Member:
     """An event of a batch: at last it has a result, or a first one whose result is also its own."""
 
-    __slots__ = ("_state", "_store", "event", "first", "recalled", "resolved", "result")
+    __slots__ = ("_awaited", "_event", "_state", "_store", "first", "is_done", "recalled", "resolved", "result")
 
     def __init__(self, event: Event, store: Store) -> None:
         self._store = store
         self._state: State | None = None
-        self.event = event
+        self._event: Event | None = event
+        self._awaited: asyncio.Future[None] | None = None
         self.recalled: Recalled | None = None
         self.resolved: Resolved | None = None
         self.first: Member | None = None
         """The one before it in the batch with the same message."""
-        self.result: Stored | Exception | None = None
+        self.result: Resolved | Exception | None = None
+        self.is_done = False
+        """Whether those tied to it may go on."""
+
+    @property
+    def event(self) -> Event:
+        assert self._event is not None
+        return self._event
+
+    def be_done(self) -> None:
+        """Have those go on that are tied to it; its event is no longer needed, and may take much memory."""
+        self.is_done = True
+        self._event = None
+        if self._awaited is not None:
+            self._awaited.set_result(None)
+
+    async def wait(self) -> None:
+        """Returns when it is done."""
+        if self._awaited is None:
+            self._awaited = asyncio.get_running_loop().create_future()
+        if not self.is_done:
+            await asyncio.shield(self._awaited)
 
     @property
     def state(self) -> State:
@@ -65,10 +80,10 @@ class Member:
         self.recalled = self.resolved = self.result = None
 
 
-def result_of(member: Member) -> Stored | Exception:
+def result_of(member: Member) -> Resolved | Exception:
     """Raises nothing: what a member failed with is its result."""
     if member.first is not None:
         first = result_of(member.first)
-        return first if isinstance(first, Exception) else Stored(Outcome.DUPLICATE, first.session)
+        return first if isinstance(first, Exception) else Resolved(Outcome.DUPLICATE, first.session)
     assert member.result is not None
     return member.result

@@ -21,9 +21,11 @@ from .journal import Journal
 from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
+from .resolving import Resolved
 from .room import Room
 from .store import Store
-from .storing import Stored, Storing
+from .storing import Storing
+from .together import Together
 from .validation import Validator, parse_batch, parse_body
 
 __all__ = ["Pipeline"]
@@ -50,7 +52,8 @@ class Pipeline:
         self._reader = Reader(validator, stored_address)
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
-        self._batches = Batches(self._reader, self._storing, room, metrics, self._failures, max_body=max_body)
+        together = Together(hooks, store, journal, room)
+        self._batches = Batches(self._reader, together, room, metrics, self._failures, max_body=max_body)
 
     async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
         """Answer one request, and count it, or the events of a batch, once.
@@ -77,12 +80,12 @@ class Pipeline:
             self._end(request, key, started, give, error)
 
     def _end(
-        self, request: Request, key: str, started: float, give: Callable[[Answer], None], result: Stored | Exception
+        self, request: Request, key: str, started: float, give: Callable[[Answer], None], result: Resolved | Exception
     ) -> None:
         if isinstance(result, Exception):
             outcome, answer = self._refusal(request, result)
         else:
-            outcome, session = result
+            outcome, session = result.outcome, result.session
             if session.is_new and outcome is not Outcome.DUPLICATE:
                 self._metrics.session_begun()
             answer = success(request.endpoint, session)

@@ -22,7 +22,7 @@ Unit = tuple[Event, State]
 
 
 class Resolved(NamedTuple):
-    """What is to become of an event; without a record there is nothing to append."""
+    """What becomes of an event; without a record there is nothing to append."""
 
     outcome: Outcome
     session: Session

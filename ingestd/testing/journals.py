@@ -42,8 +42,8 @@ async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Excep
         if len(errors) == len(appends):
             all_known.set()
 
-    for place, append in enumerate(appends):
-        await journal.begin(append, partial(learn, place))
+    for place, (record, state, claim) in enumerate(appends):
+        await journal.begin(record, state, partial(learn, place), claim)
     if appends:
         await all_known.wait()
     return [errors[place] for place in range(len(appends))]

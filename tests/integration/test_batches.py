@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from tornado.httpclient import HTTPResponse
 
 from ingestd import hookimpl
+from ingestd.chains import ties
 from ingestd.config import HttpOptions
 from ingestd.errors import Limited
 from ingestd.events import Endpoint, Event, Principal, Request
@@ -127,6 +130,67 @@ async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(door: 
         records = await public.records()
         assert [record["anonymousId"] for record in records] == [f"{number % 50}" for number in range(100)]
         assert all(records[number]["extra"]["seen"] < records[number + 50]["extra"]["seen"] for number in range(50))
+
+
+class Turns:
+    """Begins and ends with each event, which it keeps waiting for as many turns of the loop as it says."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, Event] = {}
+        self.order: list[str] = []
+
+    @hookimpl
+    async def enrich(self, event: Event) -> None:
+        number = event.data["title"]
+        assert not [each for each in self.under_way.values() if not {*ties(each)}.isdisjoint(ties(event))]
+        self.under_way[number] = event
+        self.order.append(number)
+        for _ in range(event.context["turns"]):
+            await asyncio.sleep(0)
+        del self.under_way[number]
+
+
+async def test_events_that_are_tied_go_one_after_the_other_however_long_each_takes(
+    door: MakeDoor, tmp_path: Path
+) -> None:
+    turns, choose = Turns(), random.Random(7)
+    events: list[dict[str, Any]] = [
+        {
+            **PAGE_VIEW,
+            "anonymousId": choose.choice("abcdef"),
+            "data": {"title": f"{number}"},
+            "context": {"turns": choose.choice([0, 0, 0, 1, 5])},
+            **({"messageId": f"m-{number}"} if choose.random() < 0.3 else {}),
+        }
+        for number in range(300)
+    ]
+    async with door(tmp_path, turns) as public:
+        answers = results(await public.post({"events": events}, "/batch"))
+        assert {answer["status"] for answer in answers} == {200}
+        for visitor in "abcdef":
+            numbers = [event["data"]["title"] for event in events if event["anonymousId"] == visitor]
+            assert [number for number in turns.order if number in numbers] == numbers
+        assert turns.order != sorted(turns.order, key=int), "others did not wait for those"
+        assert [record["data"]["title"] for record in await public.records()] == [f"{n}" for n in range(300)]
+
+
+async def test_of_a_batch_whose_visitors_are_known_one_event_is_in_memory_at_a_time(
+    door: MakeDoor, tmp_path: Path
+) -> None:
+    class Census:
+        most = 0
+
+        @hookimpl
+        def enrich(self, event: Event) -> None:
+            self.most = max(self.most, sum(isinstance(each, Event) for each in gc.get_objects()))
+
+    census = Census()
+    batch = of(*[f"{number % 20}" for number in range(100)])
+    async with door(tmp_path, census) as public:
+        await public.post(batch, "/batch")
+        census.most = 0
+        assert len(results(await public.post(batch, "/batch"))) == 100
+        assert census.most == 1
 
 
 async def test_each_event_of_a_batch_waits_for_its_commit(door: MakeDoor, tmp_path: Path) -> None:

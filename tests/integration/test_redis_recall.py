@@ -24,10 +24,12 @@ from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.resolving import Resolved
 from ingestd.room import Room
 from ingestd.store import State, state_key
-from ingestd.storing import Stored, Storing
+from ingestd.storing import Storing
 from ingestd.testing.sinks import make_records
+from ingestd.together import Together
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server
 
@@ -67,14 +69,15 @@ class Daemon:
         session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
         for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
             manager.register(plugin)
-        self.storing = Storing(Hooks(manager), backend.store, backend.journal, Room(10_000))
+        parts = Hooks(manager), backend.store, backend.journal, Room(10_000)
+        self.storing, self.together = Storing(*parts), Together(*parts)
 
-    async def store(self, event: Event) -> Stored:
+    async def store(self, event: Event) -> Resolved:
         """Returns when it is durable."""
-        done: asyncio.Future[Stored | Exception] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Resolved | Exception] = asyncio.get_running_loop().create_future()
         await self.storing.begin(event, done.set_result)
         stored = await done
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, Resolved)
         return stored
 
     async def trips(self, event: Event) -> int:
@@ -143,9 +146,9 @@ async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict
     for which, given in day:
         daemon = daemons[which]
         events = [make_event(**members) for members in given]
-        stored = [await daemon.store(events[0])] if len(events) == 1 else await daemon.storing.store_all(events)
+        stored = [await daemon.store(events[0])] if len(events) == 1 else await daemon.together.store(events)
         for each in stored:
-            assert isinstance(each, Stored), each
+            assert isinstance(each, Resolved), each
             begun = sessions.setdefault(each.session.session_id, len(sessions))
             found.append((each.outcome, begun, each.session.is_new))
     for record in await read_all(daemons[0].backend.journal):
@@ -169,7 +172,7 @@ async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisSe
         assert await daemon.trips(make_event("a", NOW + 1)) == 1
         assert await daemon.trips(make_event("a", NOW + 2, message_id="m", session_id=None)) == 1
         before = daemon.backend.link.batches
-        await daemon.storing.store_all([make_event("a", NOW + number) for number in range(100)])
+        await daemon.together.store([make_event("a", NOW + number) for number in range(100)])
         assert daemon.backend.link.batches == before + 1
 
 
@@ -181,8 +184,8 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
         for visitor in visitors[:5]:
             await here.store(make_event(visitor))
         await there.store(make_event("visitor 3", type="identify", user_id="ann"))
-        stored = await here.storing.store_all([make_event(visitor, NOW + 1) for visitor in visitors])
-        assert not [each for each in stored if not isinstance(each, Stored) or each.session.is_new]
+        stored = await here.together.store([make_event(visitor, NOW + 1) for visitor in visitors])
+        assert not [each for each in stored if not isinstance(each, Resolved) or each.session.is_new]
         records = [record.decode() for record in (await read_all(here.backend.journal))[6:]]
         assert [record["anonymousId"] for record in records] == visitors
         assert [record["userId"] for record in records] == [
@@ -218,7 +221,7 @@ async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server
     async with shop(server, tmp_path, Careless()) as (here, there):
         await there.backend.store.begin(NOW).put(KEY, "ann")
         await here.store(make_event("a"))
-        await here.storing.store_all([make_event("b"), make_event("a")])
+        await here.together.store([make_event("b"), make_event("a")])
         await there.backend.store.begin(NOW).put(KEY, "bob")
         await here.store(make_event("a"))
         users = [record.decode()["userId"] for record in await read_all(here.backend.journal)]

@@ -21,7 +21,7 @@ LAYERS: dict[str, list[str]] = {
         "consumers.attempts", "consumers.runner", "consumers.status", "delivery", "delivery.consumer",
         "delivery.dead_letters", "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress",
         "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "recalling",
-        "storing", "members", "stretches", "batches", "chains", "room", "failures", "answers", "metrics",
+        "storing", "members", "stretches", "together", "batches", "chains", "room", "failures", "answers", "metrics",
         "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.recent",
         "logs.redaction", "overview", "overview.asking", "overview.history", "overview.parts", "activation", "binding",
         "notify", "run_file", "file_limits", "stopping", "checking", "checking.config_faults", "checking.report",

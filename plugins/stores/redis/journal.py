@@ -90,8 +90,10 @@ class RedisJournal(Journal):
         self._appended(records, last, version)
         return int(position)
 
-    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
-        records = [append.record]
+    async def begin(
+        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+    ) -> None:
+        records = [record]
 
         def answered(answer: asyncio.Future[Any]) -> None:
             try:
@@ -106,7 +108,7 @@ class RedisJournal(Journal):
             then(failure)
 
         try:
-            asked = self._ask(records, append.state, append.claim, None, _rows(append.state))
+            asked = self._ask(records, state, claim, None, _rows(state))
         except Exception as error:  # noqa: BLE001 - it is told
             then(error)
         else:

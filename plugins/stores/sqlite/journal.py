@@ -67,10 +67,12 @@ class SqliteJournal(Journal):
             await _make(claim, state)
         return await self._backend.commit(state, records, cursor)
 
-    async def begin(self, append: Append, then: Callable[[Exception | None], None]) -> None:
-        commits, state = self._backend.commits, append.state
+    async def begin(
+        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+    ) -> None:
+        commits = self._backend.commits
         if commits is None:
-            await super().begin(append, then)
+            await super().begin(record, state, then, claim)
             return
         assert isinstance(state, EntriesState)
 
@@ -80,9 +82,9 @@ class SqliteJournal(Journal):
             then(unit.error)
 
         try:
-            if append.claim is not None:
-                await _make(append.claim, state)
-            commits.begin(state, [append.record], settled)
+            if claim is not None:
+                await _make(claim, state)
+            commits.begin(state, [record], settled)
         except Exception as error:  # noqa: BLE001 - whoever waits raises it
             if isinstance(error, Refused):
                 state.undo()
@@ -92,8 +94,8 @@ class SqliteJournal(Journal):
         if self._backend.commits is None:
             return await super().append_each(appends)
         landing = _Landing(len(appends))
-        for place, append in enumerate(appends):
-            await self.begin(append, partial(landing.settle, place))  # without a pause, so that one commit has them
+        for place, (record, state, claim) in enumerate(appends):
+            await self.begin(record, state, partial(landing.settle, place), claim)  # no pause, so in one commit
         return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:

@@ -1,0 +1,165 @@
+"""The events of a batch become durable: each is resolved as if it had come by itself, and one commit has all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from .chains import Pace, beside_each_other, chains, ties
+from .errors import Claimed, Stale
+from .events import Event
+from .hooks import Hooks
+from .journal import Append, Journal
+from .members import Member, result_of
+from .recalling import Recaller
+from .resolving import Resolved, Resolver, repeated
+from .room import Room
+from .store import Store
+from .storing import keep
+from .stretches import Stretches
+
+__all__ = ["Together"]
+
+
+class Together:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
+        self._resolver = Resolver(hooks, store, journal)
+        self._recaller = Recaller(hooks, self._resolver, journal)
+        self._store = store
+        self._journal = journal
+        self._room = room
+
+    async def store(self, events: Iterable[Event | None]) -> list[Resolved | Exception]:
+        """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
+
+        There is room for them (`Room.turn`). None are passed by: they take time, as reading each event does, and are
+        asked for so that others get the loop meanwhile. Raises `Unavailable` where none is stored.
+        """
+        coming, pace = iter(events), Pace()
+        for event in coming:
+            if pace.is_over():
+                await pace.pause()
+            if event is not None:
+                self._room.check()
+                break
+        else:
+            return []
+        coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
+        del event
+        members = await (self._resolve_far(coming, pace) if self._store.distant else self._resolve_near(coming, pace))
+        await asyncio.gather(*(self._settle(member) for member in members if not _is_settled(member)))
+        return [result_of(member) for member in members]
+
+    async def _resolve_near(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
+        """Each event becomes a record before the next one is read, as long as all it asks for is in memory.
+
+        What it is made of is freed while it is still in the processor's cache; with whole batches of bodies in hand
+        reading, writing and freeing them took a third longer. While one has to wait, others go on that have no tie to
+        it.
+        """
+        members: list[Member] = []
+        messages: dict[str, Member] = {}
+
+        def come() -> Iterator[tuple[Member, list[Member]] | None]:
+            last: dict[Hashable, Member] = {}
+            for event in events:
+                if event is None:
+                    yield None
+                    continue
+                member = Member(event, self._store)
+                members.append(member)
+                before = []
+                for tie in ties(event):
+                    earlier = last.get(tie)
+                    if earlier is not None and not earlier.is_done:
+                        before.append(earlier)
+                    last[tie] = member
+                del event
+                yield member, before
+
+        async def resolve(each: tuple[Member, list[Member]] | None) -> None:
+            if each is not None:
+                await resolve_one(*each)
+            if pace.is_over():
+                await pace.pause()
+
+        async def resolve_one(member: Member, before: Sequence[Member]) -> None:
+            if before:
+                await self._look_up(member)
+                for earlier in before:
+                    await earlier.wait()
+            if not member.repeats(messages):
+                try:
+                    member.resolved = await self._resolver.resolve(member.event, member.state)
+                except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
+                    member.result = error
+                else:
+                    member.claim(messages)
+            member.be_done()
+
+        await beside_each_other(resolve, come())
+        await self._append_all(members)
+        return members
+
+    async def _resolve_far(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
+        """All are read first, so that what they ask for leaves together."""
+        members: list[Member] = []
+        for event in events:
+            if pace.is_over():
+                await pace.pause()
+            if event is not None:
+                members.append(Member(event, self._store))
+        stretches = Stretches(self._resolver, self._recaller, {})
+
+        async def resolve(chain: Sequence[int]) -> None:
+            await stretches.resolve([members[place] for place in chain])
+
+        await beside_each_other(resolve, chains([member.event for member in members]))
+        await self._append_all(members)
+        if stale := [member for member in members if isinstance(member.result, Stale)]:
+            await self._store_anew(stale, stretches)
+        return members
+
+    async def _look_up(self, member: Member) -> None:
+        """Have its message looked up before those tied to it are done, or it would be one after the other."""
+        with contextlib.suppress(Exception):  # which is met again there
+            await self._resolver.earlier(member.event, member.state)
+
+    async def _store_anew(self, members: Sequence[Member], stretches: Stretches) -> None:
+        """Those that something was remembered wrongly of, or that came behind such a one."""
+        for member in members:
+            member.result = None
+        wrong = [member for member in members if member.recalled is not None]
+
+        async def resolve(chain: Sequence[int]) -> None:
+            await stretches.resolve_anew([wrong[place] for place in chain])
+
+        await beside_each_other(resolve, chains([member.event for member in wrong]))
+        await self._append_all(members)
+
+    async def _append_all(self, members: Sequence[Member]) -> None:
+        """Append what there is to append; where that succeeds, or fails for good, it is the result."""
+        wanted: list[Member] = []
+        appends: list[Append] = []
+        for member in members:
+            resolved = member.resolved
+            if resolved is not None and resolved.record is not None:
+                wanted.append(member)
+                appends.append(Append(resolved.record, member.state, resolved.claim))
+        for member, error in zip(wanted, await self._journal.append_each(appends), strict=True):
+            assert member.resolved is not None
+            if isinstance(error, Claimed):
+                member.resolved = repeated(error.value)
+            else:
+                member.result = error or member.resolved
+
+    async def _settle(self, member: Member) -> None:
+        result = member.result if isinstance(member.result, Exception) else member.resolved
+        assert result is not None
+        member.result = await keep(self._store, result, member.state)
+
+
+def _is_settled(member: Member) -> bool:
+    return member.first is not None or isinstance(member.result, Resolved)
