@@ -200,6 +200,20 @@ async def test_positions_have_no_gap_whoever_appends(server: RedisServer, tmp_pa
             assert await read_all(backend.journal) == journal
 
 
+async def test_what_is_begun_in_one_long_turn_leaves_in_parts_and_in_order(server: RedisServer, tmp_path: Path) -> None:
+    async with Daemons(server, tmp_path) as daemons:
+        backend = await daemons.open()
+        errors: list[Exception | None] = []
+        before, records = backend.link.batches, make_records(100)
+        for record in records:
+            await backend.journal.begin(record, backend.store.begin(1), errors.append)
+        assert not errors, "the loop has had no turn, so Redis cannot have answered"
+        await until(lambda: len(errors) == len(records))
+        assert set(errors) == {None}
+        assert backend.link.batches - before > 2, "Redis could begin before the last was there"
+        assert [record.body for record in await read_all(backend.journal)] == [record.body for record in records]
+
+
 async def test_a_daemon_that_waits_hears_of_what_another_appends(server: RedisServer, tmp_path: Path) -> None:
     async with Daemons(server, tmp_path) as daemons:
         first, second = await daemons.open(), await daemons.open()

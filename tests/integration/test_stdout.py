@@ -428,7 +428,7 @@ def test_a_reader_that_stops_holds_up_neither_answers_nor_other_sinks_nor_the_en
     with serve_into(shop, "> fifo") as daemon:
         send(shop, daemon, 100)
         wait_until(lambda: len(shop.archived()) == 100)
-        assert fifo.waiting > FULL // 2
+        wait_until(lambda: fifo.waiting > FULL // 2)
         assert daemon.metric('ingestd_sink_pending{sink="out"}') > 0
         assert daemon.ops("/readyz").status == 200
         began = time.monotonic()
