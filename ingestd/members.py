@@ -45,10 +45,11 @@ class Member:
 
     async def wait(self) -> None:
         """Returns when it is done."""
+        if self.is_done:
+            return
         if self._awaited is None:
             self._awaited = asyncio.get_running_loop().create_future()
-        if not self.is_done:
-            await asyncio.shield(self._awaited)
+        await asyncio.shield(self._awaited)
 
     @property
     def state(self) -> State:
