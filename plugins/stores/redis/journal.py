@@ -113,7 +113,10 @@ class RedisJournal(Journal):
             then(error)
         else:
             asked.add_done_callback(answered)
-            await self._backend.link.push()
+            try:
+                await self._backend.link.push()
+            except Exception:  # noqa: BLE001 - whatever it is, what becomes of the event is told by its answer, once
+                _log.exception("sending failed")
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         answers: list[Exception | None] = []
