@@ -214,6 +214,28 @@ async def test_what_is_begun_in_one_long_turn_leaves_in_parts_and_in_order(serve
         assert [record.body for record in await read_all(backend.journal)] == [record.body for record in records]
 
 
+async def test_one_whose_answer_cannot_be_taken_keeps_no_other_from_its_own(
+    server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(error: Exception | None) -> None:
+        raise LookupError
+
+    async with Daemons(server, tmp_path) as daemons:
+        backend = await daemons.open()
+        errors: list[Exception | None] = []
+        first, *others = make_records(20)
+        await backend.journal.begin(first, backend.store.begin(1), fails)
+        for record in others:
+            await backend.journal.begin(record, backend.store.begin(1), errors.append)
+        await until(lambda: len(errors) == len(others))
+        assert set(errors) == {None}
+        assert await backend.journal.last() == 20, "the link goes on"
+    assert [(line.name, line.getMessage()) for line in caplog.records] == [
+        ("ingestd.redis", "what waited for an answer failed")
+    ]
+    caplog.clear()
+
+
 async def test_a_daemon_that_waits_hears_of_what_another_appends(server: RedisServer, tmp_path: Path) -> None:
     async with Daemons(server, tmp_path) as daemons:
         first, second = await daemons.open(), await daemons.open()

@@ -16,7 +16,7 @@ from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Sta
 from ingestd.store import State
 
 from ..tail import READ_BYTES, Tail
-from .link import raw, refusal
+from .link import Operation, raw, refusal
 from .memory import RecalledState
 from .state import pairs
 from .step import StepState
@@ -75,7 +75,7 @@ class RedisJournal(Journal):
             }  # fmt: skip
             if cursor.record is not None:
                 place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
-        answer = await self._ask(records, state, claim, place, rows)
+        answer = await self._backend.link.queue(*self._operation(records, state, claim, place, rows))
         if (failure := _failure(answer)) is not None:
             raise failure
         if answer[0] == "not holder":
@@ -93,28 +93,23 @@ class RedisJournal(Journal):
     async def begin(
         self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
     ) -> None:
-        records = [record]
+        def answered(answer: Any, error: Exception | None) -> None:
+            if error is None:
+                error = _failure(answer)
+                if error is None:
+                    _, _, last, version = answer
+                    self._appended([record], last, version)
+            then(error)
 
-        def answered(answer: asyncio.Future[Any]) -> None:
-            try:
-                found = answer.result()
-            except Exception as error:  # noqa: BLE001 - it is told
-                then(error)
-                return
-            failure = _failure(found)
-            if failure is None:
-                _, _, last, version = found
-                self._appended(records, last, version)
-            then(failure)
-
+        link = self._backend.link
         try:
-            asked = self._ask(records, state, claim, None, _rows(state))
+            link.begin(self._operation([record], state, claim, None, _rows(state)), answered)
         except Exception as error:  # noqa: BLE001 - it is told
             then(error)
-        else:
-            asked.add_done_callback(answered)
+            return
+        if link.is_pressed:
             try:
-                await self._backend.link.push()
+                await link.push()
             except Exception:  # noqa: BLE001 - whatever it is, what becomes of the event is told by its answer, once
                 _log.exception("sending failed")
 
@@ -147,19 +142,19 @@ class RedisJournal(Journal):
         self._appended(done, last, version)
         return answers
 
-    def _ask(
+    def _operation(
         self,
         records: Sequence[Record],
         state: State,
         claim: Claim | None,
         place: dict[str, Any] | None,
         rows: Sequence[Any],
-    ) -> asyncio.Future[Any]:
+    ) -> Operation:
         given = [(record.type, record.at, raw(record.body)) for record in records]
         asked = ["append", state.now, given, self._known, _claim(claim), place, rows]
         if seen := _seen(state):
             asked.append(seen)
-        return self._backend.link.queue(*asked)
+        return asked
 
     def _appended(self, records: Sequence[Record], last: int, version: int) -> None:
         if records:
@@ -328,7 +323,8 @@ class RedisJournal(Journal):
 
 
 def _rows(state: State) -> Sequence[Any]:
-    return state.rows() if isinstance(state, StepState) else []
+    # First what most of them are: whether it is of an abstract class that it is not of is asked in Python.
+    return [] if isinstance(state, RecalledState) or not isinstance(state, StepState) else state.rows()
 
 
 def _seen(state: State) -> Sequence[Any]:

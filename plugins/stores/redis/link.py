@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -36,6 +37,9 @@ _log = logging.getLogger("ingestd.redis")
 Operation = list[Any]
 """Its name and arguments, as batch.lua has them."""
 
+Then = Callable[[Any, Exception | None], None]
+"""Is called once, with the answer to an operation, or with what has kept it from one, and must not raise."""
+
 _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # the name Redis gives a script
 _MANY = 500  # operations of one batch, or records: the others wait while Redis runs it
@@ -57,7 +61,7 @@ class _Batch(NamedTuple):
     name: bytes
     """Under which its answers are remembered."""
     asked: bytes
-    futures: Sequence[asyncio.Future[Any]]
+    thens: Sequence[Then]
     deadline: float
 
 
@@ -89,7 +93,7 @@ class Link:
         self._patience = patience
         self._replicas = replicas
         self._connection: AbstractConnection | None = None
-        self._waiting: list[tuple[Operation, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[Operation, Then]] = []
         self._flying: deque[_Batch] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -102,17 +106,24 @@ class Link:
 
     def queue(self, *operation: Any) -> asyncio.Future[Any]:
         """As `ask`; what is queued in one turn leaves together, in order, but for what `push` sends before."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.begin([*operation], partial(_settle_future, future))
+        return future
+
+    def begin(self, operation: Operation, then: Then) -> None:
+        """As `queue`, for who does not wait: a future, and a turn of the loop to call what waits for it, cost more.
+
+        `then` is called in no request's context. Raises what `queue` raises before anything is asked for.
+        """
         if self.problem is not None:
             raise _unavailable()
-        return self._queue([*operation])
+        self._begin(operation, then)
 
-    def _queue(self, operation: Operation) -> asyncio.Future[Any]:
+    def _begin(self, operation: Operation, then: Then) -> None:
         if self._closed:
             raise Unavailable("The store is closed.")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((operation, future))
+        self._waiting.append((operation, then))
         self._go()
-        return future
 
     def _go(self) -> None:
         if self._sending is None and self._waiting and len(self._flying) < _FLYING:
@@ -137,9 +148,14 @@ class Link:
         finally:
             self._sending = None
 
+    @property
+    def is_pressed(self) -> bool:
+        """Whether what has been queued is to leave before the turn ends: that is long where many events come."""
+        return len(self._waiting) >= _SOME and len(self._flying) < _FLYING
+
     async def push(self) -> None:
-        """Send what has been queued if it is enough to be worth it: a turn is long where many events come."""
-        while len(self._waiting) >= _SOME and len(self._flying) < _FLYING:
+        """Send what has been queued, as long as it is so much."""
+        while self.is_pressed:
             await self._send_next()
 
     async def _send_next(self) -> None:
@@ -154,7 +170,7 @@ class Link:
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
-    def _take(self) -> list[tuple[Operation, asyncio.Future[Any]]]:
+    def _take(self) -> list[tuple[Operation, Then]]:
         weight = count = 0
         for operation, _ in self._waiting:
             weight += len(operation[2]) if operation[0] == "append_each" else 1
@@ -164,14 +180,14 @@ class Link:
         some, self._waiting = self._waiting[:count], self._waiting[count:]
         return some
 
-    def _make_batch(self, some: list[tuple[Operation, asyncio.Future[Any]]]) -> _Batch:
+    def _make_batch(self, some: list[tuple[Operation, Then]]) -> _Batch:
         try:
             asked = _encode([operation for operation, _ in some])
         except (UnicodeEncodeError, OverflowError):  # one of them is nothing that can be stored
             some = [each for each in some if _can_be_sent(*each)]
             asked = _encode([operation for operation, _ in some])
         deadline = time.monotonic() + self._patience
-        return _Batch(uuid4().hex.encode(), asked, [future for _, future in some], deadline)
+        return _Batch(uuid4().hex.encode(), asked, [then for _, then in some], deadline)
 
     async def _read(self) -> None:
         """Take the answers as they come, until there are no more to come."""
@@ -190,8 +206,9 @@ class Link:
                         await asyncio.sleep(_PAUSE)
                 else:
                     self._mended()
-                    self._settle(self._flying.popleft(), answers)
+                    batch = self._flying.popleft()
                     self._go()
+                    self._settle(batch, answers)
         finally:
             self._reading = None
             if self._flying:  # what came while this ended
@@ -235,22 +252,19 @@ class Link:
 
     def _settle(self, batch: _Batch, answers: list[tuple[bool, Any]]) -> None:
         self.batches += 1
-        self.operations += len(batch.futures)
-        for future, (works, result) in zip(batch.futures, answers, strict=True):
-            if not works:
-                _refuse(future, refusal(result))
-            elif not future.done():
-                future.set_result(result)
+        self.operations += len(batch.thens)
+        for then, (works, result) in zip(batch.thens, answers, strict=True):
+            if works:
+                _tell(then, result, None)
+            else:
+                _tell(then, None, refusal(result))
 
     def _give_up(self, cause: Exception) -> None:
         """Refuse what waits: what has been sent, and what has waited as long, nearly."""
         error, reason = _unavailable(), explain(cause)
         error.__cause__ = cause
-        for batch in self._flying:
-            for future in batch.futures:
-                _refuse(future, error)
-        for _, future in self._waiting:
-            _refuse(future, error)
+        refused = [then for batch in self._flying for then in batch.thens]
+        refused += [then for _, then in self._waiting]
         self._flying.clear()
         self._waiting = []
         if self.problem is None:
@@ -258,6 +272,8 @@ class Link:
         self.problem = reason
         if self._probing is None and not self._closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
+        for then in refused:
+            _tell(then, None, error)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -274,8 +290,10 @@ class Link:
         try:
             while self.problem is not None:
                 await asyncio.sleep(_PROBE)
+                answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 try:
-                    await self._queue(["probe", 0])
+                    self._begin(["probe", 0], partial(_settle_future, answered))
+                    await answered
                 except Unavailable:
                     _log.debug("still so: %s", self.problem)
         finally:
@@ -298,18 +316,29 @@ def raw(text: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + len(text).to_bytes(4, "big") + text)
 
 
-def _can_be_sent(operation: Operation, future: asyncio.Future[Any]) -> bool:
+def _can_be_sent(operation: Operation, then: Then) -> bool:
     try:
         _encode(operation)
     except (UnicodeEncodeError, OverflowError) as error:
         _log.error("one event could not be stored, for what is in it: %r", error)
-        _refuse(future, Failed("The event could not be stored."))
+        _tell(then, None, Failed("The event could not be stored."))
         return False
     return True
 
 
-def _refuse(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
+def _tell(then: Then, answer: Any, error: Exception | None) -> None:
+    try:
+        then(answer, error)
+    except Exception:  # noqa: BLE001 - the others are to know all the same
+        _log.exception("what waited for an answer failed")
+
+
+def _settle_future(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(answer)
+    else:
         future.set_exception(error)
         future.exception()  # who asked may have gone
 
