@@ -18,6 +18,7 @@ from .events import Endpoint, Request
 from .failures import Failures
 from .hooks import Hooks
 from .journal import Journal
+from .logs import current_request
 from .metrics import Metrics
 from .outcomes import Outcome
 from .reading import Kind, Reader
@@ -59,8 +60,9 @@ class Pipeline:
         """Answer one request, and count it, or the events of a batch, once.
 
         `give` is called with the answer in the event loop, before this returns or later, and must not raise. Raises
-        nothing itself.
+        nothing itself. Whatever is logged meanwhile is told to be of this request.
         """
+        current_request.set(request)
         started = time.perf_counter()
         if request.batch:
             answer = await self._handle_batch(request)

@@ -58,10 +58,13 @@ class Resolver:
         return _accepted(event, _in_session(event, session))
 
     async def recall(self, event: Event, state: State) -> Resolved:
-        """As `resolve`, on a unit of `Journal.recall`; that the message is new is found out when it is appended."""
+        """As `resolve`, on a unit of `Journal.recall`; that the message is new is found out when it is appended.
+
+        For no identify requests, and where no plugin enriches or filters events.
+        """
         if _needs_user(event):
             event.user_id = await self._hooks.resolve_user(event, state)
-        return await self._pass(event, state, await self._hooks.resolve_session(event, state))
+        return _accepted(event, _in_session(event, await self._hooks.resolve_session(event, state)))
 
     async def resolve_together(self, units: Sequence[Unit]) -> list[Resolved | Exception]:
         """As `resolve` one after the other, for units that have no message and no link from one another.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 
 from .errors import Claimed, Stale, Unavailable
@@ -28,16 +28,19 @@ class Storing:
         self._going_on: set[asyncio.Task[None]] = set()
         """With events that could not be appended as they were."""
 
-    async def begin(self, event: Event, then: Callable[[Resolved | Exception], None]) -> None:
+    def begin(self, event: Event, then: Callable[[Resolved | Exception], None]) -> Awaitable[None]:
         """Store an event: `then` is called once, when it is durable, or with the error that has kept it from that.
 
-        It is called in the event loop, before this returns or later, and must not raise. Raises `Unavailable` where
-        there is no room.
+        It is called in the event loop, before what this returns is done or later, and must not raise. Raises
+        `Unavailable` where there is no room.
         """
         self._room.check()
         self._room.take(1)
+        return self._recall(event, then) if self._recaller.works else self._resolve(event, then)
+
+    async def _recall(self, event: Event, then: Callable[[Resolved | Exception], None]) -> None:
         try:
-            recalled = await self._recaller.recall(event) if self._recaller.works else None
+            recalled = await self._recaller.recall(event)
         except Exception as error:  # noqa: BLE001 - it is told
             self._end(then, error)
             return
@@ -51,21 +54,20 @@ class Storing:
         try:
             resolved = await self._resolver.resolve(event, state)
         except Exception as error:  # noqa: BLE001 - it is told
-            self._end(then, await keep(self._store, error, state))
+            await self._keep(error, state, then)
         else:
             await self._append(event, resolved, state, then)
 
-    async def _append(
+    def _append(
         self,
         event: Event,
         resolved: Resolved,
         state: State,
         then: Callable[[Resolved | Exception], None],
         recalled: Recalled | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         if resolved.record is None:
-            self._end(then, await keep(self._store, resolved, state))
-            return
+            return self._keep(resolved, state, then)
         context = copy_context()
 
         def landed(error: Exception | None) -> None:
@@ -77,7 +79,7 @@ class Storing:
             self._going_on.add(task)
             task.add_done_callback(self._going_on.discard)
 
-        await self._journal.begin(resolved.record, state, landed, resolved.claim)
+        return self._journal.begin(resolved.record, state, landed, resolved.claim)
 
     async def _go_on(
         self,
@@ -92,9 +94,12 @@ class Storing:
             recalled.undo(event)
             await self._resolve(event, then)
         else:
-            self._end(
-                then, await keep(self._store, repeated(error.value) if isinstance(error, Claimed) else error, state)
-            )
+            await self._keep(repeated(error.value) if isinstance(error, Claimed) else error, state, then)
+
+    async def _keep(
+        self, result: Resolved | Exception, state: State, then: Callable[[Resolved | Exception], None]
+    ) -> None:
+        self._end(then, await keep(self._store, result, state))
 
     def _end(self, then: Callable[[Resolved | Exception], None], result: Resolved | Exception) -> None:
         self._room.give_back(1)

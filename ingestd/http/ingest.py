@@ -16,7 +16,6 @@ from ..answers import Answer, problem
 from ..errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ..events import Endpoint, Request
 from ..ids import time_uuid
-from ..logs import current_request
 from ..outcomes import Refusal
 from .body import decode_body, too_large
 from .client import ClientConnection
@@ -110,7 +109,8 @@ class Exchange(HTTPMessageDelegate):
         if endpoint is None or self._method != "POST" or self._size > self._limit:
             self._answer_without_pipeline()
         else:
-            self._task = asyncio.get_running_loop().create_task(self._handle(endpoint))
+            work = self._terms.pipeline.handle(self._request(endpoint), self._give)
+            self._task = asyncio.get_running_loop().create_task(work, name="request")
 
     def on_connection_close(self) -> None:
         self._answered = True
@@ -134,10 +134,10 @@ class Exchange(HTTPMessageDelegate):
 
     # Answers
 
-    async def _handle(self, endpoint: Endpoint) -> None:
+    def _request(self, endpoint: Endpoint) -> Request:
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         headers, limit = self._headers, self._limit
-        request = Request(
+        return Request(
             endpoint,
             headers,
             lambda: decode_body(body, headers.get("Content-Encoding", ""), limit),
@@ -146,8 +146,6 @@ class Exchange(HTTPMessageDelegate):
             id=self._id,
             batch=self._batch,
         )
-        current_request.set(request)
-        await self._terms.pipeline.handle(request, self._give)
 
     def _give(self, answer: Answer) -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from tornado.httputil import HTTPHeaders
@@ -32,8 +33,8 @@ class RequestHeaders(HTTPHeaders):
     """
 
     _text: str
-    _usual: dict[str, str]
     # Python asks for attributes of a copy before it gives it any.
+    _usual: Mapping[str, str] = MappingProxyType({})
     _whole = True
 
     def __init__(self, text: str) -> None:  # without super's, which makes the state that __getattr__ is asked for
@@ -51,6 +52,7 @@ class RequestHeaders(HTTPHeaders):
         if self._whole:
             raise AttributeError(name)
         self._whole = True
+        self._usual = {}
         super().__init__()
         for key, value in self.lines():
             self.add(key, value)
@@ -65,9 +67,13 @@ class RequestHeaders(HTTPHeaders):
         return self._text.count("\n") - 1
 
     def get(self, name: str, default: Any = None) -> Any:
+        value = self._usual.get(name)
+        if value is not None:
+            return value
         if self._whole:
             return super().get(name, default)
-        value = self._usual.get(name) if name in _USUAL_NAMES else self._find(name)
+        if name not in _USUAL_NAMES:
+            value = self._find(name)
         return default if value is None else value
 
     def __getitem__(self, name: str) -> str:
