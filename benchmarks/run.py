@@ -1,10 +1,11 @@
 """ingestd beside a bare Tornado handler, under the same load, in rounds that take turns.
 
-Each server has one core for itself; wrk, and Redis where there is one, have another. Events are as a shop sends them:
-page views, product views and carts of five products in turn, one in ten with a campaign, one in fifty an order. ingestd
-runs as installed: every event is on the disk before its answer (SQLite with synchronous=FULL, or Redis with appendfsync
-everysec), every check is on, and attribution and a `jsonl` sink are behind it, whose work counts as ingestd's CPU time.
-Take the ratios: absolute figures are those of the machine.
+Each server has one core for itself; wrk, and Redis where there is one, have another. Every round has servers of its
+own, since of two processes of the same program one is faster than the other, for all its life. Events are as a shop
+sends them: page views, product views and carts of five products in turn, one in ten with a campaign, one in fifty an
+order. ingestd runs as installed: every event is on the disk before its answer (SQLite with synchronous=FULL, or Redis
+with appendfsync everysec), every check is on, and attribution and a `jsonl` sink are behind it, whose work counts as
+ingestd's CPU time. Take the ratios: absolute figures are those of the machine.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ CASES = {
     "256, a browser's headers": Load(connections=256, browser=True),
 }
 BATCHES = f"{CONNECTIONS}, batches of {BATCH}"
+HALF = f"{CONNECTIONS}, half of the load"
 
 Round = dict[str, float]
+Results = dict[tuple[str, str], list[Round]]
+"""The rounds by case and server."""
 
 
 class Side(NamedTuple):
@@ -54,13 +58,12 @@ class Side(NamedTuple):
 
 
 @contextlib.contextmanager
-def sides() -> Iterator[list[Side]]:
-    lines = [json.dumps(body) for body in usual()]
+def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
+    """All that is compared, started anew; the load is to be on the core that this leaves to it. `lines` are bodies."""
     batches = [
         json.dumps({"events": [*map(json.loads, lines[start : start + BATCH])]})
         for start in range(0, len(lines) - BATCH + 1, BATCH)
     ]
-    print(f"events of {mean(map(len, lines)):.0f} bytes; {BATCH} of them in a batch")
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in range(5)]
@@ -85,7 +88,8 @@ def sides() -> Iterator[list[Side]]:
         ]
         for side in found[2:]:
             check_batch(side, batches[0])
-        yield found
+        with on_core(cores[-1]):
+            yield found
 
 
 def check_batch(side: Side, batch: str) -> None:
@@ -103,33 +107,45 @@ def plan(found: Sequence[Side]) -> list[tuple[str, Load, Side]]:
     return [*singles, *((BATCHES, Load(batch=BATCH), side) for side in found[2:])]
 
 
-def measure(found: Sequence[Side], rounds: int, seconds: int) -> dict[tuple[str, str], list[Round]]:
-    results: dict[tuple[str, str], list[Round]] = {}
+def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
+    results: Results = {}
     for number in range(rounds):
-        print(f"\rround {number + 1} of {rounds}", end="", file=sys.stderr, flush=True)
-        for case, what, side in plan(found):
-            load(*side, 1, what)  # what it has in memory, the system may have taken for others in the meantime
-            results.setdefault((case, side.server.name), []).append(load(*side, seconds, what))
-    print("\r", end="", file=sys.stderr)
+        say(f"round {number + 1} of {rounds}")
+        with sides(lines) as found:
+            for case, what, side in plan(found):
+                load(*side, 1, what)  # what it has in memory, the system may have taken for others in the meantime
+                results.setdefault((case, side.server.name), []).append(load(*side, seconds, what))
     return results
 
 
-def at_half(side: Side, most: float, rounds: int, seconds: int) -> list[Round]:
-    """Rounds with about half of the requests a second that it takes at the most."""
-    pause = max(1, round(CONNECTIONS / (most / 2) * 1000))
-    return [load(*side, seconds, Load(pause=pause)) for _ in range(rounds)]
+def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds: int) -> Results:
+    """Rounds with about half of the requests a second that each takes at the most, as `results` say."""
+    at_half: Results = {}
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds} at half of the load")
+        with sides(lines) as found:
+            for side in found:
+                most = medians(results[next(iter(CASES)), side.server.name])["req/s"]
+                half = Load(pause=max(1, round(CONNECTIONS / (most / 2) * 1000)))
+                load(*side, 1, half)
+                at_half.setdefault((HALF, side.server.name), []).append(load(*side, seconds, half))
+    return at_half
+
+
+def say(how_far: str) -> None:
+    print(f"\r{how_far:<40}", end="", file=sys.stderr, flush=True)
 
 
 def medians(rounds: Sequence[Round]) -> Round:
     return {what: median(each[what] for each in rounds) for what in rounds[0]}
 
 
-def to_bare(rounds: Sequence[Round], bare_rounds: Sequence[Round]) -> float:
-    """Of each round by itself: the machine's pace changes from one to the next."""
-    return median(one["req/s"] / other["req/s"] for one, other in zip(rounds, bare_rounds, strict=True))
+def to_each_other(rounds: Sequence[Round], others: Sequence[Round]) -> float:
+    """Requests a second, of each round by itself: the machine's pace changes from one to the next."""
+    return median(one["req/s"] / other["req/s"] for one, other in zip(rounds, others, strict=True))
 
 
-def show(results: dict[tuple[str, str], list[Round]]) -> None:
+def show(results: Results) -> None:
     print(f"{'':34}{'req/s':>9}{'to bare':>9}{'events/s':>10}{'CPU µs':>8}{'p50 ms':>8}{'p99 ms':>8}")
     shown = ""
     for (case, name), rounds in results.items():
@@ -137,16 +153,18 @@ def show(results: dict[tuple[str, str], list[Round]]) -> None:
             print(f"{case}:")
             shown = case
         row = medians(rounds)
-        unit = results.get((case, UNIT))
-        ratio = (
-            f"{median(a['req/s'] / b['req/s'] for a, b in zip(rounds, unit, strict=True)):9.2f}" if unit else " " * 9
-        )
+        unit = None if case == HALF else results.get((case, UNIT))
+        ratio = f"{to_each_other(rounds, unit):9.2f}" if unit else " " * 9
         events = row["req/s"] * (BATCH if case == BATCHES else 1)
         print(f"  {name:32}{row['req/s']:9.0f}{ratio}{events:10.0f}{row['CPU µs']:8.1f}"
               f"{row['p50 ms']:8.1f}{row['p99 ms']:8.1f}")  # fmt: skip
+    for (case, name), rounds in results.items():
+        if case == BATCHES:
+            factor = BATCH * to_each_other(rounds, results[next(iter(CASES)), name])
+            print(f"{name}: {factor:.1f} times as many events in batches as in single requests")
 
 
-def keep(results: dict[tuple[str, str], list[Round]], seconds: int) -> Path:
+def keep(results: Results, seconds: int) -> Path:
     """All rounds, as a new file among the results."""
     now = datetime.now(UTC)
     folder = HERE / "results"
@@ -173,12 +191,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="keep every round in benchmarks/results/ too")
     arguments = parser.parse_args()
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
-    with sides() as found, on_core(max(os.sched_getaffinity(0))):
-        print(f"{rounds} rounds of {seconds} s")
-        results = measure(found, rounds, seconds)
-        for side in found[2:]:
-            most = medians(results[next(iter(CASES)), side.server.name])["req/s"]
-            results["64 connections, half of the load", side.server.name] = at_half(side, most, rounds, seconds)
+    lines = [json.dumps(body) for body in usual()]
+    print(f"events of {mean(map(len, lines)):.0f} bytes, {BATCH} of them in a batch; {rounds} rounds of {seconds} s")
+    results = measure(lines, rounds, seconds)
+    results |= measure_at_half(lines, results, rounds, seconds)
+    say("")
+    print("\r", end="", file=sys.stderr)
     show(results)
     if arguments.json:
         print(f"kept in {keep(results, seconds)}")
