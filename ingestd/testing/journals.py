@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
 from ..backend import Backend
 from ..errors import Claimed
 from ..events import Record
-from ..journal import Append, Claim, Cursor, Extent, Journal, Outline, size_of
+from ..journal import Append, Claim, Journal, size_of
 from ..store import Field, state_key
+from .appending import NOW, append, make_record
+from .trimming import TrimmingContract
 
 __all__ = ["JournalContract"]
 
-NOW = 1_795_233_906_000
 KEY = state_key("contract", "shop", "visitor")
 OTHER = state_key("contract", "shop", "another")
 FIELDS = state_key("contract-fields", "shop", "visitor")
 MEMBERS = state_key("contract-members", "shop", "visitor")
-
-
-def _record(text: str = "x") -> Record:
-    return Record("event", NOW, f'{{"id": "{text}"}}'.encode())
-
-
-async def _append(backend: Backend, records: Sequence[Record], cursor: Cursor | None = None) -> int:
-    return await backend.journal.append(records, backend.store.begin(NOW), cursor)
 
 
 async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Exception | None]:
@@ -49,21 +40,8 @@ async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Excep
     return [errors[place] for place in range(len(appends))]
 
 
-async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
-    """Remove all up to a position; returns how many."""
-    total = 0
-    while count := await journal.trim(up_to, limit):
-        assert count <= limit
-        total += count
-    return total
-
-
-class JournalContract(ABC):
+class JournalContract(TrimmingContract):
     """What consumers rely on: an order that stays, everything durable, places that are kept."""
-
-    @abstractmethod
-    def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
-        """An opened back end, closed at the end. The same place again holds what was made durable there."""
 
     async def test_an_empty_journal(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -77,7 +55,7 @@ class JournalContract(ABC):
             Record("attribution", 2**53, b'{"a":\n"' + b"x" * 100_000 + b'"}'),
         ]
         async with self.backend(tmp_path) as backend:
-            last = await _append(backend, records)
+            last = await append(backend, records)
             read = list(await backend.journal.read(0, 10))
             assert [record._replace(position=0) for record in read] == records
             assert read[-1].position == last == await backend.journal.last()
@@ -85,7 +63,7 @@ class JournalContract(ABC):
     async def test_positions_only_increase(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             given = await asyncio.gather(
-                *(_append(backend, [_record(f"{n}-{m}") for m in range(1 + n % 3)]) for n in range(100))
+                *(append(backend, [make_record(f"{n}-{m}") for m in range(1 + n % 3)]) for n in range(100))
             )
             positions = [record.position for record in await backend.journal.read(0, 1000)]
             assert len(positions) == sum(1 + n % 3 for n in range(100))
@@ -94,11 +72,11 @@ class JournalContract(ABC):
             assert set(given) <= set(positions)
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 1000)] == positions
-            assert await _append(backend, [_record()]) > positions[-1]
+            assert await append(backend, [make_record()]) > positions[-1]
 
     async def test_the_records_of_one_append_stay_together(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await asyncio.gather(*(_append(backend, [_record(f"{n}")] * 3) for n in range(50)))
+            await asyncio.gather(*(append(backend, [make_record(f"{n}")] * 3) for n in range(50)))
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
             assert all(len(set(ids[start : start + 3])) == 1 for start in range(0, 150, 3))
 
@@ -107,7 +85,7 @@ class JournalContract(ABC):
         async with self.backend(tmp_path) as backend:
             body = b'{"long":"%s"}' % (b"x" * 100_000)
             for _ in range(8):
-                await _append(backend, [Record("event", NOW, body)] * 100)
+                await append(backend, [Record("event", NOW, body)] * 100)
             found: list[int] = []
             while some := await backend.journal.read(found[-1] if found else 0, 1000):
                 assert sum(len(record.body) for record in some) < 50_000_000
@@ -116,7 +94,7 @@ class JournalContract(ABC):
 
     async def test_reading_goes_on_behind_a_position_and_is_limited(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            last = await _append(backend, [_record(f"{n}") for n in range(700)])
+            last = await append(backend, [make_record(f"{n}") for n in range(700)])
             found: list[str] = []
             after = 0
             while records := await backend.journal.read(after, 300):
@@ -134,7 +112,7 @@ class JournalContract(ABC):
             place = await backend.journal.hold("consumer", "beginning")
             state = backend.store.begin(NOW)
             await state.put(KEY, "value")
-            position = await backend.journal.append([_record()], state, place._replace(position=7))
+            position = await backend.journal.append([make_record()], state, place._replace(position=7))
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 10)] == [position]
             assert await backend.store.begin(NOW).get(KEY) == "value"
@@ -143,25 +121,25 @@ class JournalContract(ABC):
     async def test_a_cursor_moves_without_records(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             place = await backend.journal.hold("consumer", "beginning")
-            assert await _append(backend, [], place._replace(position=3)) == 3
+            assert await append(backend, [], place._replace(position=3)) == 3
         async with self.backend(tmp_path) as backend:
             assert (await backend.journal.hold("consumer", "now")).position == 3
 
     async def test_a_cursor_may_be_set_back(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             place = await backend.journal.hold("consumer", "beginning")
-            await _append(backend, [], place._replace(position=9))
-            await _append(backend, [], place._replace(position=2))
+            await append(backend, [], place._replace(position=9))
+            await append(backend, [], place._replace(position=2))
         async with self.backend(tmp_path) as backend:
             assert (await backend.journal.hold("consumer", "beginning")).position == 2
 
     async def test_a_new_name_starts_as_told_for_good(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            last = await _append(backend, [_record(), _record()])
+            last = await append(backend, [make_record(), make_record()])
             assert (await backend.journal.hold("old", "beginning")).position == 0
             assert (await backend.journal.hold("new", "now")).position == last
         async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record()])
+            await append(backend, [make_record()])
             assert (await backend.journal.hold("old", "now")).position == 0
             assert (await backend.journal.hold("new", "now")).position == last
 
@@ -169,15 +147,15 @@ class JournalContract(ABC):
         async with self.backend(tmp_path) as backend:
             one = await backend.journal.hold("one", "beginning")
             assert one.name == "one"
-            await _append(backend, [], one._replace(position=5))
+            await append(backend, [], one._replace(position=5))
             assert (await backend.journal.hold("two", "beginning")).position == 0
 
     async def test_a_place_is_there_before_anybody_holds_it(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            last = await _append(backend, [_record(), _record()])
+            last = await append(backend, [make_record(), make_record()])
             assert await backend.journal.place("old", "beginning") == 0
             assert await backend.journal.place("new", "now") == last
-            await _append(backend, [_record()])
+            await append(backend, [make_record()])
             assert await backend.journal.place("new", "now") == last
             held = await backend.journal.hold("new", "now")
             assert held.position == last
@@ -196,7 +174,7 @@ class JournalContract(ABC):
                 await state.push(MEMBERS, f"m{number}", number, keep=4, ttl=9000)
             await state.pull(MEMBERS, ["m2"])
             assert await state.get(KEY) == "value"
-            await backend.journal.append([_record("derived")], state, place._replace(position=1))
+            await backend.journal.append([make_record("derived")], state, place._replace(position=1))
         async with self.backend(tmp_path) as backend:
             for step in (True, False):
                 state = backend.store.begin(NOW + 2000, step=step)
@@ -222,7 +200,7 @@ class JournalContract(ABC):
         async def claim(backend: Backend, value: str, now: int = NOW) -> str:
             state = backend.store.begin(now)
             try:
-                await backend.journal.append([_record(value)], state, claim=Claim(KEY, value, 1000))
+                await backend.journal.append([make_record(value)], state, claim=Claim(KEY, value, 1000))
             except Claimed as claimed:
                 await backend.store.commit(state)
                 return claimed.value
@@ -253,14 +231,14 @@ class JournalContract(ABC):
     ) -> None:
         async with self.backend(tmp_path) as backend:
             earlier, taken = backend.store.begin(NOW), Claim(f"{KEY}-3", "first", 1000)
-            await backend.journal.append([_record("taken")], earlier, claim=taken)
+            await backend.journal.append([make_record("taken")], earlier, claim=taken)
             appends = []
             for number in range(100):
                 state = backend.store.begin(NOW)
                 if number % 2:
                     await state.put(f"{KEY}:{number}", f"{number}")
                 claim = Claim(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
-                appends.append(Append(_record(f"{number}"), state, claim))
+                appends.append(Append(make_record(f"{number}"), state, claim))
             answers = await append_each(backend.journal, appends)
             first: dict[int, str] = {3: "first"}
             refused = {}
@@ -279,7 +257,7 @@ class JournalContract(ABC):
 
     async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record(f"{n}" * 50) for n in range(300)])
+            await append(backend, [make_record(f"{n}" * 50) for n in range(300)])
             before = list(await backend.journal.read(0, 1000))
             assert await backend.journal.replace([]) == 0
             changes = [(record, b'{"id": null}') for record in before[10:290]]
@@ -292,21 +270,21 @@ class JournalContract(ABC):
 
     async def test_only_what_is_there_as_it_was_read_is_replaced(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record("one"), _record("two")])
+            await append(backend, [make_record("one"), make_record("two")])
             one, two = await backend.journal.read(0, 10)
             assert await backend.journal.replace([(one, b'{"id": 1}')]) == 1
             absent = two._replace(position=two.position + 5)
             assert await backend.journal.replace([(one, b"{}"), (two, b'{"id": 2}'), (absent, b"{}")]) == 1
             assert [record.body for record in await backend.journal.read(0, 10)] == [b'{"id": 1}', b'{"id": 2}']
 
-    async def test_waiting_ends_with_the_next_record(self, tmp_path: Path) -> None:
+    async def test_waiting_ends_with_the_nextmake_record(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            first = await _append(backend, [_record()])
+            first = await append(backend, [make_record()])
             await asyncio.wait_for(backend.journal.wait(0), 5)
             waiting = [asyncio.ensure_future(backend.journal.wait(first)) for _ in range(3)]
             await asyncio.sleep(0.02)
             assert not any(task.done() for task in waiting)
-            second = await _append(backend, [_record()])
+            second = await append(backend, [make_record()])
             await asyncio.wait_for(asyncio.gather(*waiting), 5)
             assert [record.position for record in await backend.journal.read(first, 10)] == [second]
 
@@ -317,110 +295,15 @@ class JournalContract(ABC):
             await asyncio.sleep(0.01)
             given_up.cancel()
             await asyncio.wait([given_up])
-            await _append(backend, [_record()])
+            await append(backend, [make_record()])
             await asyncio.wait_for(stays, 5)
 
     async def test_who_stops_waiting_for_an_append_leaves_the_others_theirs(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            tasks = [asyncio.ensure_future(_append(backend, [_record(f"{n}")])) for n in range(10)]
+            tasks = [asyncio.ensure_future(append(backend, [make_record(f"{n}")])) for n in range(10)]
             await asyncio.sleep(0)
             tasks[3].cancel()
             await asyncio.wait(tasks)
             kept = [task.result() for task in tasks if not task.cancelled()]
             assert len(kept) == 9
             assert set(kept) <= {record.position for record in await backend.journal.read(0, 100)}
-
-    async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
-        records = [_record("“é” 🛒" * n)._replace(at=NOW + n) for n in range(10)]
-        async with self.backend(tmp_path) as backend:
-            assert await backend.journal.extent() == Extent(1, 0, 0, 0, None)
-            await _append(backend, records[:3])
-            await asyncio.gather(*(_append(backend, [record]) for record in records[3:]))
-            assert await backend.journal.extent() == Extent(1, 10, 10, sum(map(size_of, records)), NOW)
-            assert await _trim(backend.journal, 4) == 4
-            left = Extent(5, 10, 6, sum(map(size_of, records[4:])), NOW + 4)
-            assert await backend.journal.extent() == left
-        async with self.backend(tmp_path) as backend:
-            assert await backend.journal.extent() == left
-
-    async def test_outlines_are_of_the_records_a_read_returns(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record("“é” 🛒" * n)._replace(at=NOW - n) for n in range(300)])
-            await _trim(backend.journal, 20)
-            for after, limit in (0, 10), (15, 200), (100, 1000), (300, 10):
-                read = await backend.journal.read(after, limit)
-                assert list(await backend.journal.outlines(after, limit)) == [
-                    Outline(record.position, record.at, size_of(record)) for record in read
-                ]
-
-    async def test_trimming_removes_the_oldest_and_no_more_than_asked(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record(f"{n}") for n in range(1, 301)])
-            assert await backend.journal.trim(0, 100) == 0
-            assert 0 < await backend.journal.trim(300, 10) <= 10
-            assert (await backend.journal.extent()).first <= 11
-            await _trim(backend.journal, 200)
-            assert await backend.journal.trim(150, 100) == 0
-            assert [record.decode()["id"] for record in await backend.journal.read(0, 3)] == ["201", "202", "203"]
-            assert [record.position for record in await backend.journal.read(250, 2)] == [251, 252]
-        async with self.backend(tmp_path) as backend:
-            assert [record.position for record in await backend.journal.read(0, 1000)] == [*range(201, 301)]
-
-    async def test_a_journal_trimmed_empty_goes_on_counting(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record()] * 5)
-            assert await _trim(backend.journal, 1000) == 5
-            assert await backend.journal.extent() == Extent(6, 5, 0, 0, None)
-            assert list(await backend.journal.read(0, 10)) == []
-        async with self.backend(tmp_path) as backend:
-            assert await backend.journal.last() == 5
-            assert (await backend.journal.hold("new", "beginning")).position == 5
-            assert await _append(backend, [_record()]) == 6
-            assert [record.position for record in await backend.journal.read(0, 10)] == [6]
-
-    async def test_large_records_are_removed_too(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record("x" * 3_000_000)] * 4 + [_record()])
-            assert await _trim(backend.journal, 5) == 5
-            assert (await backend.journal.extent()).bytes == 0
-
-    async def test_places_go_along_with_what_is_removed(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            await _append(backend, [_record()] * 10)
-            await backend.journal.place("behind", "beginning")
-            before = await backend.journal.hold("before", "beginning")
-            await _append(backend, [], before._replace(position=8))
-            await _trim(backend.journal, 5)
-            assert {cursor.name: cursor.position for cursor in await backend.journal.cursors()} == {
-                "before": 8,
-                "behind": 5,
-            }
-            assert (await backend.journal.hold("new", "beginning")).position == 5
-        async with self.backend(tmp_path) as backend:
-            behind = await backend.journal.hold("behind", "beginning")
-            assert behind.position == 5
-            assert (await backend.journal.hold("before", "beginning")).position == 8
-            await _append(backend, [], behind._replace(position=2))  # by one who does not know yet
-            assert (await backend.journal.hold("behind", "beginning")).position == 5
-
-    async def test_trimming_beside_appends(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-
-            async def appending(writer: int) -> None:
-                for number in range(25):
-                    await _append(backend, [_record(f"{writer}-{number}")] * (1 + number % 3))
-
-            async def trimming() -> None:
-                removed = 0
-                while removed < 200:
-                    removed += await backend.journal.trim(200, 7)
-                    extent = await backend.journal.extent()
-                    assert extent.records == extent.last - extent.first + 1
-                    assert extent.first > removed
-
-            await asyncio.wait_for(asyncio.gather(trimming(), *(appending(writer) for writer in range(8))), 20)
-            left = await backend.journal.read(0, 1000)
-            last = await backend.journal.last()
-            assert [record.position for record in left] == [*range(201, last + 1)]
-            extent = await backend.journal.extent()
-            assert extent == Extent(201, last, len(left), sum(map(size_of, left)), NOW)

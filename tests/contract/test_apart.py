@@ -21,7 +21,8 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.store import state_key
-from ingestd.testing.journals import NOW, JournalContract
+from ingestd.testing.appending import NOW
+from ingestd.testing.journals import JournalContract
 from tests.support.apart import Apart
 from tests.support.journals import read_all, running, until
 from tests.support.redis_server import RedisServer, redis_server
