@@ -113,7 +113,8 @@ class Link:
     def begin(self, operation: Operation, then: Then) -> None:
         """As `queue`, for who does not wait: a future, and a turn of the loop to call what waits for it, cost more.
 
-        `then` is called in no request's context. Raises what `queue` raises before anything is asked for.
+        `then` is called in whatever context, that of another request among them. What this raises, it raises before
+        anything is asked for, and `then` is not called.
         """
         if self.problem is not None:
             raise _unavailable()
