@@ -458,18 +458,20 @@ async def test_a_consumer_is_exchanged_behind_its_step_while_others_go_on_untouc
         consumers = Consumers(backend.journal, backend.store, [other, old], died=lambda name, error: None)
         await consumers.start()
         await begun.wait()
+        await until(lambda: consumers.statuses[0].position == 10)
         coming = await consumers.place([new], leaving=["reader"])
         exchanging = asyncio.ensure_future(consumers.exchange(["reader"], coming, 30))
-        await until(lambda: consumers.statuses[0].position == 10)
+        await append(backend, make_records(2))  # by when the exchange has begun
+        await until(lambda: consumers.statuses[0].position == 12)
         assert not exchanging.done()
         assert new.calls == []
         go_on.set()
         await exchanging
         assert old.calls == ["open", "process", "close"]
-        await until(lambda: {status.position for status in consumers.statuses} == {10})
-        assert (old.seen, new.seen) == ([1, 2, 3, 4], [5, 6, 7, 8, 9, 10])
-        assert other.calls == ["open", "process"]
-        assert {status.name: status.processed for status in consumers.statuses} == {"other": 10, "reader": 10}
+        await until(lambda: {status.position for status in consumers.statuses} == {12})
+        assert (old.seen, new.seen) == ([1, 2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12])
+        assert other.calls == ["open", "process", "process"]
+        assert {status.name: status.processed for status in consumers.statuses} == {"other": 12, "reader": 12}
         await consumers.stop(10)
 
 
