@@ -356,15 +356,15 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
     shop = Shop(tmp_path)
     with shop.serve() as daemon:
         filler = Filler(shop, daemon)
-        filler.touch("ada-visitor", DAY, {"source": "google"}, dispatchId="ada-mail")
-        filler.touch("ada-visitor", HOUR, None, dispatchId="ada-mail")
-        filler.order("ada-visitor", order_id="o-1", revenue=40, currency="EUR")
+        filler.touch("olga-visitor", DAY, {"source": "google"}, dispatchId="olga-mail")
+        filler.touch("olga-visitor", HOUR, None, dispatchId="olga-mail")
+        filler.order("olga-visitor", order_id="o-1", revenue=40, currency="EUR")
         wait_until(lambda: bool(derived(shop, "o-1")))
         before = shop.command("attribution", "report", "--since", "1h", "--model", "linear")
-        shop.command("forget", "--anonymous", "ada-visitor")
+        shop.command("forget", "--anonymous", "olga-visitor")
         assert shop.command("attribution", "report", "--since", "1h", "--model", "linear") == before
         printed = shop.command("attribution", "show", "o-1")
-    assert "ada" not in printed
+    assert "olga" not in printed  # a name that is in no id
     assert "  visitor      forgotten\n" in printed
     assert "1.0 d before  google  (a device that has been forgotten)\n" in printed
     assert "1.0 h before  a dispatch that has been forgotten  (a device that has been forgotten)\n" in printed
