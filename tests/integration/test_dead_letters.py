@@ -813,7 +813,7 @@ class Sinks:
             await append(backend, view(8))
             consumer = SinkConsumer(ShelfSink(shelf), options())
             async with removing(backend, consumer) as (status, remove):
-                await until(lambda: status.failures > 3)
+                await until(lambda: status.in_hand == 4)
                 await remove(8)
                 shelf.down = False
                 await append(backend, view(1))
