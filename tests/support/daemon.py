@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import re
-import select
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 __all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
@@ -76,13 +75,14 @@ class Daemon:
         arguments: tuple[str, ...] = (),
     ) -> None:
         self.log: list[str] = []
+        # No pipe: whoever logs much while nobody reads would wait for ever.
+        self._stderr = TemporaryFile(buffering=0)  # noqa: SIM115 - closed at the daemon's end
         self._process = subprocess.Popen(
             [*prefix, command, "serve", "--config", str(config), *arguments],
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             env={**os.environ, **(environment or {})},
         )
-        assert self._process.stderr is not None
-        self._stderr = self._process.stderr
+        self._taken = 0
         self._rest = b""
         self.port = int(self._wait_for_line(r'listening for events on http://[^"]*:(\d+)("|$)')[1])
         # The operators' listener opens first, so its line is there already.
@@ -106,15 +106,18 @@ class Daemon:
 
     def read_log(self, patience: float = 0.0) -> bool:
         """Take in what the daemon has logged; returns whether anything new came."""
-        came = False
-        while select.select([self._stderr], [], [], 0.0 if came else patience)[0]:
-            chunk = os.read(self._stderr.fileno(), 65536)
-            if not chunk:
-                return came
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            self.log += [line.decode() for line in lines]
-            came = True
-        return came
+        deadline = time.monotonic() + patience
+        while True:
+            over = self._process.poll() is not None or time.monotonic() >= deadline
+            written = os.fstat(self._stderr.fileno()).st_size
+            content = os.pread(self._stderr.fileno(), written - self._taken, self._taken)
+            if content or over:
+                break
+            time.sleep(0.005)
+        self._taken += len(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        self.log += [line.decode() for line in lines]
+        return bool(content)
 
     def request(
         self,
