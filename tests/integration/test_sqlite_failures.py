@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import resource
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from ingestd.errors import Failed, Unavailable
 from ingestd.events import Record
+from ingestd.journal import Append
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
 from ingestd.store import Field, State
@@ -42,6 +44,12 @@ async def put(backend: SqliteBackend, key: str, value: str) -> State:
     state = backend.store.begin(NOW)
     await state.put(key, value)
     return state
+
+
+async def stored_ids(folder: Path) -> list[str]:
+    """What the file says, and not what is in memory."""
+    with closing(sqlite3.connect(folder / "ingestd.db")) as connection:
+        return [found.body.decode() for found in read_records(connection, 0, 100_000)]
 
 
 async def ids(backend: SqliteBackend) -> list[str]:
@@ -186,6 +194,84 @@ async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
         assert await ids(backend) == [f"{n}" for n in range(20)]
         state = backend.store.begin(NOW)
         assert [await state.get(f"good {n}") for n in range(20)] == ["kept"] * 20
+
+
+@pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
+@pytest.mark.parametrize("bad", [_bad_value, _bad_key, _bad_field, _bad_life, _bad_record, _bad_type])
+async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_neighbours(
+    tmp_path: Path, bad: Callable[[State], Coroutine[Any, Any, list[Record]]]
+) -> None:
+    async with opened(tmp_path) as backend:
+        culprit = await put(backend, "shared", "of the culprit")
+        worst = [record("culprit"), *await bad(culprit)][-1]
+        dependent = backend.store.begin(NOW)
+        await dependent.get("shared")
+        good = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(20)]
+        together = [*good[:10], Append(worst, culprit), Append(record("dependent"), dependent), *good[10:]]
+        beside = asyncio.ensure_future(backend.journal.append([record("beside")], await put(backend, "beside", "kept")))
+        errors = await asyncio.wait_for(backend.journal.append_each(together), 10)
+        assert [place for place, error in enumerate(errors) if error is not None] == [10, 11]
+        assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
+        await beside
+        assert backend.problem() is None
+        assert backend.commits is not None
+        assert backend.commits.last == 21
+        assert await backend.store.begin(NOW).get("shared") is None
+        assert [found.body.decode() for found in await backend.journal.read(0, 100)] == await stored_ids(tmp_path)
+    async with opened(tmp_path) as backend:
+        assert sorted(await ids(backend)) == sorted(["beside", *(f"{n}" for n in range(20))])
+        state = backend.store.begin(NOW)
+        assert [await state.get(f"good {n}") for n in range(20)] == ["kept"] * 20
+
+
+@pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
+@pytest.mark.parametrize("late", [False, True], ids=["known", "not yet known"])
+async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_refused(
+    tmp_path: Path, *, late: bool
+) -> None:
+    go_on = threading.Event()
+    async with opened(tmp_path) as backend:
+        culprit = await put(backend, "shared", "of the culprit")
+        await _bad_value(culprit)
+        dependent = backend.store.begin(NOW)
+        await dependent.get("shared")
+        held = asyncio.ensure_future(backend.change(lambda _: go_on.wait(10)))
+        failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
+        await until(lambda: (entry := backend.entries.known("shared")) is not None and entry.flying)
+        together = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(5)]
+        together.insert(2, Append(record("dependent"), dependent))
+        if late:
+            appending = asyncio.ensure_future(backend.journal.append_each(together))
+            await asyncio.sleep(0.01)
+        go_on.set()
+        assert await held
+        with pytest.raises(Failed):
+            await failing
+        errors = await (appending if late else backend.journal.append_each(together))
+        assert [type(error) for error in errors] == [*[type(None)] * 2, Unavailable, *[type(None)] * 3]
+        assert await ids(backend) == [f"{n}" for n in range(5)]
+    async with opened(tmp_path) as backend:
+        assert await ids(backend) == [f"{n}" for n in range(5)]
+
+
+@pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
+async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        await backend.journal.append([record("before")], await put(backend, "before", "kept"))
+        lost = [Append(record(f"{n}"), await put(backend, f"{n}", "lost")) for n in range(5)]
+        with locked(backend.path):
+            assert [type(error) for error in await backend.journal.append_each(lost)] == [Unavailable] * 5
+        await until(lambda: backend.problem() is None)
+        state = backend.store.begin(NOW)
+        assert [await state.get(f"{n}") for n in range(5)] == [None] * 5
+        kept = [Append(record(f"{n}"), await put(backend, f"{n}", "kept")) for n in range(5)]
+        before = backend.statistics.units.sum
+        assert await backend.journal.append_each(kept) == [None] * 5
+        assert backend.statistics.units.sum == before + 5
+    async with opened(tmp_path) as backend:
+        assert await ids(backend) == ["before", *(f"{n}" for n in range(5))]
+    late = [Append(record("late"), backend.store.begin(NOW))]
+    assert [type(error) for error in await backend.journal.append_each(late)] == [Unavailable]
 
 
 async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_path: Path) -> None:

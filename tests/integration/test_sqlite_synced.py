@@ -12,8 +12,9 @@ import pytest
 
 from ingestd.journal import Claim, Cursor
 from ingestd.plugins.stores.sqlite import commits
-from ingestd.plugins.stores.sqlite.batch import Unit, write_batch
+from ingestd.plugins.stores.sqlite.batch import write_batch
 from ingestd.plugins.stores.sqlite.connection import transaction
+from ingestd.plugins.stores.sqlite.unit import Unit
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append

@@ -8,26 +8,26 @@ one statement here, and come back as one row.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.errors import Unavailable
-from ingestd.events import Record
-from ingestd.journal import Cursor, size_of
+from ingestd.journal import size_of
 from ingestd.records import Records
 from ingestd.store import Field
 
-from ..entries import Change, Entry, Row, is_renewal, is_set, key_of, set_key
+from ..entries import Change, Row, is_renewal, is_set, key_of, set_key
 from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
 from .renewals import clear_log
+from .unit import Unit
 
 __all__ = [
     "DEPENDS",
-    "Unit",
+    "Written",
     "last_member",
     "last_position",
     "read_records",
@@ -54,53 +54,17 @@ _MOVE_CURSOR = (
 )
 
 
-class Unit:
-    """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
+class Written(NamedTuple):
+    """What was written, and those of it that could not be, each with the reason, which is its own."""
 
-    `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
-    written. `settled` is called with the unit on the event loop, when it is durable or has its `error`. `cleared` are
-    the keys of rows that are to go, of which something is in the log of renewals.
-    """
-
-    __slots__ = (
-        "also",
-        "cleared",
-        "cursor",
-        "entries",
-        "error",
-        "first",
-        "position",
-        "records",
-        "rows",
-        "settled",
-    )
-
-    def __init__(
-        self,
-        entries: dict[str, Entry],
-        settled: Callable[[Unit], None],
-        records: Sequence[Record] = (),
-        cursor: Cursor | None = None,
-        also: Callable[[sqlite3.Connection, int], object] | None = None,
-        *,
-        first: Callable[[sqlite3.Connection], object] | None = None,
-    ) -> None:
-        self.entries = entries
-        self.settled = settled
-        self.records = records
-        self.cursor = cursor
-        self.also = also
-        self.first = first
-        self.error: Exception | None = None
-        self.position = 0
-        self.rows: list[Row] = []
-        self.cleared: Set[str] = frozenset()
+    units: Sequence[Unit]
+    failed: Mapping[Unit, Exception]
 
 
 def write_batch(
     connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, *, synced: bool = True
-) -> dict[Unit, Exception]:
-    """Write all units, or those that can be: returns the others, each with the reason, which is its own.
+) -> Written:
+    """Write all units, or those of their parts that can be.
 
     The units are numbered from `last`, the journal's last position; None: it is looked up. Raises
     `sqlite3.Error` when the file cannot be written; nothing of the batch is then.
@@ -112,9 +76,10 @@ def write_batch(
         if not is_row_fault(error):
             raise
     else:
-        return {}
+        return Written(units, {})
+    units = [part for unit in units for part in unit.apart()]
     with transaction(connection):
-        return _write_one_by_one(connection, units, last_position(connection))
+        return Written(units, _write_one_by_one(connection, units, last_position(connection)))
 
 
 def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> dict[Unit, Exception]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 
@@ -17,10 +17,11 @@ from ingestd.journal import Cursor
 from ..entries import Entries, Entry, is_renewal, not_renewed
 from ..entries_state import EntriesState
 from ..tail import Tail
-from .batch import DEPENDS, Unit, write_batch
+from .batch import DEPENDS, Written, write_batch
 from .connection import Connection
 from .renewals import Renewals
 from .statistics import CommitStatistics
+from .unit import Unit
 
 __all__ = ["Commits"]
 
@@ -96,6 +97,30 @@ class Commits:
         self._check(state)
         self._gather(Unit(state.touched, settled, records))
 
+    def begin_together(
+        self,
+        states: Sequence[EntriesState],
+        records: Sequence[Record],
+        settled: Callable[[Unit], None],
+        parts: Callable[[], Sequence[Unit]],
+    ) -> bool:
+        """As `begin` for each state and its record, in one unit, which takes less time than as many; see `Unit.parts`.
+
+        Returns whether it is begun: not where there is none, where one has seen another entry than the others under
+        its key, or is dead, or where nothing more is taken.
+        """
+        if not records or self._closing:
+            return False
+        entries: dict[str, Entry] = {}
+        for state in states:
+            if state.dead:
+                return False
+            for key, entry in state.touched.items():
+                if entries.setdefault(key, entry) is not entry:
+                    return False
+        self._gather(Unit(entries, settled, records, parts=parts))
+        return True
+
     def _check(self, state: EntriesState) -> None:
         """Raises `Unavailable` where the unit has seen what never was stored."""
         if state.dead:
@@ -144,15 +169,18 @@ class Commits:
 
     def _write(self) -> None:
         """Hand what has gathered to the writer's thread."""
-        batch, self._gathering = self._gathering[:_MANY], self._gathering[_MANY:]
+        units = self._take()
         flown: dict[str, Entry] = {}
         live: list[Unit] = []
         late: list[Unit] = []
-        for unit in batch:
+        for place, unit in enumerate(units):
             for entry in unit.entries.values():
                 if entry.dead:
-                    unit.error = Unavailable(DEPENDS)
-                    late.append(unit)
+                    if unit.parts is not None:
+                        units[place + 1 : place + 1] = unit.parts()  # which come next
+                    else:
+                        unit.error = Unavailable(DEPENDS)
+                        late.append(unit)
                     break
             else:
                 self._take_off(unit, flown)
@@ -175,6 +203,15 @@ class Commits:
         else:  # nothing of their own: they have waited for what others had written, and that has landed
             loop.call_soon(self._settle, live, flown, {})
 
+    def _take(self) -> list[Unit]:
+        """What the next transaction is to have of what has gathered."""
+        taken = count = 0
+        while taken < len(self._gathering) and count < _MANY:
+            count += self._gathering[taken].count
+            taken += 1
+        units, self._gathering = self._gathering[:taken], self._gathering[taken:]
+        return units
+
     def _take_off(self, unit: Unit, flown: dict[str, Entry]) -> None:
         """Take what it has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
         for key, entry in unit.entries.items():
@@ -190,19 +227,20 @@ class Commits:
                 flown[key] = entry
 
     def _written(
-        self, written: asyncio.Future[dict[Unit, Exception]], live: list[Unit], flown: dict[str, Entry], seconds: float
+        self, written: asyncio.Future[Written], live: list[Unit], flown: dict[str, Entry], seconds: float
     ) -> None:
         error = written.exception()
-        self._statistics.add(seconds, len(live), stored=error is None)
+        self._statistics.add(seconds, sum([unit.count for unit in live]), stored=error is None)
         if error is None:
-            failed = written.result()
+            units, failed = written.result()
             self._recovered()
         else:
             reason = self._failed(error)
-            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in live}
-        self._settle(live, flown, failed)
+            units = live
+            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in units}
+        self._settle(units, flown, failed)
 
-    def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: dict[Unit, Exception]) -> None:
+    def _settle(self, live: Sequence[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
         records: list[Record] = []
         self._entries.land(flown.values())
         for unit in live:

@@ -14,9 +14,10 @@ from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Sta
 from ingestd.store import State
 
 from ..entries_state import EntriesState
-from .batch import Unit, last_position, read_records
+from .batch import last_position, read_records
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
+from .unit import Unit
 
 if TYPE_CHECKING:
     from .backend import SqliteBackend
@@ -33,15 +34,61 @@ async def _make(claim: Claim, state: State) -> None:
         raise Claimed(earlier)
 
 
+def _take_back(state: State, error: Exception | None) -> None:
+    """What a unit wrote, where it has been refused."""
+    if isinstance(error, Refused):
+        assert isinstance(state, EntriesState)
+        state.undo()
+
+
 class _Landing:
-    """Waits for several that were begun together, with one future for all of them."""
+    """Several that are appended together: in one unit, unless something keeps one of them from being stored."""
 
-    def __init__(self, count: int) -> None:
-        self._errors: list[Exception | None] = [None] * count
-        self._under_way = count
+    def __init__(self, appends: Sequence[Append]) -> None:
+        self._appends = appends
+        self._errors: list[Exception | None] = [None] * len(appends)
+        self._under_way = len(appends)
         self._landed: asyncio.Future[None] | None = None
+        self.places = [*range(len(appends))]
+        """Of those that are to be stored."""
 
-    def settle(self, place: int, error: Exception | None) -> None:
+    async def make_claims(self) -> None:
+        for place, (_, state, claim) in enumerate(self._appends):
+            if claim is not None:
+                try:
+                    await _make(claim, state)
+                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    self.places.remove(place)
+                    self._end(place, error)
+
+    def begin(self, commits: Commits) -> bool:
+        """Returns whether they are begun; else each is to be by itself."""
+        states: list[EntriesState] = []
+        records: list[Record] = []
+        for place in self.places:
+            record, state, _ = self._appends[place]
+            assert isinstance(state, EntriesState)
+            states.append(state)
+            records.append(record)
+        return commits.begin_together(states, records, self._end_all, self._parts)
+
+    def _parts(self) -> list[Unit]:
+        return [self._part(place) for place in self.places]
+
+    def _part(self, place: int) -> Unit:
+        record, state, _ = self._appends[place]
+        assert isinstance(state, EntriesState)
+        return Unit(state.touched, lambda unit: self._end(place, unit.error), [record])
+
+    def _end_all(self, unit: Unit) -> None:
+        for place in self.places:
+            self._end(place, unit.error)
+
+    def _end(self, place: int, error: Exception | None) -> None:
+        _take_back(self._appends[place].state, error)
+        self.tell(place, error)
+
+    def tell(self, place: int, error: Exception | None) -> None:
         self._errors[place] = error
         self._under_way -= 1
         if not self._under_way and self._landed is not None and not self._landed.done():
@@ -77,8 +124,7 @@ class SqliteJournal(Journal):
         assert isinstance(state, EntriesState)
 
         def settled(unit: Unit) -> None:
-            if isinstance(unit.error, Refused):
-                state.undo()
+            _take_back(state, unit.error)
             then(unit.error)
 
         try:
@@ -86,16 +132,19 @@ class SqliteJournal(Journal):
                 await _make(claim, state)
             commits.begin(state, [record], settled)
         except Exception as error:  # noqa: BLE001 - whoever waits raises it
-            if isinstance(error, Refused):
-                state.undo()
+            _take_back(state, error)
             then(error)
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        if self._backend.commits is None:
+        commits = self._backend.commits
+        if commits is None:
             return await super().append_each(appends)
-        landing = _Landing(len(appends))
-        for place, (record, state, claim) in enumerate(appends):
-            await self.begin(record, state, partial(landing.settle, place), claim)  # no pause, so in one commit
+        landing = _Landing(appends)
+        await landing.make_claims()
+        if not landing.begin(commits):
+            for place in landing.places:
+                record, state, _ = appends[place]
+                await self.begin(record, state, partial(landing.tell, place))
         return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:
