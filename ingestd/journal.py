@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from .events import Record
 from .store import State
 
-__all__ = ["Append", "Claim", "Cursor", "Extent", "Journal", "Outline", "Start", "size_of"]
+__all__ = ["Append", "Claim", "Cursor", "Extent", "Journal", "Outline", "Start", "size_of", "size_of_all"]
 
 Start = Literal["now", "beginning"]
 
@@ -71,9 +71,16 @@ class Outline(NamedTuple):
     bytes: int
 
 
+_BESIDE = 32
+
+
 def size_of(record: Record) -> int:
     """The bytes a record counts for: its body, and 32 for what is kept beside it."""
-    return len(record.body) + 32
+    return len(record.body) + _BESIDE
+
+
+def size_of_all(records: Sequence[Record]) -> int:
+    return sum([len(record.body) for record in records]) + _BESIDE * len(records)
 
 
 class Journal(ABC):

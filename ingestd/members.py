@@ -16,12 +16,24 @@ __all__ = ["Member", "result_of"]
 class Member:
     """An event of a batch: at last it has a result, or a first one whose result is also its own."""
 
-    __slots__ = ("_awaited", "_event", "_state", "_store", "first", "is_done", "recalled", "resolved", "result")
+    __slots__ = (
+        "_awaited",
+        "_event",
+        "_message_id",
+        "_state",
+        "_store",
+        "first",
+        "is_done",
+        "recalled",
+        "resolved",
+        "result",
+    )
 
     def __init__(self, event: Event, store: Store) -> None:
         self._store = store
         self._state: State | None = None
         self._event: Event | None = event
+        self._message_id = event.message_id
         self._awaited: asyncio.Future[None] | None = None
         self.recalled: Recalled | None = None
         self.resolved: Resolved | None = None
@@ -62,20 +74,20 @@ class Member:
 
     def repeats(self, messages: dict[str, Member]) -> bool:
         """Whether it is answered as an earlier one of the batch."""
-        if self.event.message_id is None:
+        if self._message_id is None:
             return False
-        self.first = messages.get(self.event.message_id)
+        self.first = messages.get(self._message_id)
         return self.first is not None
 
     def claim(self, messages: dict[str, Member]) -> None:
         """Be the one that later ones of the same message are answered as."""
-        if self.event.message_id is not None and self.resolved is not None and self.resolved.record is not None:
-            messages[self.event.message_id] = self
+        if self._message_id is not None and self.resolved is not None and self.resolved.record is not None:
+            messages[self._message_id] = self
 
     def undo(self, messages: dict[str, Member]) -> None:
         """Be as if it had not been recalled."""
-        if self.event.message_id is not None and messages.get(self.event.message_id) is self:
-            del messages[self.event.message_id]
+        if self._message_id is not None and messages.get(self._message_id) is self:
+            del messages[self._message_id]
         if self.recalled is not None:
             self.recalled.undo(self.event)
         self.recalled = self.resolved = self.result = None

@@ -39,16 +39,17 @@ class Reader:
             self._validator.event(body)
         else:
             self._validator.identify(body)
-        public = request.endpoint is not Endpoint.CUSTOMER_EVENTS
-        # What a server tells of a visitor, in a batch, is no browser's doing, whatever it is.
-        endpoint = Endpoint.IDENTIFY if public and not is_event else request.endpoint
-        received_at = request.received_at
+        endpoint = request.endpoint
+        public = endpoint is not Endpoint.CUSTOMER_EVENTS
+        if public and not is_event:  # what a server tells of a visitor, in a batch, is no browser's doing
+            endpoint = Endpoint.IDENTIFY
+        received_at = timestamp = request.received_at
         known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
-        extra = {} if known.issuperset(body) else {name: value for name, value in body.items() if name not in known}
-        timestamp = received_at
-        sent = extra.get("timestamp")
-        if isinstance(sent, str):
-            at = times.parse_time(sent)
+        extra = {}
+        if not known.issuperset(body):
+            extra = {name: value for name, value in body.items() if name not in known}
+            sent = extra.get("timestamp")
+            at = times.parse_time(sent) if isinstance(sent, str) else None
             if at is not None:
                 del extra["timestamp"]
                 if at <= received_at and not (public and at < received_at - _DAY):

@@ -27,6 +27,7 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
+@lru_cache(maxsize=64)  # events of a batch, and those that come at once, have the same
 def format_time(at: int) -> str:
     """`2026-11-21T04:05:06.789Z`, always with three digits of milliseconds."""
     seconds, milliseconds = divmod(at, 1000)

@@ -80,23 +80,21 @@ class Together:
 
         async def resolve(each: tuple[Member, list[Member]] | None) -> None:
             if each is not None:
-                await resolve_one(*each)
+                member, before = each
+                if before:
+                    await self._look_up(member)
+                    for earlier in before:
+                        await earlier.wait()
+                if not member.repeats(messages):
+                    try:
+                        member.resolved = await self._resolver.resolve(member.event, member.state)
+                    except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
+                        member.result = error
+                    else:
+                        member.claim(messages)
+                member.be_done()
             if pace.is_over():
                 await pace.pause()
-
-        async def resolve_one(member: Member, before: Sequence[Member]) -> None:
-            if before:
-                await self._look_up(member)
-                for earlier in before:
-                    await earlier.wait()
-            if not member.repeats(messages):
-                try:
-                    member.resolved = await self._resolver.resolve(member.event, member.state)
-                except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
-                    member.result = error
-                else:
-                    member.claim(messages)
-            member.be_done()
 
         await beside_each_other(resolve, come())
         await self._append_all(members)
@@ -149,10 +147,12 @@ class Together:
                 appends.append(Append(resolved.record, member.state, resolved.claim))
         for member, error in zip(wanted, await self._journal.append_each(appends), strict=True):
             assert member.resolved is not None
-            if isinstance(error, Claimed):
+            if error is None:
+                member.result = member.resolved
+            elif isinstance(error, Claimed):
                 member.resolved = repeated(error.value)
             else:
-                member.result = error or member.resolved
+                member.result = error
 
     async def _settle(self, member: Member) -> None:
         result = member.result if isinstance(member.result, Exception) else member.resolved

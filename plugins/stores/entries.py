@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from itertools import count, takewhile
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -125,8 +125,11 @@ class SetEntry(Entry):
         elif self.expires is not None:
             self.expires = None if expires is None else max(self.expires, expires)
         self.members.pop(member, None)
-        # Most are the newest, or have few behind them that always come last.
-        behind = [*takewhile(lambda each: (at, member) < (each[1], each[0]), reversed(self.members.items()))]
+        behind = []  # most are the newest, or have few behind them that always come last
+        for each in reversed(self.members.items()):
+            if (each[1], each[0]) <= (at, member):
+                break
+            behind.append(each)
         self.members[member] = at
         for other, time in reversed(behind):
             del self.members[other]

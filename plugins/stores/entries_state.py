@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 
 from ingestd.store import Field, State
 
@@ -56,9 +56,9 @@ class EntriesState(State):
     def _live(self, entry: Entry) -> str | None:
         return None if entry.expires is not None and entry.expires < self.now else entry.value
 
-    def _set(self, key: str, entry: Entry, value: str, ttl: int | None) -> None:
+    def _set(self, key: str, entry: Entry, present: str | None, value: str, ttl: int | None) -> None:
         expires = None if ttl is None else self.now + ttl
-        if value != self._live(entry):  # where the old one is over, its row may be gone from the file soon
+        if value != present:  # where the old one is over, its row may be gone from the file soon
             entry.written = None
         # A life is never shortened by the same value again.
         elif entry.expires is None or (expires is not None and expires <= entry.expires):
@@ -76,21 +76,21 @@ class EntriesState(State):
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
         entry = self._at_hand(key) or await self.look(key)
         previous = self._live(entry)
-        self._set(key, entry, value, ttl)
+        self._set(key, entry, previous, value, ttl)
         return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
         entry = self._at_hand(key) or await self.look(key)
         if self._live(entry) != expected:
             return False
-        self._set(key, entry, value, ttl)
+        self._set(key, entry, expected, value, ttl)
         return True
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
         entry = self._at_hand(key) or await self.look(key)
         present = self._live(entry)
         value = candidate if present is None else present
-        self._set(key, entry, value, ttl)
+        self._set(key, entry, present, value, ttl)
         return value, present is None
 
     async def delete(self, key: str) -> None:
@@ -164,7 +164,11 @@ class EntriesState(State):
         if since is None:
             found = [*entry.members.items()]
         else:  # from the end: seldom all are asked for
-            found = [*takewhile(lambda each: each[1] >= since, reversed(entry.members.items()))]
+            found = []
+            for each in reversed(entry.members.items()):
+                if each[1] < since:
+                    break
+                found.append(each)
             found.reverse()
         if until is not None:
             while found and found[-1][1] > until:

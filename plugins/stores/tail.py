@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ingestd.events import Record
-from ingestd.journal import size_of
+from ingestd.journal import size_of_all
 
 __all__ = ["READ_BYTES", "Tail"]
 
@@ -40,7 +40,7 @@ class Tail:
         first = last - len(records) + 1
         if first != self._next:
             self.forget()
-        size = sum(map(size_of, records))
+        size = size_of_all(records)
         self._stretches.append(_Stretch(first, records, size))
         self._next = last + 1
         self._bytes += size
@@ -54,7 +54,7 @@ class Tail:
             self._bytes -= size
             if up_to is not None and up_to < first + len(records) - 1:
                 left = records[up_to + 1 - first :]
-                self._stretches.appendleft(_Stretch(up_to + 1, left, sum(map(size_of, left))))
+                self._stretches.appendleft(_Stretch(up_to + 1, left, size_of_all(left)))
                 self._bytes += self._stretches[0].size
 
     def read(self, after: int, limit: int) -> list[Record] | None:
