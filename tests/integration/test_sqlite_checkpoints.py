@@ -24,7 +24,10 @@ async def store_many(backend: Backend) -> None:
     await asyncio.gather(*(append(backend, [Record("event", NOW, BODY)]) for _ in range(MANY)))
 
 
-async def test_the_log_is_begun_anew_though_events_come_without_a_pause(tmp_path: Path) -> None:
+async def test_the_log_is_begun_anew_though_events_come_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_LONG", 1000)
     log = tmp_path / "ingestd.db-wal"
     async with sqlite_backend(tmp_path) as backend:
 
@@ -40,10 +43,10 @@ async def test_events_are_stored_while_the_log_is_being_moved(tmp_path: Path, mo
     begun, go_on = threading.Event(), threading.Event()
     move = checkpoints._checkpoint
 
-    def move_when_told(connection: sqlite3.Connection) -> None:
+    def move_when_told(connection: sqlite3.Connection) -> int:
         begun.set()
         assert go_on.wait(60)
-        move(connection)
+        return move(connection)
 
     monkeypatch.setattr(checkpoints, "_checkpoint", move_when_told)
     async with sqlite_backend(tmp_path) as backend:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints"]
 
 _UNITS = 1000  # some 8 MB: small and often is kinder to the disk than all at once now and then
+_LONG = 5000  # pages of the log: before it has twice as many (`AUTOCHECKPOINT_PAGES`), it is to be begun anew
 
 
 class Checkpoints:
@@ -23,11 +24,14 @@ class Checkpoints:
         written = self._backend.statistics.units.sum
         if written - self._moved < _UNITS:
             return
-        await self._backend.aside(_checkpoint)
-        # Little was written meanwhile; but only once it is moved too, the log is begun anew instead of growing.
-        await self._backend.change(_checkpoint)
+        if await self._backend.aside(_checkpoint) >= _LONG:
+            # Little was written meanwhile; but only once it is moved too, the log is begun anew instead of growing. No
+            # event is stored for some milliseconds, so this is not done each time.
+            await self._backend.change(_checkpoint)
         self._moved = written
 
 
-def _checkpoint(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+def _checkpoint(connection: sqlite3.Connection) -> int:
+    """Returns how many pages the log holds, also of those that have been moved."""
+    _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(pages)
