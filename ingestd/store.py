@@ -24,7 +24,7 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
-@lru_cache(maxsize=4096)  # an event and what follows from it ask for the same few
+@lru_cache(maxsize=16_384)  # some megabytes; an event, what follows from it and the rest of a visit ask for the same
 def key_digest(tenant: str, part: str) -> str:
     """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
