@@ -80,6 +80,7 @@ def size_of(record: Record) -> int:
 
 
 def size_of_all(records: Sequence[Record]) -> int:
+    """The bytes that records count for together, each as `size_of` says."""
     return sum([len(record.body) for record in records]) + _BESIDE * len(records)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ingestd.errors import Failed, Unavailable
+from ingestd.errors import Claimed, Failed, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Append
+from ingestd.journal import Append, Claim
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
 from ingestd.store import Field, State
@@ -272,6 +272,51 @@ async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(t
         assert await ids(backend) == ["before", *(f"{n}" for n in range(5))]
     late = [Append(record("late"), backend.store.begin(NOW))]
     assert [type(error) for error in await backend.journal.append_each(late)] == [Unavailable]
+
+
+async def test_of_what_is_appended_together_no_claim_is_durable_before_its_record(tmp_path: Path) -> None:
+    """The first claim's entry is in memory, and that of the second has to be read, which takes long."""
+    go_on = threading.Event()
+    async with opened(tmp_path) as backend:
+        journal, store = backend.journal, backend.store
+        states = [store.begin(NOW), store.begin(NOW)]
+        assert await journal.claimed("message:a", states[0]) is None
+        together = [
+            Append(record(f"{n}"), state, Claim(f"message:{name}", f"{n}", 1000))
+            for n, (state, name) in enumerate(zip(states, "ab", strict=True))
+        ]
+        held = asyncio.ensure_future(backend.read(lambda _: go_on.wait(10)))
+        appending = asyncio.ensure_future(journal.append_each(together))
+        try:
+            other = store.begin(NOW)
+            await asyncio.sleep(0.01)
+            assert await journal.claimed("message:a", other) == "0"
+            await store.commit(other)
+            assert await stored_ids(tmp_path) == ["0"]
+        finally:
+            go_on.set()
+        assert await held
+        assert await appending == [None, None]
+        assert await stored_ids(tmp_path) == ["0", "1"]
+
+
+async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_left_out(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        journal, store = backend.journal, backend.store
+        claims = [Claim(f"message:{name}", name, 1000) for name in "abc"]
+        together = [Append(record(claim.value), store.begin(NOW), claim) for claim in claims]
+        for _, state, claim in together:
+            assert claim is not None
+            assert await journal.claimed(claim.key, state) is None
+        await journal.append([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
+        commits = backend.statistics.stored
+        errors = await journal.append_each(together)
+        assert backend.statistics.stored == commits + 1
+        assert [type(error) for error in errors] == [type(None), Claimed, type(None)]
+        assert await stored_ids(tmp_path) == ["first", "a", "c"]
+    async with opened(tmp_path) as backend:
+        state = backend.store.begin(NOW)
+        assert [await backend.journal.claimed(claim.key, state) for claim in claims] == ["a", "first", "c"]
 
 
 async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_path: Path) -> None:

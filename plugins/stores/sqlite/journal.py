@@ -52,6 +52,13 @@ class _Landing:
         self.places = [*range(len(appends))]
         """Of those that are to be stored."""
 
+    def has_claims_at_hand(self) -> bool:
+        """Whether `make_claims` does not pause, since it need not read any of them from the file."""
+        return all(
+            claim is None or (isinstance(state, EntriesState) and state.entries.known(claim.key) is not None)
+            for _, state, claim in self._appends
+        )
+
     async def make_claims(self) -> None:
         for place, (_, state, claim) in enumerate(self._appends):
             if claim is not None:
@@ -140,11 +147,14 @@ class SqliteJournal(Journal):
         if commits is None:
             return await super().append_each(appends)
         landing = _Landing(appends)
-        await landing.make_claims()
-        if not landing.begin(commits):
+        # No pause between the first claim and the records: whoever saw a claim meanwhile could have it stored alone.
+        claimed = landing.has_claims_at_hand()
+        if claimed:
+            await landing.make_claims()
+        if not (claimed and landing.begin(commits)):
             for place in landing.places:
-                record, state, _ = appends[place]
-                await self.begin(record, state, partial(landing.tell, place))
+                record, state, claim = appends[place]
+                await self.begin(record, state, partial(landing.tell, place), None if claimed else claim)
         return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:
