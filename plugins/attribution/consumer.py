@@ -52,7 +52,7 @@ class AttributionConsumer(Consumer):
     name = "attribution"
     start = "beginning"
     max_records = 1000
-    linger = 0.5  # nobody waits for it, and touchpoints of one step share pages of the store
+    linger = 0.05  # touchpoints of one step share pages of the store; but events wait for the commit of a long one
 
     def __init__(self, rules: Rules) -> None:
         self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
