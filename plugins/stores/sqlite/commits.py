@@ -193,13 +193,12 @@ class Commits:
             synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(unit) for unit in live)
             if synced:
                 self._synced = begun
+            written = partial(self._written, live, flown, begun)
+            last = self.last if self._sure else None
             try:
-                last = self.last if self._sure else None
-                written = self._connection.submit(write_batch, live, last, synced=synced)
+                self._connection.begin(written, write_batch, live, last, synced=synced)
             except ValueError as error:  # closed
-                written = loop.create_future()
-                written.set_exception(error)
-            written.add_done_callback(lambda done: self._written(done, live, flown, time.perf_counter() - begun))
+                loop.call_soon(written, error)
         else:  # nothing of their own: they have waited for what others had written, and that has landed
             loop.call_soon(self._settle, live, flown, {})
 
@@ -227,18 +226,17 @@ class Commits:
                 flown[key] = entry
 
     def _written(
-        self, written: asyncio.Future[Written], live: list[Unit], flown: dict[str, Entry], seconds: float
+        self, live: list[Unit], flown: dict[str, Entry], begun: float, written: Written | BaseException
     ) -> None:
-        error = written.exception()
-        self._statistics.add(seconds, sum([unit.count for unit in live]), stored=error is None)
-        if error is None:
-            units, failed = written.result()
+        stored = isinstance(written, Written)
+        self._statistics.add(time.perf_counter() - begun, sum([unit.count for unit in live]), stored=stored)
+        if isinstance(written, Written):
             self._recovered()
+            self._settle(written.units, flown, written.failed)
         else:
-            reason = self._failed(error)
-            units = live
-            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in units}
-        self._settle(units, flown, failed)
+            reason = self._failed(written)
+            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in live}
+            self._settle(live, flown, failed)
 
     def _settle(self, live: Sequence[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
         records: list[Record] = []

@@ -62,6 +62,30 @@ class Connection(aiosqlite.Connection):
         self._tx.put_nowait((future, partial(work, self._conn, *args, **kw)))
         return future
 
+    def begin(
+        self,
+        then: Callable[[T | BaseException], object],
+        work: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kw: P.kwargs,
+    ) -> None:
+        """As `submit`; `then` is called in the event loop with the result, or the error.
+
+        Whoever waits for a future hears of it one turn of the loop later, and a turn of a busy one is milliseconds.
+        """
+        loop = asyncio.get_running_loop()
+        call = partial(work, self._conn, *args, **kw)
+
+        def run() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it is told
+                loop.call_soon_threadsafe(then, error)
+            else:
+                loop.call_soon_threadsafe(then, result)
+
+        self._tx.put_nowait((None, run))
+
 
 async def connect(path: Path, *, writing: bool, busy_timeout: float) -> Connection:
     """Open the file, which must exist. `busy_timeout` (seconds) bounds waiting for other processes' locks."""

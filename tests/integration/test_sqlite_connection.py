@@ -1,0 +1,77 @@
+"""Work on a connection's thread, and who is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.plugins.stores.sqlite.connection import Connection, connect
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Connection]:
+    path = folder / "events.db"
+    path.touch()
+    connection = await connect(path, writing=True, busy_timeout=1)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+class Told:
+    """Keeps what it is called with, and on which thread."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, threading.Thread]] = []
+        self._called = asyncio.Event()
+
+    def __call__(self, result: Any) -> None:
+        self.calls.append((result, threading.current_thread()))
+        self._called.set()
+
+    async def wait(self) -> Any:
+        async with asyncio.timeout(10):
+            await self._called.wait()
+        ((result, thread),) = self.calls
+        assert thread is threading.current_thread()
+        return result
+
+
+def double(connection: sqlite3.Connection, number: int, *, more: int) -> tuple[int, threading.Thread]:
+    (doubled,) = connection.execute("SELECT 2 * ? + ?", (number, more)).fetchone()
+    return doubled, threading.current_thread()
+
+
+async def test_work_is_done_on_the_connection_s_thread_and_told_on_the_loop_s(tmp_path: Path) -> None:
+    async with opened(tmp_path) as connection:
+        told = Told()
+        connection.begin(told, double, 4, more=1)
+        doubled, thread = await told.wait()
+    assert doubled == 9
+    assert thread is not threading.current_thread()
+
+
+async def test_an_error_is_told_and_the_thread_goes_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as connection:
+        failed, told = Told(), Told()
+        connection.begin(failed, lambda each: each.execute("SELECT nothing"))
+        connection.begin(told, lambda _: "next")
+        assert isinstance(await failed.wait(), sqlite3.OperationalError)
+        assert await told.wait() == "next"
+
+
+async def test_a_closed_connection_takes_no_work(tmp_path: Path) -> None:
+    async with opened(tmp_path) as connection:
+        pass
+    told = Told()
+    with pytest.raises(ValueError, match="no active connection"):
+        connection.begin(told, double, 4, more=1)
+    assert told.calls == []
