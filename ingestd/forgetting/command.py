@@ -109,7 +109,8 @@ class Forgetting:
 
     async def run(self) -> Counter[str]:
         """Forget the person; returns how much of each there was. Where there is nothing, nothing is written."""
-        if not ((await self._remembered()).total() or await self._count(at_most=1) or await self._letters.count()):
+        remembered = await self._remembered()
+        if not (remembered.total() or await self._count(at_most=1) or await self._letters.count()):
             return Counter(records=0)
         while True:
             position = await self._announce()
@@ -121,6 +122,8 @@ class Forgetting:
         counts: Counter[str] = Counter()
         for person in self._persons():
             counts.update(await self._forget(person))
+        for name, count in remembered.items():  # a consumer may have come to the erasure first, and forgotten its own
+            counts[name] = max(counts[name], count)
         counts["dead letters"] = await self._letters.blank()
         counts["records"] = await self._blank(0, position)
         # What consumers have derived meanwhile from records that were not blank yet.
