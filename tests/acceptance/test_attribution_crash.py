@@ -142,11 +142,15 @@ def test_kills_before_and_amid_attribution_change_nothing(tmp_path: Path) -> Non
     for number, requests in enumerate(rounds):
         left += requests
         with Daemon(shop.config) as daemon:
-            # From amid the answers to after the attribution.
-            kill = threading.Timer(SLOWEST * number / (KILLS - 1), os.kill, (daemon.pid, signal.SIGKILL))
-            kill.start()
-            count = send_all(daemon, shop, left)
-            kill.join()
+            if number % 2:  # right behind the answer to one order or another
+                orders = [place for place, (_, body) in enumerate(left) if is_order(body)]
+                count = send_all(daemon, shop, left[: orders[number // 2 % ORDERS] + 1])
+                os.kill(daemon.pid, signal.SIGKILL)
+            else:  # from amid the answers to after the attribution
+                kill = threading.Timer(SLOWEST * number / (KILLS - 1), os.kill, (daemon.pid, signal.SIGKILL))
+                kill.start()
+                count = send_all(daemon, shop, left)
+                kill.join()
             daemon.wait()
         answered |= {body["data"]["order_id"] for _, body in left[:count] if is_order(body)}
         left = left[count:]
