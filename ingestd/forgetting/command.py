@@ -170,10 +170,12 @@ class Forgetting:
 
     async def _remembered(self) -> Counter[str]:
         counts: Counter[str] = Counter()
+        gone: set[str] = set()
         for person in self._persons():
             # On a unit that cannot write: not every store could undo it.
-            state = ReadOnlyState(self._store.begin(now()))
+            state = ReadOnlyState(self._store.begin(now()), gone)
             counts.update(await self._hooks.forget_person(person, state))
+            gone |= state.deleted  # what is the user's own, each unit would find
         return counts
 
     async def _forget(self, person: Person) -> Counter[str]:

@@ -10,33 +10,38 @@ __all__ = ["ReadOnlyState"]
 
 
 class ReadOnlyState(State):
-    """Answers every operation as the store would, and writes nothing: also not what later ones would see."""
+    """Answers every operation as the store would, and writes nothing: also not what later ones would see.
 
-    def __init__(self, state: State) -> None:
+    `gone` are keys it does not find, `deleted` those it was asked to delete.
+    """
+
+    def __init__(self, state: State, gone: Collection[str] = ()) -> None:
         self.now = state.now
+        self.deleted: set[str] = set()
         self._state = state
+        self._gone = gone
 
     async def get(self, key: str) -> str | None:
-        return await self._state.get(key)
+        return None if key in self._gone else await self._state.get(key)
 
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        return await self._state.get(key)
+        return await self.get(key)
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        return await self._state.get(key) == expected
+        return await self.get(key) == expected
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        present = await self._state.get(key)
+        present = await self.get(key)
         return candidate if present is None else present, present is None
 
     async def delete(self, key: str) -> None:
-        pass
+        self.deleted.add(key)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
         pass
 
     async def fields(self, key: str) -> dict[str, Field]:
-        return await self._state.fields(key)
+        return {} if key in self._gone else await self._state.fields(key)
 
     async def push(
         self,
@@ -55,7 +60,7 @@ class ReadOnlyState(State):
         pass
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
-        return await self._state.window(key, since, until)
+        return [] if key in self._gone else await self._state.window(key, since, until)
 
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         await self._state.load(keys, sets)

@@ -390,6 +390,9 @@ async def test_many_visitors_are_forgotten_some_at_a_time(tmp_path: Path) -> Non
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await asyncio.gather(*(shop.send(Sent("identify", "shop", f"visitor {n}", "ua")) for n in range(450)))
+        looking = shop.forgetting(Who("shop", user="ua"))
+        await looking.learn()
+        assert await looking.look() == Counter(records=450, links=450, sessions=450, profiles=1)
         counts = await shop.forget(Who("shop", user="ua"))
         assert counts == Counter(records=450, links=450, sessions=450, profiles=1)
         assert not (await shop.forget(Who("shop", user="ua"))).total()
