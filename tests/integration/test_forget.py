@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -384,6 +385,28 @@ async def test_only_looking_writes_nothing_whatever_plugins_do(tmp_path: Path) -
         await forgetting.learn()
         assert await forgetting.look() == Counter(things=3, links=1, sessions=1, profiles=0, records=1)
         assert await shop.remembered() == before
+
+
+async def test_what_a_consumer_forgets_before_the_command_does_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        shop = Shop(backend.store, backend.journal)
+        await shop.send(Sent("identify", "shop", "va", "ua"))
+        append = backend.journal.append
+
+        async def append_and_forget(records: Sequence[Record], *arguments: Any) -> int:
+            position = await append(records, *arguments)
+            if records[0].type == "erasure":
+                state = backend.store.begin(now())
+                await state.delete(state_key("link", "shop", "va"))
+                await backend.store.commit(state)
+            return position
+
+        monkeypatch.setattr(backend.journal, "append", append_and_forget)
+        counts = await shop.forget(Who("shop", user="ua"))
+        assert +counts == Counter(records=1, links=1, sessions=1, profiles=1)
+        assert not (await shop.forget(Who("shop", user="ua"))).total()
 
 
 async def test_many_visitors_are_forgotten_some_at_a_time(tmp_path: Path) -> None:
