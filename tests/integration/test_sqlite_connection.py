@@ -53,7 +53,7 @@ def double(connection: sqlite3.Connection, number: int, *, more: int) -> tuple[i
 async def test_work_is_done_on_the_connection_s_thread_and_told_on_the_loop_s(tmp_path: Path) -> None:
     async with opened(tmp_path) as connection:
         told = Told()
-        connection.begin(told, double, 4, more=1)
+        connection.submit_then(told, double, 4, more=1)
         doubled, thread = await told.wait()
     assert doubled == 9
     assert thread is not threading.current_thread()
@@ -62,8 +62,8 @@ async def test_work_is_done_on_the_connection_s_thread_and_told_on_the_loop_s(tm
 async def test_an_error_is_told_and_the_thread_goes_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as connection:
         failed, told = Told(), Told()
-        connection.begin(failed, lambda each: each.execute("SELECT nothing"))
-        connection.begin(told, lambda _: "next")
+        connection.submit_then(failed, lambda each: each.execute("SELECT nothing"))
+        connection.submit_then(told, lambda _: "next")
         assert isinstance(await failed.wait(), sqlite3.OperationalError)
         assert await told.wait() == "next"
 
@@ -73,5 +73,5 @@ async def test_a_closed_connection_takes_no_work(tmp_path: Path) -> None:
         pass
     told = Told()
     with pytest.raises(ValueError, match="no active connection"):
-        connection.begin(told, double, 4, more=1)
+        connection.submit_then(told, double, 4, more=1)
     assert told.calls == []

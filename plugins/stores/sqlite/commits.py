@@ -196,7 +196,7 @@ class Commits:
             written = partial(self._written, live, flown, begun)
             last = self.last if self._sure else None
             try:
-                self._connection.begin(written, write_batch, live, last, synced=synced)
+                self._connection.submit_then(written, write_batch, live, last, synced=synced)
             except ValueError as error:  # closed
                 loop.call_soon(written, error)
         else:  # nothing of their own: they have waited for what others had written, and that has landed
@@ -228,8 +228,8 @@ class Commits:
     def _written(
         self, live: list[Unit], flown: dict[str, Entry], begun: float, written: Written | BaseException
     ) -> None:
-        stored = isinstance(written, Written)
-        self._statistics.add(time.perf_counter() - begun, sum([unit.count for unit in live]), stored=stored)
+        seconds, units = time.perf_counter() - begun, sum([unit.count for unit in live])
+        self._statistics.add(seconds, units, stored=isinstance(written, Written))
         if isinstance(written, Written):
             self._recovered()
             self._settle(written.units, flown, written.failed)

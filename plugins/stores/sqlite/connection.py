@@ -62,7 +62,7 @@ class Connection(aiosqlite.Connection):
         self._tx.put_nowait((future, partial(work, self._conn, *args, **kw)))
         return future
 
-    def begin(
+    def submit_then(
         self,
         then: Callable[[T | BaseException], object],
         work: Callable[Concatenate[sqlite3.Connection, P], T],
