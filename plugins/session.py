@@ -23,6 +23,8 @@ class SessionPlugin:
 
     def __init__(self, options: Options) -> None:
         self._idle = options.idle.milliseconds
+        self._unused: list[str] = []
+        """Ids that were proposed to visitors whose session went on: a new one takes as long as to look that up."""
 
     @hookimpl
     def take_over(self) -> None:
@@ -34,7 +36,10 @@ class SessionPlugin:
         if event.session_id is None:
             proposed = self._propose(event)
             current, _ = await state.renew(key, proposed, self._idle)
-            return Session(current, is_new=current == proposed)
+            is_new = current == proposed
+            if not is_new and event.message_id is None:
+                self._unused.append(proposed)
+            return Session(current, is_new)
         supplied = event.session_id.lower()
         if event.endpoint is Endpoint.CUSTOMER_EVENTS:
             # A late payment callback must not replace the live session: it only keeps alive the current one.
@@ -50,7 +55,7 @@ class SessionPlugin:
         new. An ended session is not proposed again: to end takes longer than a span.
         """
         if event.message_id is None:
-            return random_uuid()
+            return self._unused.pop() if self._unused else random_uuid()
         span = event.received_at // self._idle
         return named_uuid("session", event.tenant, event.anonymous_id, event.message_id, str(span))
 

@@ -171,6 +171,21 @@ async def test_simultaneous_first_events_of_many_visitors_get_a_session_each(tmp
         assert sum(session.is_new for session in sessions) == 10
 
 
+async def test_no_id_of_a_session_is_given_twice_whatever_came_of_it_before(tmp_path: Path) -> None:
+    plugin = SessionPlugin(SessionPlugin.Options())
+    async with sqlite_backend(tmp_path) as backend:
+        given: set[str] = set()
+        for round_ in range(3):  # each time the same visitors, whose sessions go on, between new ones
+            visitors = [f"v{number % 5 and round_}-{number}" for number in range(30)]
+            sessions = await asyncio.gather(
+                *(resolve(backend.store, START + round_, visitor=visitor, plugin=plugin) for visitor in visitors)
+            )
+            begun = [session.session_id for session in sessions if session.is_new]
+            assert len({*begun}) == len(begun) == (24 if round_ else 30)
+            assert given.isdisjoint(begun)
+            given.update(begun)
+
+
 async def test_of_simultaneous_requests_with_the_same_session_one_starts_it(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         sessions = await asyncio.gather(*(resolve(backend.store, START, supplied=SUPPLIED[0]) for _ in range(12)))
