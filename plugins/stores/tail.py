@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from ingestd.events import Record
 from ingestd.journal import size_of_all
@@ -18,12 +17,24 @@ READ_BYTES = 8 << 20
 _BYTES = 8 << 20  # as `size_of` counts
 
 
-class _Stretch(NamedTuple):
-    """What one commit has brought: records, as they were given, the first of which has this position."""
+class _Stretch:
+    """Records that one commit has brought, the first of which has this position. `size`: as `size_of_all` says."""
 
-    first: int
-    records: Sequence[Record]
-    size: int
+    __slots__ = ("_numbered", "first", "records", "size")
+
+    def __init__(self, first: int, records: Sequence[Record], size: int) -> None:
+        self.first, self.records, self.size = first, records, size
+        self._numbered = False
+
+    def numbered(self) -> Sequence[Record]:
+        """The records with their positions: made for the first who reads them, and the same for all."""
+        if not self._numbered:
+            self._numbered = True
+            self.records = [
+                Record(type_, at, body, position)
+                for position, (type_, at, body, _) in enumerate(self.records, self.first)
+            ]
+        return self.records
 
 
 class Tail:
@@ -50,10 +61,10 @@ class Tail:
     def forget(self, up_to: int | None = None) -> None:
         """Drop the records up to a position, or all: they are no longer so in the file."""
         while self._stretches and (up_to is None or self._stretches[0].first <= up_to):
-            first, records, size = self._stretches.popleft()
-            self._bytes -= size
-            if up_to is not None and up_to < first + len(records) - 1:
-                left = records[up_to + 1 - first :]
+            stretch = self._stretches.popleft()
+            self._bytes -= stretch.size
+            if up_to is not None and up_to < stretch.first + len(stretch.records) - 1:
+                left = stretch.records[up_to + 1 - stretch.first :]
                 self._stretches.appendleft(_Stretch(up_to + 1, left, size_of_all(left)))
                 self._bytes += self._stretches[0].size
 
@@ -67,12 +78,9 @@ class Tail:
             if stretch.first <= after + 1:
                 break
         found: list[Record] = []
-        for first, records, _ in islice(self._stretches, len(self._stretches) - behind, None):
-            skipped = max(0, after + 1 - first)
-            some = records[skipped : skipped + limit - len(found)]
-            found += [
-                Record(type_, at, body, position) for position, (type_, at, body, _) in enumerate(some, first + skipped)
-            ]
+        for stretch in islice(self._stretches, len(self._stretches) - behind, None):
+            skipped = max(0, after + 1 - stretch.first)
+            found += stretch.numbered()[skipped : skipped + limit - len(found)]
             if len(found) >= limit:
                 break
         return found

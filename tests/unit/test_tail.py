@@ -12,10 +12,11 @@ MIB = 1 << 20
 
 _appends = st.tuples(st.just("append"), st.lists(st.sampled_from([1, MIB, 3 * MIB, 9 * MIB]), max_size=4))
 _trims = st.tuples(st.just("trim"), st.integers(0, 30))
+_reads = st.tuples(st.just("read"), st.integers(0, 30))
 _others = st.tuples(st.sampled_from(["replace", "unseen"]), st.just(0))
 
 
-@given(st.lists(st.one_of(_appends, _trims, _others), max_size=20), st.integers(0, 30), st.integers(1, 5))
+@given(st.lists(st.one_of(_appends, _trims, _reads, _others), max_size=20), st.integers(0, 30), st.integers(1, 5))
 def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
     story: list[tuple[str, object]], after: int, limit: int
 ) -> None:
@@ -34,6 +35,9 @@ def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
             assert isinstance(how, int)
             tail.forget(how)
             journal = {position: record for position, record in journal.items() if position > how}
+        elif what == "read":
+            assert isinstance(how, int)
+            tail.read(how, limit)
         elif what == "replace":
             tail.forget()
             journal = {position: record._replace(body=b"{}") for position, record in journal.items()}
