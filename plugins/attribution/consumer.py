@@ -27,6 +27,7 @@ __all__ = ["AttributionConsumer", "Rules", "Tally"]
 log = logging.getLogger("ingestd.attribution")
 
 _TURN = 0.0002  # seconds, after which it is the events' turn
+_PAUSE = 0.001  # seconds that they have then, as long as this can keep up
 
 
 class Rules(NamedTuple):
@@ -62,6 +63,7 @@ class AttributionConsumer(Consumer):
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, is_user = self._rules.exclusions, self.is_user
+        pause = 0 if len(records) == self.max_records else _PAUSE
         found: list[Seen | Erasure] = []
         await asyncio.sleep(0)
         until = perf_counter() + _TURN
@@ -69,13 +71,13 @@ class AttributionConsumer(Consumer):
             if (each := read(record, exclusions, is_user)) is not None:
                 found.append(each)
             if perf_counter() > until:
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause)
                 until = perf_counter() + _TURN
         await _load(step.state, [each for each in found if isinstance(each, Seen)])
         decided: list[Decided] = []
         for each in found:
             if perf_counter() > until:
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause)
                 until = perf_counter() + _TURN
             if isinstance(each, Erasure):
                 await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
