@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from .answers import Answer, results
 from .errors import BadRequest, Failed, Refused, SchemaViolation, TooLarge
 from .events import Endpoint, Event, Principal, Request, Session
@@ -23,15 +25,14 @@ __all__ = ["Batches"]
 
 
 class _Item:
-    """One event on its way to its answer: `error` is there from the moment that it is refused."""
+    """One event on its way to its answer: `error` is why it was refused when it was read."""
 
-    __slots__ = ("error", "key", "kind", "stored")
+    __slots__ = ("error", "key", "kind")
 
     def __init__(self) -> None:
         self.kind: Kind = "event"
         self.key = ""
         self.error: Refused | None = None
-        self.stored: Resolved | None = None
 
 
 class Batches:
@@ -54,26 +55,25 @@ class Batches:
         self._failures = failures
         self._max_body = max_body
 
-    async def answer(self, request: Request, principal: Principal, bodies: Sequence[bytes]) -> Answer:
+    async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
         async with self._room.turn(len(bodies)):
             items: list[_Item] = []
             stored = await self._together.store(self._read_all(request, principal, bodies, items))
-            for item, result in zip([item for item in items if item.error is None], stored, strict=True):
-                self._keep(item, result, request)
-            return self._result(request, items)
+            return self._result(request, items, iter(stored))
 
-    def _result(self, request: Request, items: Sequence[_Item]) -> Answer:
-        """The answer; and its events are counted."""
+    def _result(self, request: Request, items: Sequence[_Item], stored: Iterator[Resolved | Exception]) -> Answer:
+        """The answer; and its events are counted. `stored` are the results of those that could be read."""
         answers: list[Session | Refused] = []
         counts: Counter[tuple[Kind, str, Outcome]] = Counter()
         for item in items:
-            if item.error is not None:
-                outcome = item.error.outcome
-                answers.append(item.error)
+            result = next(stored) if item.error is None else item.error
+            if isinstance(result, Exception):
+                refused = self._refusal(request, result)
+                outcome = refused.outcome
+                answers.append(refused)
             else:
-                assert item.stored is not None
-                outcome, session = item.stored.outcome, item.stored.session
+                outcome, session = result.outcome, result.session
                 answers.append(session)
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
@@ -83,13 +83,13 @@ class Batches:
         return results(request.endpoint, answers)
 
     def _read_all(
-        self, request: Request, principal: Principal, bodies: Sequence[bytes], items: list[_Item]
+        self, request: Request, principal: Principal, bodies: Sequence[Raw], items: list[_Item]
     ) -> Iterator[Event | None]:
         """Its events, each read when it is asked for; None for one that is refused."""
         for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
             item = _Item()
             items.append(item)
-            yield self._read(request, principal, body, record_id, item)
+            yield self._read(request, principal, bytes(body), record_id, item)
 
     def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, item: _Item) -> Event | None:
         try:
@@ -104,14 +104,11 @@ class Batches:
             item.error = refused.with_traceback(None)  # which holds this frame, and that the item
             return None
 
-    def _keep(self, item: _Item, result: Resolved | Exception, request: Request) -> None:
-        if isinstance(result, Resolved):
-            item.stored = result
-        elif isinstance(result, Refused):
-            item.error = result
-        else:
-            self._failures.tell(request, result)
-            item.error = Failed("The event could not be processed. It was not stored.")
+    def _refusal(self, request: Request, error: Exception) -> Refused:
+        if isinstance(error, Refused):
+            return error
+        self._failures.tell(request, error)
+        return Failed("The event could not be processed. It was not stored.")
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:

@@ -127,7 +127,7 @@ class Event:
             self.id,
             self.type,
             self.tenant,
-            self.endpoint.value,
+            self.endpoint,  # encoded as its value
             received_at,
             received_at if self.timestamp == self.received_at else format_time(self.timestamp),
             self.key if is_event else msgspec.UNSET,
@@ -151,7 +151,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     id: str
     type: str
     tenant: str
-    endpoint: str
+    endpoint: Endpoint
     received_at: str
     timestamp: str
     key: str | msgspec.UnsetType | None

@@ -34,6 +34,7 @@ os.register_at_fork(after_in_child=_begin_a_block)
 _OF_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _VARIANT = 0x8000_0000_0000_0000
 _BELOW_VARIANT = 0x3FFF_FFFF_FFFF_FFFF
+_LAST = 0xFFFF_FFFF
 
 
 def time_uuid() -> str:
@@ -49,8 +50,10 @@ def next_uuids(first: str) -> Iterator[str]:
     head, tail = first[:19], int(first[19:].replace("-", ""), 16)
     while True:
         digits = f"{tail & _BELOW_VARIANT | _VARIANT:016x}"
-        yield f"{head}{digits[:4]}-{digits[4:]}"
-        tail += 1
+        middle = f"{head}{digits[:4]}-{digits[4:8]}"  # which stays the same almost always
+        for last in range(tail & _LAST, _LAST + 1):
+            yield f"{middle}{last:08x}"
+        tail = (tail | _LAST) + 1
 
 
 def random_uuid() -> str:

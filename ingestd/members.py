@@ -14,25 +14,18 @@ __all__ = ["Member", "result_of"]
 
 
 class Member:
-    """An event of a batch: at last it has a result, or a first one whose result is also its own."""
+    """An event of a batch: at last it has a result, or a first one whose result is also its own.
 
-    __slots__ = (
-        "_awaited",
-        "_event",
-        "_message_id",
-        "_state",
-        "_store",
-        "first",
-        "is_done",
-        "recalled",
-        "resolved",
-        "result",
-    )
+    `state` is the unit of work that it is resolved with, from `begin` or `be_recalled` on.
+    """
 
-    def __init__(self, event: Event, store: Store) -> None:
-        self._store = store
-        self._state: State | None = None
-        self._event: Event | None = event
+    __slots__ = ("_awaited", "_message_id", "event", "first", "is_done", "recalled", "resolved", "result", "state")
+
+    state: State
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        """Until it is done."""
         self._message_id = event.message_id
         self._awaited: asyncio.Future[None] | None = None
         self.recalled: Recalled | None = None
@@ -43,15 +36,18 @@ class Member:
         self.is_done = False
         """Whether those tied to it may go on."""
 
-    @property
-    def event(self) -> Event:
-        assert self._event is not None
-        return self._event
+    def begin(self, store: Store) -> None:
+        """Be resolved with a unit of work of its own."""
+        self.state = store.begin(self.event.received_at)
+
+    def be_recalled(self, recalled: Recalled) -> None:
+        """Be resolved with what is remembered."""
+        self.recalled, self.resolved, self.state = recalled, recalled.resolved, recalled.state
 
     def be_done(self) -> None:
         """Have those go on that are tied to it; its event is no longer needed, and may take much memory."""
         self.is_done = True
-        self._event = None
+        del self.event
         if self._awaited is not None:
             self._awaited.set_result(None)
 
@@ -62,15 +58,6 @@ class Member:
         if self._awaited is None:
             self._awaited = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._awaited)
-
-    @property
-    def state(self) -> State:
-        """The unit of work that it is resolved with."""
-        if self.recalled is not None:
-            return self.recalled.state
-        if self._state is None:
-            self._state = self._store.begin(self.event.received_at)
-        return self._state
 
     def repeats(self, messages: dict[str, Member]) -> bool:
         """Whether it is answered as an earlier one of the batch."""

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Raw
+
 from .admission import Admission
 from .answers import Answer, problem, success
 from .batches import Batches
@@ -95,7 +97,7 @@ class Pipeline:
         give(answer)
 
     async def _handle_batch(self, request: Request) -> Answer:
-        bodies: list[bytes] = []
+        bodies: list[Raw] = []
 
         def read() -> None:
             bodies.extend(parse_batch(request.body))

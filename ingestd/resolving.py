@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from .events import Event, Record, Session
 from .hooks import Hooks
@@ -21,7 +23,7 @@ _MESSAGE_LIFE = 86_400_000
 Unit = tuple[Event, State]
 
 
-class Resolved(NamedTuple):
+class Resolved(msgspec.Struct, frozen=True, gc=False):
     """What becomes of an event; without a record there is nothing to append."""
 
     outcome: Outcome

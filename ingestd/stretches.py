@@ -8,6 +8,7 @@ from .chains import Pace
 from .members import Member
 from .recalling import Recaller
 from .resolving import Resolver
+from .store import Store
 
 __all__ = ["Stretches"]
 
@@ -17,9 +18,10 @@ _MISSES = 2  # events of a chain that could not be recalled, after which it is n
 class Stretches:
     """`messages` are those of the whole batch, by their ids: the members that others are answered as."""
 
-    def __init__(self, resolver: Resolver, recaller: Recaller, messages: dict[str, Member]) -> None:
+    def __init__(self, resolver: Resolver, recaller: Recaller, store: Store, messages: dict[str, Member]) -> None:
         self._resolver = resolver
         self._recaller = recaller
+        self._store = store
         self._messages = messages
         self._pace = Pace()
 
@@ -49,19 +51,21 @@ class Stretches:
     async def _recall(self, member: Member) -> bool:
         """Whether it is resolved by now, or refused."""
         try:
-            member.recalled = await self._recaller.recall(member.event)
+            recalled = await self._recaller.recall(member.event)
         except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
             member.result = error
+            member.begin(self._store)
             return True
-        if member.recalled is None:
+        if recalled is None:
             return False
-        member.resolved = member.recalled.resolved
+        member.be_recalled(recalled)
         member.claim(self._messages)
         return True
 
     async def _resolve_all(self, members: Sequence[Member]) -> None:
         for member in members:
             member.undo(self._messages)
+            member.begin(self._store)
         for stretch in _split(members):
             await self._resolve_stretch(stretch)
 

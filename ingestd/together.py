@@ -49,7 +49,9 @@ class Together:
         coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
         del event
         members = await (self._resolve_far(coming, pace) if self._store.distant else self._resolve_near(coming, pace))
-        await asyncio.gather(*(self._settle(member) for member in members if not _is_settled(member)))
+        loose = [each for each in members if each.first is None and not isinstance(each.result, Resolved)]
+        if loose:
+            await asyncio.gather(*map(self._settle, loose))
         return [result_of(member) for member in members]
 
     async def _resolve_near(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
@@ -67,7 +69,8 @@ class Together:
                 if event is None:
                     yield None
                     continue
-                member = Member(event, self._store)
+                member = Member(event)
+                member.begin(self._store)
                 members.append(member)
                 before = []
                 for tie in ties(event):
@@ -107,8 +110,8 @@ class Together:
             if pace.is_over():
                 await pace.pause()
             if event is not None:
-                members.append(Member(event, self._store))
-        stretches = Stretches(self._resolver, self._recaller, {})
+                members.append(Member(event))
+        stretches = Stretches(self._resolver, self._recaller, self._store, {})
 
         async def resolve(chain: Sequence[int]) -> None:
             await stretches.resolve([members[place] for place in chain])
@@ -158,7 +161,3 @@ class Together:
         result = member.result if isinstance(member.result, Exception) else member.resolved
         assert result is not None
         member.result = await keep(self._store, result, member.state)
-
-
-def _is_settled(member: Member) -> bool:
-    return member.first is not None or isinstance(member.result, Resolved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -75,21 +75,26 @@ def parse_body(body: bytes) -> dict[str, Any]:
         raise _unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
-    # The count is a bound of the depth and far cheaper, and this the fastest way to it.
-    if len(body) - len(body.translate(None, b"{[")) > MAX_DEPTH and _is_deep(value):
+    # The count is a bound of the depth and far cheaper, and this the fastest way to it where there are few.
+    if len(body) - len(body.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
     return value
 
 
-def parse_batch(body: bytes) -> list[bytes]:
-    """The bodies of the events of a batch, each to be parsed by itself. Raises `BadRequest` for what is no batch."""
+def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
+    """The bodies of the events of a batch, each to be parsed by itself. Raises `BadRequest` for what is no batch.
+
+    Each is a piece of `body`, to be copied (by `bytes`) right before it is parsed: so it is in the processor's cache.
+    """
     try:
         batch: Any = _decode_batch(body)
     except msgspec.ValidationError:
         _refuse_batch(parse_body(body))
     except _UNREADABLE as error:
         raise _unreadable(error, body) from None
-    events = [bytes(event) for event in msgspec.structs.astuple(batch.events) if event is not msgspec.UNSET]
+    events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
+    if events[-1] is msgspec.UNSET:
+        events = events[: events.index(msgspec.UNSET)]
     if not 1 <= len(events) <= MAX_EVENTS:
         found = "none" if not events else "more"
         raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}")

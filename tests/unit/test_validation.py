@@ -97,12 +97,12 @@ def test_the_deepest_body_that_passes_can_be_told_its_faults() -> None:
 @given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists), min_size=1, max_size=MAX_EVENTS))
 def test_a_batch_is_taken_apart_and_nothing_in_it_is_judged(events: list[Any]) -> None:
     body = json.dumps({"sentAt": [{}], "events": events, "\u00e9": 1}).encode()
-    assert [json.loads(event) for event in parse_batch(body)] == events
+    assert [json.loads(bytes(event)) for event in parse_batch(body)] == events
 
 
 def test_what_only_one_event_is_to_blame_for_is_left_to_it() -> None:
     events = [b'"\xff"', b"[" * 300 + b"]" * 300, b"1"]
-    assert parse_batch(b'{"events":[' + b" , ".join(events) + b"]}") == events
+    assert [*map(bytes, parse_batch(b'{"events":[' + b" , ".join(events) + b"]}"))] == events
 
 
 def test_a_batch_may_have_a_thousand_events() -> None:

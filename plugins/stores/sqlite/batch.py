@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.errors import Unavailable
-from ingestd.journal import size_of
+from ingestd.journal import size_of_all
 from ingestd.records import Records
 from ingestd.store import Field
 
@@ -142,10 +142,10 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     rows = _Rows()
     size = 0
     for unit in units:
-        for record in unit.records:
+        for type_, at, body, _ in unit.records:
             last += 1
-            size += size_of(record)
-            records += (last, record.at, record.type, record.body)
+            records += (last, at, type_, body)
+        size += size_of_all(unit.records)
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
         for row in unit.rows:
             rows.add(row)

@@ -55,8 +55,9 @@ class _Landing:
     def has_claims_at_hand(self) -> bool:
         """Whether `make_claims` does not pause, since it need not read any of them from the file."""
         return all(
-            claim is None or (isinstance(state, EntriesState) and state.entries.known(claim.key) is not None)
+            isinstance(state, EntriesState) and state.entries.known(claim.key) is not None
             for _, state, claim in self._appends
+            if claim is not None
         )
 
     async def make_claims(self) -> None:
@@ -88,8 +89,11 @@ class _Landing:
         return Unit(state.touched, lambda unit: self._end(place, unit.error), [record])
 
     def _end_all(self, unit: Unit) -> None:
-        for place in self.places:
-            self._end(place, unit.error)
+        if unit.error is None:
+            self._count_off(len(self.places))
+        else:
+            for place in self.places:
+                self._end(place, unit.error)
 
     def _end(self, place: int, error: Exception | None) -> None:
         _take_back(self._appends[place].state, error)
@@ -97,7 +101,10 @@ class _Landing:
 
     def tell(self, place: int, error: Exception | None) -> None:
         self._errors[place] = error
-        self._under_way -= 1
+        self._count_off(1)
+
+    def _count_off(self, count: int) -> None:
+        self._under_way -= count
         if not self._under_way and self._landed is not None and not self._landed.done():
             self._landed.set_result(None)
 
