@@ -78,6 +78,7 @@ class Batches:
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
             counts[item.kind, item.key, outcome] += 1
+        assert next(stored, None) is None
         for (kind, key, outcome), count in counts.items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)
