@@ -15,9 +15,9 @@ import pluggy
 import pytest
 
 from ingestd import hookimpl, hookspecs
-from ingestd.errors import Stale, Unavailable
+from ingestd.errors import Forbidden, Stale, Unavailable
 from ingestd.events import Endpoint, Event, Principal
-from ingestd.hooks import Hooks
+from ingestd.hooks import HookFailure, Hooks
 from ingestd.journal import Append
 from ingestd.options import Duration
 from ingestd.plugins.identity import IdentityPlugin
@@ -191,6 +191,30 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
         assert [record["userId"] for record in records] == [
             "ann" if visitor == "visitor 3" else None for visitor in visitors
         ]
+
+
+class Choosy:
+    """Refuses one visitor, and fails for another."""
+
+    @hookimpl(tryfirst=True)
+    async def resolve_user(self, event: Event) -> str | None:
+        if event.anonymous_id == "refused":
+            raise Forbidden("not this one")
+        if event.anonymous_id == "broken":
+            raise RuntimeError("a fault of the plugin")
+        return None
+
+
+async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_batch(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path, Choosy()) as (daemon, _):
+        for at in NOW, NOW + 1:  # nothing is remembered at first, then all is
+            visitors = ["a", "refused", "b", "broken", "a"]
+            stored = await daemon.together.store([make_event(visitor, at) for visitor in visitors])
+            assert [type(each) for each in stored] == [Resolved, Forbidden, Resolved, HookFailure, Resolved]
+        records = [record.decode()["anonymousId"] for record in await read_all(daemon.backend.journal)]
+        assert records == ["a", "b", "a"] * 2
 
 
 async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisServer, tmp_path: Path) -> None:
