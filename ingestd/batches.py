@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from .answers import Answer, results
-from .errors import BadRequest, Failed, Refused, SchemaViolation, TooLarge
+from .errors import BadRequest, Refused, SchemaViolation, TooLarge
 from .events import Endpoint, Event, Principal, Request, Session
 from .failures import Failures
 from .ids import next_uuids
@@ -69,7 +69,7 @@ class Batches:
         for item in items:
             result = next(stored) if item.error is None else item.error
             if isinstance(result, Exception):
-                refused = self._refusal(request, result)
+                refused = self._failures.refusal(request, result)
                 outcome = refused.outcome
                 answers.append(refused)
             else:
@@ -104,12 +104,6 @@ class Batches:
         except Refused as refused:
             item.error = refused.with_traceback(None)  # which holds this frame, and that the item
             return None
-
-    def _refusal(self, request: Request, error: Exception) -> Refused:
-        if isinstance(error, Refused):
-            return error
-        self._failures.tell(request, error)
-        return Failed("The event could not be processed. It was not stored.")
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:

@@ -1,10 +1,11 @@
-"""What the log is told of requests that failed."""
+"""What callers and the log are told of what went wrong."""
 
 from __future__ import annotations
 
 import logging
 import time
 
+from .errors import Failed, Refused
 from .events import Request
 
 __all__ = ["Failures"]
@@ -13,13 +14,20 @@ log = logging.getLogger("ingestd.pipeline")
 
 
 class Failures:
-    """Each with its traceback, one a second: a broken plugin under load must not fill the disk with them."""
+    """What is no refusal is logged with its traceback, one a second: a broken plugin must not fill the disk."""
 
     def __init__(self) -> None:
         self._told_at = float("-inf")
         self._untold = 0
 
-    def tell(self, request: Request, error: Exception) -> None:
+    def refusal(self, request: Request, error: Exception) -> Refused:
+        """What the caller is answered: of an error that is no refusal nothing but that there was one."""
+        if isinstance(error, Refused):
+            return error
+        self._log(request, error)
+        return Failed("The event could not be processed. It was not stored.")
+
+    def _log(self, request: Request, error: Exception) -> None:
         now = time.monotonic()
         self._untold += 1
         if now - self._told_at >= 1:

@@ -15,7 +15,6 @@ from msgspec import Raw
 from .admission import Admission
 from .answers import Answer, problem, success
 from .batches import Batches
-from .errors import Failed, Refused
 from .events import Endpoint, Request
 from .failures import Failures
 from .hooks import Hooks
@@ -113,7 +112,5 @@ class Pipeline:
         return answer
 
     def _refusal(self, request: Request, error: Exception) -> tuple[Outcome, Answer]:
-        if not isinstance(error, Refused):
-            self._failures.tell(request, error)
-            error = Failed("The event could not be processed. It was not stored.")
-        return error.outcome, problem(error)
+        refused = self._failures.refusal(request, error)
+        return refused.outcome, problem(refused)
