@@ -6,12 +6,12 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -193,6 +193,9 @@ LEDGERS = st.lists(
 )
 
 
+@example(
+    [(99999992.42, ["a"], None), (99999992.42, [*"aaaaabc", None, None], None)], "position_based", "source"
+)  # 29 digits
 @given(LEDGERS, st.sampled_from([*MODELS, None]), st.sampled_from(["source", "medium"]))
 def test_rows_sum_to_the_orders_exactly(orders: list[Any], model: Model | None, by: str) -> None:
     ledger = Ledger("linear")
@@ -208,7 +211,8 @@ def test_rows_sum_to_the_orders_exactly(orders: list[Any], model: Model | None, 
     if rows:
         total = Report.total(rows)
         assert total == Row("total", "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
-        assert all(each.net == each.revenue - each.reversed for each in rows)
+        with localcontext(prec=1500):  # a difference in the usual 28 digits is rounded, and parts may have more
+            assert all(each.net == each.revenue - each.reversed for each in rows)
         assert len({each.campaign for each in rows}) == len(rows)
     else:
         assert not orders
