@@ -27,6 +27,7 @@ from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Reply, Shop
 from tests.support.journals import append
 from tests.support.journeys import DAY, HOUR, IDENTIFY, SERVER, TRACK, attributions, derived
+from tests.support.ports import own_host
 from tests.support.redis_shop import RedisShop, redis_shop
 
 TAKEOVER = 10.0  # seconds after which another daemon has gone on with a dead one's consumers
@@ -356,7 +357,8 @@ def of_one_undisturbed_daemon(folder: Path, journal: Sequence[dict[str, Any]], l
 def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: int) -> None:
     print(f"seed {seed}")  # noqa: T201 - shown where it fails
     chance = random.Random(seed)
-    with redis_shop(tmp_path) as shop, ExitStack() as stack:
+    # What customers send to one that is gone is to reach nobody else.
+    with redis_shop(tmp_path, host=own_host()) as shop, ExitStack() as stack:
         daemons = [stack.enter_context(Daemon(shop.config)) for _ in range(count)]
         with Customers(shop, daemons, seed) as customers:
             for _ in range(KILLS):

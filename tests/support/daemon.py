@@ -84,7 +84,8 @@ class Daemon:
         )
         self._taken = 0
         self._rest = b""
-        self.port = int(self._wait_for_line(r'listening for events on http://[^"]*:(\d+)("|$)')[1])
+        self.host, port = self._wait_for_line(r'listening for events on http://([^"]*):(\d+)("|$)').group(1, 2)
+        self.port = int(port)
         # The operators' listener opens first, so its line is there already.
         self.ops_port = int(self._wait_for_line(r'listening for operators on http://[^"]*:(\d+)("|$)')[1])
         self._wait_for_line("ready: ")
@@ -130,7 +131,8 @@ class Daemon:
         timeout: float = PATIENCE,
     ) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)
+        host, port = (self.host, self.port) if port is None else ("127.0.0.1", port)
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()
@@ -223,13 +225,15 @@ class Shop:
     tables: dict[str, str] = field(default_factory=dict)
     """Further TOML by section name, put under the section's header."""
     tenant: str = "shop"
+    host: str = "127.0.0.1"
+    """Where it listens for events."""
 
     def __post_init__(self) -> None:
         self.config = self.folder / "ingestd.toml"
         self.archive = self.folder / "archive.jsonl"
         self.database = self.folder / "ingestd.db"
         sections = {
-            "http": 'listen = "127.0.0.1:0"',
+            "http": f'listen = "{self.host}:0"',
             "ops": 'listen = "127.0.0.1:0"',
             "store": 'url = "sqlite:ingestd.db"',
             "logs": 'format = "text"',

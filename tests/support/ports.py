@@ -1,11 +1,12 @@
-"""Free ports for servers that must be told theirs."""
+"""Free ports for servers that must be told theirs, and an address for those whose ports nobody else is to get."""
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
-__all__ = ["free_port"]
+__all__ = ["free_port", "own_host"]
 
 _PORTS = range(15_000, 32_000)  # below those the system gives to clients, one of which might be quicker
 
@@ -21,3 +22,9 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def own_host() -> str:
+    """An address of this machine for this process alone: no other test gets a port that was left there."""
+    high, low = divmod(os.getpid(), 254)
+    return f"127.1.{1 + high % 254}.{1 + low}"

@@ -38,8 +38,12 @@ class RedisShop(Shop):
 
 @contextmanager
 def redis_shop(
-    folder: Path, tables: dict[str, str] | None = None, options: dict[str, str] | None = None
+    folder: Path,
+    tables: dict[str, str] | None = None,
+    options: dict[str, str] | None = None,
+    *,
+    host: str = "127.0.0.1",
 ) -> Iterator[RedisShop]:
     """A shop with a server, which is killed at the end. `options` are redis-server's."""
     with redis_server(folder / "redis", options or {}) as server:
-        yield RedisShop(folder, tables or {}, redis=server)
+        yield RedisShop(folder, tables or {}, host=host, redis=server)
