@@ -185,11 +185,6 @@ class Entries:
             self.hits += 1
         return entry
 
-    def is_moving(self, key: str) -> bool:
-        """Whether a change of it is not yet on the disk."""
-        entry = self._known.get(key)
-        return entry is not None and (entry.dirty or entry.flying)
-
     @property
     def count(self) -> int:
         """How many are in memory."""

@@ -93,9 +93,9 @@ async def reopened(backend: SqliteBackend) -> SqliteBackend:
     return again
 
 
-async def fold(backend: SqliteBackend) -> None:
+async def turn_over(backend: SqliteBackend) -> None:
     assert backend.commits is not None
-    await backend.renewals.fold(backend.commits, backend.entries)
+    await backend.renewals.turn_over(backend.commits)
 
 
 async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
@@ -107,7 +107,9 @@ async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
 @given(
     st.integers(1, 3),
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen", "fold"])),
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen", "turn over"])
+        ),
         max_size=40,
     ),
 )
@@ -124,8 +126,8 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                     await asyncio.gather(*(backend.store.commit(each) for each in units.values()))
                     units = {}
                     backend = await reopened(backend)
-                elif what == "fold":
-                    await fold(backend)
+                elif what == "turn over":
+                    await turn_over(backend)
                 elif what == "commit":
                     await backend.store.commit(units.pop(number))
                 else:

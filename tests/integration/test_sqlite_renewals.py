@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ingestd.plugins.stores.entries import Row
 from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.plugins.stores.sqlite.batch import read_rows
+from ingestd.plugins.stores.sqlite.renewals import Renewals, read_log, renewed
 from tests.support.journals import until
 
 HOUR = 3_600_000
@@ -34,8 +39,10 @@ async def renew(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int 
 
 
 async def fold(backend: SqliteBackend) -> None:
+    """Have all that the log holds written into rows: its older half, and then the younger one."""
     assert backend.commits is not None
-    await backend.renewals.fold(backend.commits, backend.entries)
+    for _ in range(2):
+        await backend.renewals.turn_over(backend.commits)
 
 
 def ask(folder: Path, question: str) -> list[tuple[Any, ...]]:
@@ -65,13 +72,87 @@ async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emp
         assert (ends(tmp_path), logged(tmp_path)) == ({2000 + HOUR}, 1)
 
 
-async def test_the_log_is_emptied_by_itself_when_much_is_in_it(tmp_path: Path) -> None:
-    keys = [f"key {number}" for number in range(1000)]
+async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        for turn in range(52):
-            await renew(backend, keys, 1000 + turn)
-        await until(lambda: logged(tmp_path) <= 1)
-        await until(lambda: min(ends(tmp_path)) > 1000 + HOUR)
+        assert backend.commits is not None
+        await renew(backend, ["goes on", "ends"], 0)
+        for now in (1000, 2000, 3000):
+            await renew(backend, ["goes on"], now)
+            if now == 1000:
+                await renew(backend, ["ends"], now)
+            await backend.renewals.turn_over(backend.commits)
+        rows = dict(ask(tmp_path, "SELECT key, expires FROM state"))
+        assert rows == {"goes on": HOUR, "ends": 1000 + HOUR}
+        assert logged(tmp_path) == 1  # the last one
+
+
+async def test_the_log_is_kept_short_by_itself_when_much_is_in_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        for part in ("first", "second"):
+            keys = [f"{part} {number}" for number in range(1000)]
+            for turn in range(26):
+                await renew(backend, keys, 1000 + turn)
+            await until(lambda: not backend.renewals._logged)  # it is the older half
+        assert logged(tmp_path) == 25
+        first = ask(tmp_path, "SELECT DISTINCT expires FROM state WHERE key LIKE 'first%'")
+        assert first == [(1025 + HOUR,)]
+
+
+async def test_the_log_is_emptied_by_itself_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.plugins.stores.sqlite.renewals._AGE", 1)
+    async with opened(tmp_path) as backend:
+        for now in (1000, 2000):
+            await renew(backend, ["key"], now)
+        assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 1)
+        await until(lambda: logged(tmp_path) == 0)
+        assert ends(tmp_path) == {2000 + HOUR}
+
+
+def left_by_a_kill(folder: Path, keys: Sequence[str]) -> dict[str, int | None]:
+    """The ends of some lives, as a start would find them now."""
+    with closing(sqlite3.connect(folder / "ingestd.db")) as other:
+        other.execute("BEGIN")
+        rows, renewals = read_rows(other, keys), Renewals(*read_log(other)).of(keys)
+    return {row[0]: renewed(row, renewals.get(row[0]))[3] for row in rows}
+
+
+async def test_a_kill_loses_no_life_while_the_log_is_turned_over(tmp_path: Path) -> None:
+    keys = [f"key {number}" for number in range(3000)]
+    ends: dict[str, int] = {}
+    async with opened(tmp_path) as backend:
+        await renew(backend, keys, 0)
+
+        async def go_on(own: Sequence[str]) -> None:
+            for now, key in enumerate(own, 1):
+                await renew(backend, [key], now)
+                ends[key] = now + HOUR
+
+        customers = asyncio.gather(*(go_on(keys[first::4]) for first in range(4)))
+        turns = 0
+        while not customers.done():
+            await asyncio.sleep(0)
+            await fold(backend)
+            expected = dict(ends)
+            found = left_by_a_kill(tmp_path, [*expected])
+            assert {key: end for key, end in found.items() if (end or 0) < expected[key]} == {}
+            turns += 1
+        await customers
+        assert turns > 5
+
+
+async def test_what_is_renewed_after_a_deletion_is_not_taken_for_what_was_deleted(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        assert backend.commits is not None
+        await renew(backend, ["kept", "deleted", "later"], 0)
+        await renew(backend, ["kept"], 1000)
+        await renew(backend, ["deleted"], 2000)
+        await backend.renewals.turn_over(backend.commits)
+        state = backend.store.begin(3000)
+        await state.delete("deleted")
+        await backend.store.commit(state)
+        await renew(backend, ["later"], 4000)
+        await backend.renewals.turn_over(backend.commits)
+        assert left_by_a_kill(tmp_path, ["kept", "later"]) == {"kept": 1000 + HOUR, "later": 4000 + HOUR}
 
 
 async def test_what_was_renewed_lives_on_after_it_was_let_go_of(tmp_path: Path) -> None:

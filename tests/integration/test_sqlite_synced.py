@@ -30,9 +30,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     """Each commit: whether it was synced, and what was in it."""
     found: Written = []
 
-    def write(connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, *, synced: bool) -> Any:
+    def write(
+        connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, log_end: int, *, synced: bool
+    ) -> Any:
         found.append((synced, [*units]))
-        return write_batch(connection, units, last, synced=synced)
+        return write_batch(connection, units, last, log_end, synced=synced)
 
     monkeypatch.setattr(commits, "write_batch", write)
     return found

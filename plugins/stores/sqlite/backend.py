@@ -99,7 +99,7 @@ class SqliteBackend(Backend):
     async def _own(self, writer: Connection) -> None:
         # What an earlier opening of this object has cached may not be so any more.
         self.entries = Entries(self._cache, self._load, await writer.submit(last_member))
-        self.renewals = Renewals(await writer.submit(read_log))
+        self.renewals = Renewals(*await writer.submit(read_log))
         commits = self.commits = Commits(
             writer, self.entries, await writer.submit(last_position), self.statistics, self.renewals
         )
@@ -107,7 +107,7 @@ class SqliteBackend(Backend):
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
-        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits, self.entries))
+        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits))
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
         self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)
@@ -197,7 +197,7 @@ class SqliteBackend(Backend):
         return GuestState(Entries(self._cache, self._load), now)
 
     async def _load(self, keys: Sequence[str]) -> Sequence[Row]:
-        renewals = Renewals(await self.read(read_log)) if self.commits is None else self.renewals
+        renewals = Renewals(*await self.read(read_log)) if self.commits is None else self.renewals
         known = renewals.of(keys)
         return [renewed(row, known.get(row[0])) for row in await self.read(read_rows, keys)]
 

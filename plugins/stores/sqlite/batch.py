@@ -22,7 +22,7 @@ from ingestd.store import Field
 from ..entries import Change, Row, is_renewal, is_set, key_of, set_key
 from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
-from .renewals import clear_log
+from .renewals import LogEntry, append_log, clear_log
 from .unit import Unit
 
 __all__ = [
@@ -48,7 +48,6 @@ _UPSERT_TAIL = (
 )
 _UPSERT_MEMBERS = "INSERT INTO member (number, key, member, at, expires) VALUES "
 _MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires = excluded.expires"
-_LOG_RENEWALS = "INSERT INTO renewal (entries) VALUES (?)"
 _MOVE_CURSOR = (
     "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 )
@@ -59,30 +58,33 @@ class Written(NamedTuple):
 
     units: Sequence[Unit]
     failed: Mapping[Unit, Exception]
+    log_end: int
+    """The number of the last row in the log of renewals."""
 
 
 def write_batch(
-    connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, *, synced: bool = True
+    connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, log_end: int, *, synced: bool = True
 ) -> Written:
     """Write all units, or those of their parts that can be.
 
-    The units are numbered from `last`, the journal's last position; None: it is looked up. Raises
-    `sqlite3.Error` when the file cannot be written; nothing of the batch is then.
+    The units are numbered from `last`, the journal's last position; None: it is looked up. `log_end` is the number of
+    the last row that the log of renewals has had. Raises `sqlite3.Error` when the file cannot be written; nothing of
+    the batch is then.
     """
     try:
         with transaction(connection, synced=synced):
-            _write(connection, units, last_position(connection) if last is None else last)
+            log_end = _write(connection, units, last_position(connection) if last is None else last, log_end)
     except Exception as error:
         if not is_row_fault(error):
             raise
     else:
-        return Written(units, {})
+        return Written(units, {}, log_end)
     units = [part for unit in units for part in unit.apart()]
     with transaction(connection):
-        return Written(units, _write_one_by_one(connection, units, last_position(connection)))
+        return _write_one_by_one(connection, units, last_position(connection), log_end)
 
 
-def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> dict[Unit, Exception]:
+def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> Written:
     failed: dict[Unit, Exception] = {}
     lost: set[str] = set()
     for unit in units:
@@ -91,7 +93,7 @@ def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], las
         else:
             connection.execute("SAVEPOINT unit")
             try:
-                _write(connection, [unit], last)
+                log_end = _write(connection, [unit], last, log_end)
                 last += len(unit.records)
             except Exception as error:
                 if not is_row_fault(error):
@@ -101,7 +103,7 @@ def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], las
             connection.execute("RELEASE unit")
         if unit in failed:
             lost.update(row[0] for row in unit.rows)
-    return failed
+    return Written(units, failed, log_end)
 
 
 class _Rows:
@@ -109,7 +111,7 @@ class _Rows:
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
-        self.renewals: list[tuple[str, str | None, int | None]] = []
+        self.renewals: list[LogEntry] = []
         """For the log, in the order of their commits."""
         self.gone: list[str] = []
         self.cleared: set[str] = set()
@@ -120,6 +122,7 @@ class _Rows:
     def add(self, row: Row) -> None:
         key, value, fields, expires = row
         if is_renewal(row):
+            assert value is not None
             self.renewals.append((key, value, expires))
         elif is_set(key):
             self._add_changes(key_of(key), fields)
@@ -136,7 +139,8 @@ class _Rows:
                 self.members += (number, key, member, at, expires)
 
 
-def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> None:
+def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> int:
+    """Returns the number of the last row in the log of renewals."""
     records: list[Any] = []
     cursors: dict[str, int] = {}
     rows = _Rows()
@@ -158,18 +162,19 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int) -> 
     if records:
         _insert(connection, _INSERT_RECORDS, records)
         connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (len(records) // 4, size))
-    _write_rows(connection, rows)
+    log_end = _write_rows(connection, rows, log_end)
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
     for unit in units:
         if unit.also is not None:
             unit.also(connection, unit.position)
+    return log_end
 
 
-def _write_rows(connection: sqlite3.Connection, rows: _Rows) -> None:
+def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> int:
     _insert(connection, _UPSERT_STATE, rows.kept, _UPSERT_TAIL)
     if rows.renewals:
-        connection.execute(_LOG_RENEWALS, (msgspec.json.encode(rows.renewals).decode(),))
+        log_end = append_log(connection, rows.renewals, log_end)
     if rows.cleared:
         clear_log(connection, rows.cleared)
     for start in range(0, len(rows.gone), _MANY):
@@ -179,6 +184,7 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows) -> None:
     for start in range(0, len(rows.without), _MANY):
         numbers = rows.without[start : start + _MANY]
         connection.execute(f"DELETE FROM member WHERE number IN ({_marks(len(numbers))})", numbers)  # noqa: S608 - only marks
+    return log_end
 
 
 def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", columns: int = 4) -> None:

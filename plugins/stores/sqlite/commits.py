@@ -196,7 +196,7 @@ class Commits:
             written = partial(self._written, live, flown, begun)
             last = self.last if self._sure else None
             try:
-                self._connection.submit_then(written, write_batch, live, last, synced=synced)
+                self._connection.submit_then(written, write_batch, live, last, self._renewals.end, synced=synced)
             except ValueError as error:  # closed
                 loop.call_soon(written, error)
         else:  # nothing of their own: they have waited for what others had written, and that has landed
@@ -232,6 +232,7 @@ class Commits:
         self._statistics.add(seconds, units, stored=isinstance(written, Written))
         if isinstance(written, Written):
             self._recovered()
+            self._renewals.end = written.log_end
             self._settle(written.units, flown, written.failed)
         else:
             reason = self._failed(written)

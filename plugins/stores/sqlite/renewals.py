@@ -1,65 +1,73 @@
 """Lives that have become longer, as every event does it to a session: appended at once, and put in their rows later.
 
 A table of millions has next to every row on a page of its own, and a commit writes whole pages. So a commit only
-appends what it renews to a log, in one row; when many have gathered, or after a while, they are written into their
-rows in the order of keys, a few in a commit, and the log is emptied. Until then they are in memory, and what is read
-from the file is put right by them. A start reads the log.
+appends what it renews to a log, in one row. The log has two halves. When the younger one is full, or after a while,
+what only the older one names is written into its rows, in the order of keys, a few in a commit; that half is removed,
+and the younger one takes its place. So a session is written once it goes on no more, and not while it does. Until then
+its life is in memory, and what is read from the file is put right by it. A start reads the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..entries import Entries, Row, is_renewal
+from ..entries import Row, is_renewal
 
 if TYPE_CHECKING:
     from .commits import Commits
 
-__all__ = ["LogEntry", "Renewal", "Renewals", "clear_log", "read_log", "renewed"]
+__all__ = ["LogEntry", "Renewal", "Renewals", "append_log", "clear_log", "read_log", "renewed"]
 
 Renewal = tuple[str, int]
 """A value, and the last millisecond of its life."""
 LogEntry = tuple[str, str, int | None]
 """A key and its renewal; without an end, what was renewed before is another value by now."""
 
-_FULL = 50_000  # renewals in the log: some megabytes
-_AGE = 60  # turns
+_FULL = 25_000  # renewals in half of the log: some megabytes
+_AGE = 30  # turns
 _MANY = 128  # rows of one commit: each may be on a page of its own
 _PAUSE = 0.005  # seconds between two of them, for other commits
-_PASSES = 8  # over those that units are just changing
+_SORTED = 1000  # keys that are sorted without a pause
 _LOG_ROWS = 64  # of the log that are removed in one commit
+
+_APPEND = "INSERT INTO renewal (number, entries) VALUES (max(?, (SELECT coalesce(max(number), 0) FROM renewal)) + 1, ?)"
 
 _decode = msgspec.json.Decoder(list[LogEntry]).decode
 
 
 class Renewals:
-    """What the log holds, and emptying it."""
+    """What the log holds, and keeping it short. `end` is the number of its last row."""
 
-    def __init__(self, log: Iterable[LogEntry] = ()) -> None:
-        self._fresh: dict[str, Renewal] = {}
-        self._folding: dict[str, Renewal] = {}
-        """Those that are just being written into their rows."""
-        self._keys: set[str] = set()
-        """All that the log names, also those whose value is another by now,"""
-        self._folding_keys: set[str] = set()
-        """and those in the part of it that is about to be removed."""
+    def __init__(self, log: Iterable[LogEntry] = (), end: int = 0) -> None:
+        self.end = end
+        self._young: dict[str, Renewal] = {}
+        self._old: dict[str, Renewal] = {}
+        self._young_keys: set[str] = set()
+        """All that this half of the log names, also those whose value is another by now."""
+        self._old_keys: set[str] = set()
+        self._bound = 0
+        """The number of the older half's last row."""
         self._logged = 0
+        """How many renewals the younger half has."""
         self._turns = 0
+        self._turning = asyncio.Lock()
         for entry in log:
             self._add(*entry)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._fresh or key in self._folding
+        return key in self._young or key in self._old
 
     def names(self, key: str) -> bool:
         """Whether anything in the log is of this key."""
-        return key in self._keys or key in self._folding_keys
+        return key in self._young_keys or key in self._old_keys
 
     def add(self, rows: Iterable[Row]) -> None:
         """These rows have become durable: of those that are renewals, in the log."""
@@ -72,76 +80,67 @@ class Renewals:
     def forget(self, keys: Iterable[str]) -> None:
         """These have gone from the log (`clear_log`)."""
         for key in keys:
-            self._keys.discard(key)
-            self._folding_keys.discard(key)
-            self._fresh.pop(key, None)
-            self._folding.pop(key, None)
+            self._young_keys.discard(key)
+            self._old_keys.discard(key)
+            self._young.pop(key, None)
+            self._old.pop(key, None)
 
     def _add(self, key: str, value: str, expires: int | None) -> None:
         self._logged += 1
-        self._keys.add(key)
+        self._young_keys.add(key)
         if expires is not None:
-            self._fresh[key] = value, expires
+            self._young[key] = value, expires
         else:
-            self._fresh.pop(key, None)
-            self._folding.pop(key, None)
+            self._young.pop(key, None)
+            self._old.pop(key, None)
 
     def of(self, keys: Iterable[str]) -> dict[str, Renewal]:
         """Those of some keys, to be asked for before their rows are read: it may be in them soon, and not here."""
         found = {}
         for key in keys:
-            renewal = self._fresh.get(key) or self._folding.get(key)
+            renewal = self._young.get(key) or self._old.get(key)
             if renewal is not None:
                 found[key] = renewal
         return found
 
-    async def step(self, commits: Commits, entries: Entries) -> None:
-        """Empty the log when it is time to. Raises `Unavailable`."""
-        self._turns += bool(self._logged)
+    async def step(self, commits: Commits) -> None:
+        """Turn over when it is time to. Raises `Unavailable`."""
+        self._turns += bool(self._young_keys or self._old_keys)
         if self._logged >= _FULL or self._turns >= _AGE:
-            await self.fold(commits, entries)
+            await self.turn_over(commits)
 
-    async def fold(self, commits: Commits, entries: Entries) -> bool:
-        """Write all there are into their rows, and empty the log; returns whether it is. Raises `Unavailable`."""
-        if not self._logged or self._folding:
-            return not self._logged
-        # A commit of its own tells where the log ends: what is renewed from now on comes behind that.
-        last: list[int] = []
-        self._folding, self._fresh, self._logged, self._turns = self._fresh, {}, 0, 0
-        self._folding_keys, self._keys = self._keys, set()
-        try:
-            await commits.commit(also=lambda connection, _: last.append(_last(connection)))
-            pending = sorted(self._folding)
-            for _ in range(_PASSES):
-                pending = await self._write_all(pending, commits, entries)
-            counts = [0 if pending else _LOG_ROWS]
+    async def turn_over(self, commits: Commits) -> None:
+        """Write what only the older half names into its rows, remove that half, and let the younger one be the older.
+
+        Raises `Unavailable`; then it is to be tried again.
+        """
+        async with self._turning:
+            ordered = await self._in_order([*self._old])
+            while some := [*islice(ordered, _MANY)]:
+                values: list[Any] = []
+                for key in filter(self._is_only_old, some):  # it may not be so any more
+                    values += (key, *self._old[key])
+                if values:
+                    await commits.commit(first=partial(_write, values))
+                await asyncio.sleep(_PAUSE)
+            counts = [_LOG_ROWS if self._old_keys else 0]
             while counts[-1] == _LOG_ROWS:
-                await commits.commit(also=partial(_remove, last[-1], counts))
-        except BaseException:
-            pending = [*self._folding]
-            raise
-        finally:
-            left = {key: self._folding[key] for key in pending if key in self._folding}
-            self._folding, self._fresh = {}, {**left, **self._fresh}
-            self._logged += bool(left)
-            if pending:
-                self._keys |= self._folding_keys
-            self._folding_keys = set()
-        return not left
+                await commits.commit(also=partial(_remove, self._bound, counts))
+            # What has landed is in memory and in the log up to its end; what is on its way comes behind that.
+            self._old, self._young = self._young, {}
+            self._old_keys, self._young_keys = self._young_keys, set()
+            self._bound, self._logged, self._turns = self.end, 0, 0
 
-    async def _write_all(self, keys: Sequence[str], commits: Commits, entries: Entries) -> list[str]:
-        """Returns those that must wait: they may just become something else."""
-        moving: list[str] = []
-        for start in range(0, len(keys), _MANY):
-            some: list[Any] = []
-            for key in keys[start : start + _MANY]:
-                if entries.is_moving(key):
-                    moving.append(key)
-                elif key in self._folding:
-                    some += (key, *self._folding[key])
-            await commits.commit(first=partial(_write, some))
-            await asyncio.sleep(_PAUSE)
-        return moving
+    async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
+        """Those that are to be written. A part at a time, since events wait while they are sorted."""
+        parts = []
+        for start in range(0, len(keys), _SORTED):
+            parts.append(sorted(filter(self._is_only_old, keys[start : start + _SORTED])))
+            await asyncio.sleep(0)
+        return merge(*parts)
+
+    def _is_only_old(self, key: str) -> bool:
+        return key in self._old and key not in self._young
 
 
 def renewed(row: Row, renewal: Renewal | None) -> Row:
@@ -165,26 +164,30 @@ def clear_log(connection: sqlite3.Connection, keys: Collection[str]) -> None:
             )
 
 
-def read_log(connection: sqlite3.Connection) -> list[LogEntry]:
+def read_log(connection: sqlite3.Connection) -> tuple[list[LogEntry], int]:
+    """What it holds, and the number of its last row."""
     found: list[LogEntry] = []
-    for (text,) in connection.execute("SELECT entries FROM renewal ORDER BY number"):
+    end = 0
+    for number, text in connection.execute("SELECT number, entries FROM renewal ORDER BY number"):
         found += _decode(text)
-    return found
+        end = number
+    return found, end
 
 
-def _last(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT coalesce(max(number), 0) FROM renewal").fetchone()[0])
+def append_log(connection: sqlite3.Connection, renewals: Sequence[LogEntry], end: int) -> int:
+    """Returns the number of the row, which is behind `end`: those of rows that are gone are not used again."""
+    text = msgspec.json.encode(renewals).decode()
+    return connection.execute(_APPEND, (end, text)).lastrowid or end
 
 
 def _write(some: Sequence[Any], connection: sqlite3.Connection) -> None:
     """Keys, values and ends, in one list. Before all else in the commit: that may hold other values of these keys."""
-    if some:
-        connection.execute(
-            "UPDATE state SET expires = new.column3"  # noqa: S608 - only marks
-            f" FROM (VALUES {', '.join(['(?, ?, ?)'] * (len(some) // 3))}) AS new"
-            " WHERE state.key = new.column1 AND state.value = new.column2 AND state.expires < new.column3",
-            some,
-        )
+    connection.execute(
+        "UPDATE state SET expires = new.column3"  # noqa: S608 - only marks
+        f" FROM (VALUES {', '.join(['(?, ?, ?)'] * (len(some) // 3))}) AS new"
+        " WHERE state.key = new.column1 AND state.value = new.column2 AND state.expires < new.column3",
+        some,
+    )
 
 
 def _remove(last: int, counts: list[int], connection: sqlite3.Connection, _: int) -> None:
