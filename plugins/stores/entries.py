@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from itertools import count
 from types import MappingProxyType
@@ -12,7 +12,19 @@ from typing import Any
 
 from ingestd.store import Field
 
-__all__ = ["Change", "Entries", "Entry", "Row", "SetEntry", "is_renewal", "is_set", "key_of", "not_renewed", "set_key"]
+__all__ = [
+    "Change",
+    "Entries",
+    "Entry",
+    "Loaded",
+    "Row",
+    "SetEntry",
+    "is_renewal",
+    "is_set",
+    "key_of",
+    "not_renewed",
+    "set_key",
+]
 
 Change = tuple[int, int | None, int | None]
 """A member's number, its time and the end of its life. Without a time it is to go."""
@@ -50,8 +62,9 @@ def key_of(set_key: str) -> str:
     return set_key[len(_SET) :]
 
 
-Load = Callable[[Sequence[str]], Coroutine[Any, Any, Sequence[Row]]]
-"""Reads the rows of some keys, those that have one. Raises `Unavailable`."""
+Loaded = Callable[[Sequence[Row] | BaseException], None]
+Load = Callable[[Sequence[str], Loaded], None]
+"""Has the rows of some keys read, of those that have one, and calls with them, or with an error, in the event loop."""
 
 
 class Entry:
@@ -166,9 +179,10 @@ class Entries:
         """Who waits for a key that is to be loaded, or is just being loaded."""
         self._together: dict[str, set[str]] = {}
         """The kinds of entries that units have missed next, by that of the entry they missed."""
-        self._loader: asyncio.Task[None] | None = None
+        self._beginning = False
+        """Whether a load is about to begin."""
         self._adrift: set[str] = set()
-        self._landed = asyncio.Event()
+        """What the file is about to say something else of."""
         self.pinned: frozenset[str] = frozenset()
         """Keys that are not let go of, once they are loaded."""
         self.hits = 0
@@ -228,34 +242,34 @@ class Entries:
             beside = f"{other}:{digest}"
             if beside not in self._known and beside not in self._loading:
                 self._wanted.setdefault(beside, [])
-        if self._loader is None:
-            # In no context: it loads for many.
-            self._loader = asyncio.get_running_loop().create_task(self._load_wanted(), context=Context())
+        if not self._loading and not self._beginning:
+            self._beginning = True
+            # At the end of the turn, with what else is missed in it. In no context: it loads for many.
+            asyncio.get_running_loop().call_soon(self._begin, context=Context())
 
-    async def _load_wanted(self) -> None:
+    def _begin(self) -> None:
+        """Load what is wanted; or later, where the file is about to say something else of it."""
+        self._beginning = False
+        if self._loading or not self._wanted or not self._adrift.isdisjoint(self._wanted):
+            return
+        self._loading, self._wanted = self._wanted, {}
         try:
-            await asyncio.sleep(0)
-            while self._wanted:
-                self._loading, self._wanted = self._wanted, {}
-                error: Exception | None = None
-                try:
-                    await self._load_now([*self._loading])
-                except Exception as raised:  # noqa: BLE001 - whoever waits for it raises it
-                    error = raised
-                for waiting in self._loading.values():
-                    for future in waiting:
-                        _settle(future, error)
-                self._loading = {}
-        finally:
-            self._loader = None
+            self._load_rows([*self._loading], self._loaded)
+        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+            self._loaded(error)
 
-    async def _load_now(self, keys: list[str]) -> None:
-        while not self._adrift.isdisjoint(keys):  # the file is about to say something else
-            await self._landed.wait()
-        found = {row[0]: row[1:] for row in await self._load_rows(keys)}
-        self._let_go(len(keys))
-        for key in keys:
-            self._known[key] = _made(key, found.get(key))
+    def _loaded(self, rows: Sequence[Row] | BaseException) -> None:
+        loading, self._loading = self._loading, {}
+        error = rows if isinstance(rows, BaseException) else None
+        if not isinstance(rows, BaseException):
+            self._let_go(len(loading))
+            found = {row[0]: row[1:] for row in rows}
+            for key in loading:
+                self._known[key] = _made(key, found.get(key))
+        for waiting in loading.values():
+            for future in waiting:
+                _settle(future, error)
+        self._begin()
 
     def _let_go(self, room: int) -> None:
         excess = len(self._known) + room - self._limit
@@ -277,8 +291,8 @@ class Entries:
         for entry in flown:
             entry.flying = False
         self._adrift.clear()
-        self._landed.set()
-        self._landed = asyncio.Event()
+        if self._wanted:
+            self._begin()
 
     def kill(self, key: str, entry: Entry) -> None:
         """What this entry says never came to be: forget it, and let all who have seen it know."""
@@ -303,7 +317,7 @@ def _made(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
     return SetEntry() if row is None else SetEntry(row[1])
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

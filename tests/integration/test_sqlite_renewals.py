@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.plugins.stores.entries import Row
+from ingestd.plugins.stores.entries import Loaded
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_rows
 from ingestd.plugins.stores.sqlite.renewals import Renewals, read_log, renewed
@@ -255,9 +255,9 @@ async def test_entries_of_one_visitor_that_are_missed_together_are_read_together
     async with opened(tmp_path) as backend:
         load = backend.entries._load_rows
 
-        async def watched(keys: Sequence[str]) -> Sequence[Row]:
+        def watched(keys: Sequence[str], loaded: Loaded) -> None:
             asked.append({*keys})
-            return await load(keys)
+            load(keys, loaded)
 
         backend.entries._load_rows = watched
         for visitor in ("1", "2"):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..entries import Change, Entries, Row, SetEntry, is_set, key_of
+from ..entries import Change, Entries, Loaded, Row, SetEntry, is_set, key_of
 from ..entries_state import EntriesState
 from .link import Link
 from .state import field_of, pairs
@@ -22,9 +22,18 @@ class StepState(EntriesState):
 
     def __init__(self, link: Link, now: int) -> None:
         self._link = link
+        self._loading: asyncio.Task[list[Row]] | None = None
         super().__init__(Entries(_LIMIT, self._load), now)
 
-    async def _load(self, keys: Sequence[str]) -> list[Row]:
+    def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
+        def end(loading: asyncio.Task[list[Row]]) -> None:
+            if not loading.cancelled():  # else nobody is left who waits
+                loaded(loading.exception() or loading.result())
+
+        self._loading = asyncio.get_running_loop().create_task(self._read(keys))
+        self._loading.add_done_callback(end)
+
+    async def _read(self, keys: Sequence[str]) -> list[Row]:
         rows: list[Row] = []
         for first in range(0, len(keys), _TOGETHER):
             some = keys[first : first + _TOGETHER]

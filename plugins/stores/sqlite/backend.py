@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from ingestd.findings import Finding
 from ingestd.journal import Cursor
 from ingestd.store import State, Store
 
-from ..entries import Entries, Row
+from ..entries import Entries, Loaded, Row
 from ..entries_state import EntriesState
 from . import health
 from .batch import last_member, last_position, read_rows, read_values
@@ -30,7 +30,7 @@ from .guest import GuestState, submit
 from .identity import take_identity
 from .journal import SqliteJournal
 from .removal import Cleaner, Replacement, replace_bodies
-from .renewals import Renewals, read_log, renewed
+from .renewals import Renewal, Renewals, read_log, renewed
 from .statistics import CommitStatistics
 from .sweep import Sweeper
 
@@ -196,10 +196,19 @@ class SqliteBackend(Backend):
         # A command's unit sees what is on disk when it begins, not what an earlier one cached.
         return GuestState(Entries(self._cache, self._load), now)
 
-    async def _load(self, keys: Sequence[str]) -> Sequence[Row]:
-        renewals = Renewals(*await self.read(read_log)) if self.commits is None else self.renewals
-        known = renewals.of(keys)
-        return [renewed(row, known.get(row[0])) for row in await self.read(read_rows, keys)]
+    def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
+        if self._reader is None:
+            raise Unavailable("The store is closed.")
+        # What they were renewed to is asked for first: it may be in the rows soon, and nowhere else.
+        renewals = self.renewals.of(keys) if self.commits is not None else None
+
+        def read(rows: list[Row] | BaseException) -> None:
+            loaded(_unavailable(rows) if isinstance(rows, sqlite3.Error) else rows)
+
+        try:
+            self._reader.submit_then(read, _read_renewed, keys, renewals)
+        except ValueError as error:  # closed meanwhile
+            raise _unavailable(error) from error
 
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))
@@ -254,7 +263,20 @@ async def _on(
     try:
         return await connection.submit(work, *args, **kw)
     except (sqlite3.Error, ValueError) as error:  # ValueError: closed meanwhile
-        raise Unavailable(f"The store cannot be read or written at the moment: {error}.") from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return Unavailable(f"The store cannot be read or written at the moment: {error}.")
+
+
+def _read_renewed(
+    connection: sqlite3.Connection, keys: Sequence[str], renewals: Mapping[str, Renewal] | None
+) -> list[Row]:
+    """The rows of some keys with the lives they have; where these are not given, by what is in the file."""
+    if renewals is None:
+        renewals = Renewals(*read_log(connection)).of(keys)
+    return [renewed(row, renewals.get(row[0])) for row in read_rows(connection, keys)]
 
 
 async def _probe(commits: Commits) -> None:
