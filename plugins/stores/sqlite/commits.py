@@ -28,6 +28,8 @@ __all__ = ["Commits"]
 _log = logging.getLogger("ingestd.sqlite")
 
 _MANY = 1000  # units of one transaction: more would make the first wait for the last
+_ENOUGH = 64  # units for which a commit begins at once when another one has landed
+_TURNS = 4  # of the event loop, for which it waits for so many
 _DEFERRED = 0.1  # seconds for which steps that may be done again need not be synced
 
 
@@ -259,10 +261,21 @@ class Commits:
             self.tail.add(records, self.last)
             self._wake()
         if self._gathering:
-            self._write()
+            self._write_soon(_TURNS)
         else:
             self._idle.set()
         _tell(live)
+
+    def _write_soon(self, turns: int) -> None:
+        """Write once there is enough, or after so many turns of the loop.
+
+        Those who get their answers now send the next events at once, and what others have sent meanwhile waits to be
+        read: a commit that began now would have few of all these, and take as long.
+        """
+        if turns and sum([unit.count for unit in self._gathering]) < _ENOUGH:
+            asyncio.get_running_loop().call_soon(self._write_soon, turns - 1)
+        else:
+            self._write()
 
     def _recovered(self) -> None:
         if self.problem is not None:
