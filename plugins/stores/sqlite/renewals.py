@@ -48,11 +48,9 @@ class Renewals:
 
     def __init__(self, log: Iterable[LogEntry] = (), end: int = 0) -> None:
         self.end = end
-        self._young: dict[str, Renewal] = {}
-        self._old: dict[str, Renewal] = {}
-        self._young_keys: set[str] = set()
-        """All that this half of the log names, also those whose value is another by now."""
-        self._old_keys: set[str] = set()
+        self._young: dict[str, Renewal | None] = {}
+        """All that this half of the log names; those whose value is another by now have no renewal."""
+        self._old: dict[str, Renewal | None] = {}
         self._bound = 0
         """The number of the older half's last row."""
         self._logged = 0
@@ -63,11 +61,11 @@ class Renewals:
             self._add(*entry)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._young or key in self._old
+        return self._of(key) is not None
 
     def names(self, key: str) -> bool:
         """Whether anything in the log is of this key."""
-        return key in self._young_keys or key in self._old_keys
+        return key in self._young or key in self._old
 
     def add(self, rows: Iterable[Row]) -> None:
         """These rows have become durable: of those that are renewals, in the log."""
@@ -80,32 +78,23 @@ class Renewals:
     def forget(self, keys: Iterable[str]) -> None:
         """These have gone from the log (`clear_log`)."""
         for key in keys:
-            self._young_keys.discard(key)
-            self._old_keys.discard(key)
             self._young.pop(key, None)
             self._old.pop(key, None)
 
     def _add(self, key: str, value: str, expires: int | None) -> None:
         self._logged += 1
-        self._young_keys.add(key)
-        if expires is not None:
-            self._young[key] = value, expires
-        else:
-            self._young.pop(key, None)
-            self._old.pop(key, None)
+        self._young[key] = None if expires is None else (value, expires)
+
+    def _of(self, key: str) -> Renewal | None:
+        return self._young[key] if key in self._young else self._old.get(key)
 
     def of(self, keys: Iterable[str]) -> dict[str, Renewal]:
         """Those of some keys, to be asked for before their rows are read: it may be in them soon, and not here."""
-        found = {}
-        for key in keys:
-            renewal = self._young.get(key) or self._old.get(key)
-            if renewal is not None:
-                found[key] = renewal
-        return found
+        return {key: renewal for key in keys if (renewal := self._of(key)) is not None}
 
     async def step(self, commits: Commits) -> None:
         """Turn over when it is time to. Raises `Unavailable`."""
-        self._turns += bool(self._young_keys or self._old_keys)
+        self._turns += bool(self._young or self._old)
         if self._logged >= _FULL or self._turns >= _AGE:
             await self.turn_over(commits)
 
@@ -118,29 +107,29 @@ class Renewals:
             ordered = await self._in_order([*self._old])
             while some := [*islice(ordered, _MANY)]:
                 values: list[Any] = []
-                for key in filter(self._is_only_old, some):  # it may not be so any more
-                    values += (key, *self._old[key])
+                for key in some:
+                    if renewal := self._of_old_alone(key):  # it may not be so any more
+                        values += (key, *renewal)
                 if values:
                     await commits.commit(first=partial(_write, values))
                 await asyncio.sleep(_PAUSE)
-            counts = [_LOG_ROWS if self._old_keys else 0]
+            counts = [_LOG_ROWS if self._old else 0]
             while counts[-1] == _LOG_ROWS:
                 await commits.commit(also=partial(_remove, self._bound, counts))
             # What has landed is in memory and in the log up to its end; what is on its way comes behind that.
             self._old, self._young = self._young, {}
-            self._old_keys, self._young_keys = self._young_keys, set()
             self._bound, self._logged, self._turns = self.end, 0, 0
 
     async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
         """Those that are to be written. A part at a time, since events wait while they are sorted."""
         parts = []
         for start in range(0, len(keys), _SORTED):
-            parts.append(sorted(filter(self._is_only_old, keys[start : start + _SORTED])))
+            parts.append(sorted(filter(self._of_old_alone, keys[start : start + _SORTED])))
             await asyncio.sleep(0)
         return merge(*parts)
 
-    def _is_only_old(self, key: str) -> bool:
-        return key in self._old and key not in self._young
+    def _of_old_alone(self, key: str) -> Renewal | None:
+        return None if key in self._young else self._old.get(key)
 
 
 def renewed(row: Row, renewal: Renewal | None) -> Row:
