@@ -64,7 +64,10 @@ def key_of(set_key: str) -> str:
 
 Loaded = Callable[[Sequence[Row] | BaseException], None]
 Load = Callable[[Sequence[str], Loaded], None]
-"""Has the rows of some keys read, of those that have one, and calls with them, or with an error, in the event loop."""
+"""Has the rows of some keys read, of those that have one, and calls with them, or with an error, in the event loop.
+
+Raises `Unavailable` where it cannot even begin; then it does not call.
+"""
 
 
 class Entry:

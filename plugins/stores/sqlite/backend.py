@@ -44,7 +44,7 @@ _CONTROL_SECONDS = 0.25
 _PROBE_SECONDS = 0.5
 _SCANNED = 1000  # entries of a step
 _SWEEP_SECONDS = 0.1
-_FOLD_SECONDS = 1.0
+_RENEWALS_SECONDS = 1.0
 _CLEAN_SECONDS = 2.0
 _CHECKPOINT_SECONDS = 0.05
 _PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
@@ -107,7 +107,7 @@ class SqliteBackend(Backend):
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(self, commits).step)
-        self._run("renewals", _FOLD_SECONDS, lambda: self.renewals.step(commits))
+        self._run("renewals", _RENEWALS_SECONDS, lambda: self.renewals.step(commits))
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
         self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)

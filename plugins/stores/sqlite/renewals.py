@@ -32,7 +32,7 @@ LogEntry = tuple[str, str, int | None]
 """A key and its renewal; without an end, what was renewed before is another value by now."""
 
 _FULL = 25_000  # renewals in half of the log: some megabytes
-_AGE = 30  # turns
+_AGE = 30  # steps, which the back end takes once a second
 _MANY = 128  # rows of one commit: each may be on a page of its own
 _PAUSE = 0.005  # seconds between two of them, for other commits
 _SORTED = 1000  # keys that are sorted without a pause
@@ -55,7 +55,7 @@ class Renewals:
         """The number of the older half's last row."""
         self._logged = 0
         """How many renewals the younger half has."""
-        self._turns = 0
+        self._steps = 0
         self._turning = asyncio.Lock()
         for entry in log:
             self._add(*entry)
@@ -94,8 +94,8 @@ class Renewals:
 
     async def step(self, commits: Commits) -> None:
         """Turn over when it is time to. Raises `Unavailable`."""
-        self._turns += bool(self._young or self._old)
-        if self._logged >= _FULL or self._turns >= _AGE:
+        self._steps += bool(self._young or self._old)
+        if self._logged >= _FULL or self._steps >= _AGE:
             await self.turn_over(commits)
 
     async def turn_over(self, commits: Commits) -> None:
@@ -118,7 +118,7 @@ class Renewals:
                 await commits.commit(also=partial(_remove, self._bound, counts))
             # What has landed is in memory and in the log up to its end; what is on its way comes behind that.
             self._old, self._young = self._young, {}
-            self._bound, self._logged, self._turns = self.end, 0, 0
+            self._bound, self._logged, self._steps = self.end, 0, 0
 
     async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
         """Those that are to be written. A part at a time, since events wait while they are sorted."""
@@ -166,7 +166,9 @@ def read_log(connection: sqlite3.Connection) -> tuple[list[LogEntry], int]:
 def append_log(connection: sqlite3.Connection, renewals: Sequence[LogEntry], end: int) -> int:
     """Returns the number of the row, which is behind `end`: those of rows that are gone are not used again."""
     text = msgspec.json.encode(renewals).decode()
-    return connection.execute(_APPEND, (end, text)).lastrowid or end
+    number = connection.execute(_APPEND, (end, text)).lastrowid
+    assert number is not None
+    return number
 
 
 def _write(some: Sequence[Any], connection: sqlite3.Connection) -> None:
