@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from .answers import Answer, results
 from .errors import BadRequest, Refused, SchemaViolation, TooLarge
@@ -24,15 +24,12 @@ from .validation import parse_body
 __all__ = ["Batches"]
 
 
-class _Item:
+class _Item(Struct):
     """One event on its way to its answer: `error` is why it was refused when it was read."""
 
-    __slots__ = ("error", "key", "kind")
-
-    def __init__(self) -> None:
-        self.kind: Kind = "event"
-        self.key = ""
-        self.error: Refused | None = None
+    kind: Kind = "event"
+    key: str = ""
+    error: Refused | None = None
 
 
 class Batches:

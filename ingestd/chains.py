@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from .events import Event
@@ -66,10 +66,11 @@ def _join(leaders: list[int], one: int, other: int) -> None:
         leaders[max(one, other)] = min(one, other)
 
 
-async def beside_each_other(work: Callable[[_T], Awaitable[None]], all: Iterable[_T]) -> None:
-    """Do the work for each, beginning in order; while one has to wait, the others go on. It must not raise.
+async def beside_each_other(work: Callable[[Iterator[_T]], Awaitable[None]], all: Iterable[_T]) -> None:
+    """Do what there is to do for each, beginning in order; while one has to wait, the others go on.
 
-    A task is made only where one has to wait: most work finds what it needs in memory, and tasks would cost more.
+    `work` does it for one after the other of those it is given, and must not raise. It is called again while it waits,
+    with what is left then. Most work finds what it needs in memory, and a task for each would cost more than that.
     """
     relay = _Relay(work, all)
     await relay.go_on()
@@ -80,15 +81,14 @@ async def beside_each_other(work: Callable[[_T], Awaitable[None]], all: Iterable
 class _Relay(Generic[_T]):
     """A class, because a function that begins itself would be a cycle of references, with all that it works on."""
 
-    def __init__(self, work: Callable[[_T], Awaitable[None]], all: Iterable[_T]) -> None:
+    def __init__(self, work: Callable[[Iterator[_T]], Awaitable[None]], all: Iterable[_T]) -> None:
         self._work = work
         self._rest = iter(all)
+        self._all_begun = False
         self.tasks: list[asyncio.Task[None]] = []
 
     async def go_on(self) -> None:
-        relieved = False
-        for each in self._rest:
-            if not relieved:
-                relieved = True
-                self.tasks.append(asyncio.create_task(self.go_on()))
-            await self._work(each)
+        if not self._all_begun:
+            self.tasks.append(asyncio.create_task(self.go_on()))  # which begins once this one waits
+            await self._work(self._rest)
+            self._all_begun = True

@@ -49,6 +49,9 @@ class Together:
         coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
         del event
         members = await (self._resolve_far(coming, pace) if self._store.distant else self._resolve_near(coming, pace))
+        stored: list[Resolved | Exception] = [each.result for each in members if isinstance(each.result, Resolved)]
+        if len(stored) == len(members):  # as nearly always
+            return stored
         loose = [each for each in members if each.first is None and not isinstance(each.result, Resolved)]
         if loose:
             await asyncio.gather(*map(self._settle, loose))
@@ -62,44 +65,39 @@ class Together:
         """
         members: list[Member] = []
         messages: dict[str, Member] = {}
+        last: dict[Hashable, Member] = {}
 
-        def come() -> Iterator[tuple[Member, list[Member]] | None]:
-            last: dict[Hashable, Member] = {}
-            for event in events:
-                if event is None:
-                    yield None
-                    continue
-                member = Member(event)
-                member.begin(self._store)
-                members.append(member)
-                before = []
-                for tie in ties(event):
-                    earlier = last.get(tie)
-                    if earlier is not None and not earlier.is_done:
-                        before.append(earlier)
-                    last[tie] = member
-                del event
-                yield member, before
+        async def resolve(coming: Iterator[Event | None]) -> None:
+            for event in coming:
+                if event is not None:
+                    member = Member(event)
+                    member.begin(self._store)
+                    members.append(member)
+                    before = []
+                    for tie in ties(event):
+                        earlier = last.get(tie)
+                        if earlier is not None and not earlier.is_done:
+                            before.append(earlier)
+                        last[tie] = member
+                    told = event.message_id is not None
+                    del event
+                    if before:
+                        await self._look_up(member)
+                        for earlier in before:
+                            await earlier.wait()
+                    if not (told and member.repeats(messages)):
+                        try:
+                            member.resolved = await self._resolver.resolve(member.event, member.state)
+                        except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
+                            member.result = error
+                        else:
+                            if told:
+                                member.claim(messages)
+                    member.be_done()
+                if pace.is_over():
+                    await pace.pause()
 
-        async def resolve(each: tuple[Member, list[Member]] | None) -> None:
-            if each is not None:
-                member, before = each
-                if before:
-                    await self._look_up(member)
-                    for earlier in before:
-                        await earlier.wait()
-                if not member.repeats(messages):
-                    try:
-                        member.resolved = await self._resolver.resolve(member.event, member.state)
-                    except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
-                        member.result = error
-                    else:
-                        member.claim(messages)
-                member.be_done()
-            if pace.is_over():
-                await pace.pause()
-
-        await beside_each_other(resolve, come())
+        await beside_each_other(resolve, events)
         await self._append_all(members)
         return members
 
@@ -113,8 +111,9 @@ class Together:
                 members.append(Member(event))
         stretches = Stretches(self._resolver, self._recaller, self._store, {})
 
-        async def resolve(chain: Sequence[int]) -> None:
-            await stretches.resolve([members[place] for place in chain])
+        async def resolve(coming: Iterator[Sequence[int]]) -> None:
+            for chain in coming:
+                await stretches.resolve([members[place] for place in chain])
 
         await beside_each_other(resolve, chains([member.event for member in members]))
         await self._append_all(members)
@@ -133,8 +132,9 @@ class Together:
             member.result = None
         wrong = [member for member in members if member.recalled is not None]
 
-        async def resolve(chain: Sequence[int]) -> None:
-            await stretches.resolve_anew([wrong[place] for place in chain])
+        async def resolve(coming: Iterator[Sequence[int]]) -> None:
+            for chain in coming:
+                await stretches.resolve_anew([wrong[place] for place in chain])
 
         await beside_each_other(resolve, chains([member.event for member in wrong]))
         await self._append_all(members)

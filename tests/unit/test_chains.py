@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
@@ -51,12 +52,13 @@ async def test_the_others_go_on_while_one_waits() -> None:
     go = asyncio.Event()
     seen: list[Any] = []
 
-    async def work(number: int) -> None:
-        seen.append(number)
-        if number == 99:
-            go.set()
-        elif number % 2 == 0:
-            await go.wait()
+    async def work(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            seen.append(number)
+            if number == 99:
+                go.set()
+            elif number % 2 == 0:
+                await go.wait()
 
     async with asyncio.timeout(10):
         await beside_each_other(work, range(100))
@@ -66,8 +68,8 @@ async def test_the_others_go_on_while_one_waits() -> None:
 async def test_work_that_never_waits_is_done_in_order_without_tasks() -> None:
     seen: list[int] = []
 
-    async def work(number: int) -> None:
-        seen.append(number)
+    async def work(numbers: Iterator[int]) -> None:
+        seen.extend(numbers)
 
     before = len(asyncio.all_tasks())
     await beside_each_other(work, range(100))
