@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import overload
 
-from .events import Record
+from .events import Record, as_record
 
 __all__ = ["Records", "length_of", "lines_of"]
 
@@ -69,7 +69,9 @@ class Records(Sequence[Record]):
 
     def _all(self) -> list[Record]:
         if self._made is None:
-            self._made = [self._one(at) for at in range(len(self))]
+            starts = [0, *[end + 1 for end in self._ends]]
+            bodies = [self._lines[start:end] for start, end in zip(starts, self._ends, strict=False)]
+            self._made = [*map(as_record, zip(self._types, self._ats, bodies, self._positions, strict=True))]
         return self._made
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from ingestd.events import Record
+from ingestd.events import Record, as_record
 from ingestd.journal import size_of_all
 
 __all__ = ["READ_BYTES", "Tail"]
@@ -31,7 +31,7 @@ class _Stretch:
         if not self._numbered:
             self._numbered = True
             self.records = [
-                Record(type_, at, body, position)
+                as_record((type_, at, body, position))
                 for position, (type_, at, body, _) in enumerate(self.records, self.first)
             ]
         return self.records

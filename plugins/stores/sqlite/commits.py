@@ -221,7 +221,7 @@ class Commits:
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):
                     unit.cleared |= {key}
-                elif key in self._renewals and not is_renewal(row):
+                elif not is_renewal(row) and key in self._renewals:
                     unit.rows.append(not_renewed(key))
                 entry.dirty = False
                 entry.flying = True
