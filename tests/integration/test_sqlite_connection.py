@@ -1,9 +1,12 @@
-"""Work on a connection's thread, and who is told of it."""
+"""Work on a connection's thread, who is told of it, and what it leaves elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +16,24 @@ from typing import Any
 import pytest
 
 from ingestd.plugins.stores.sqlite.connection import Connection, connect
+
+SCATTERED = """
+import asyncio
+import sys
+from pathlib import Path
+from tests.support.backends import sqlite_backend
+
+async def write(folder):
+    async with sqlite_backend(folder) as backend:
+        for value, each in (("first", 1), ("second", 160)):
+            state = backend.store.begin(0)
+            for number in range(0, 20_000, each):
+                await state.put(f"link:{number:032x}", value)
+            await backend.store.commit(state)
+
+asyncio.run(write(Path(sys.argv[1])))
+"""
+"""Writes 20,000 entries, and then, in one commit, 125 of them, each on a page of its own."""
 
 
 @asynccontextmanager
@@ -75,3 +96,13 @@ async def test_a_closed_connection_takes_no_work(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no active connection"):
         connection.submit_then(told, double, 4, more=1)
     assert told.calls == []
+
+
+def test_what_is_stored_comes_into_no_temporary_file(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    untouched = temporary.stat().st_mtime_ns
+    command = [sys.executable, "-c", SCATTERED, str(tmp_path)]
+    environment = {**os.environ, "SQLITE_TMPDIR": str(temporary)}
+    subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], check=True, timeout=60)
+    assert temporary.stat().st_mtime_ns == untouched, "a file was made in it"

@@ -113,6 +113,9 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
     if writing:
         # What is deleted is overwritten: a person who was forgotten must not be found in free pages.
         connection.execute("PRAGMA secure_delete = ON")
+        # Nor in a temporary file with pages as they were, for a statement of many that may have to be taken back; and
+        # no event is to fail because there is no room or no right for one.
+        connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_LIMIT}")
         connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
