@@ -40,8 +40,11 @@ class Records(Sequence[Record]):
     def lines(self) -> bytes | None:
         """The bodies, a line break behind each; None if there are others within them."""
         find = self._lines.find
-        starts = [0, *[end + 1 for end in self._ends[:-1]]]
-        return self._lines if [find(b"\n", start) for start in starts] == self._ends else None
+        return self._lines if [find(b"\n", start) for start in self._starts()] == self._ends else None
+
+    def _starts(self) -> list[int]:
+        """Where each body begins."""
+        return [0, *[end + 1 for end in self._ends]][:-1]
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -69,8 +72,7 @@ class Records(Sequence[Record]):
 
     def _all(self) -> list[Record]:
         if self._made is None:
-            starts = [0, *[end + 1 for end in self._ends]]
-            bodies = [self._lines[start:end] for start, end in zip(starts, self._ends, strict=False)]
+            bodies = [self._lines[start:end] for start, end in zip(self._starts(), self._ends, strict=True)]
             self._made = [*map(as_record, zip(self._types, self._ats, bodies, self._positions, strict=True))]
         return self._made
 

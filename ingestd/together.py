@@ -79,7 +79,7 @@ class Together:
                         if earlier is not None and not earlier.is_done:
                             before.append(earlier)
                         last[tie] = member
-                    told = event.message_id is not None
+                    told = event.message_id is not None  # a message; most tell none, and are spared two calls
                     del event
                     if before:
                         await self._look_up(member)
