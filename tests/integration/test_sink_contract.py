@@ -33,7 +33,9 @@ class Lines(Sink):
 
     async def open(self) -> None:
         if self._fd is None:
-            self._fd = os.open(self.options.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._fd = os.open(self.options.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            # A kill may end a write between two pages: what is behind the last whole line comes again.
+            os.ftruncate(self._fd, self.options.path.read_bytes().rfind(b"\n") + 1)
 
     async def write(self, batch: Sequence[Record]) -> None:
         await asyncio.sleep(0)
