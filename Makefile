@@ -33,6 +33,7 @@ bench: .venv/installed
 	@scripts/need wrk wrk
 	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.run $(BENCH)
+	@$(BIN)/python -m benchmarks.flood $(BENCH_FLOOD)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)

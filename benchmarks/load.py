@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .servers import HERE, Server
 
-__all__ = ["BASE_PATH", "BODIES", "CONNECTIONS", "Load", "load"]
+__all__ = ["BASE_PATH", "BATCH", "BODIES", "CONNECTIONS", "Load", "batches_of", "load", "write_bodies"]
 
 BASE_PATH = "/api/v1/analytics"
 BODIES = "bodies"
 """The file in a server's folder with what is sent, a body a line."""
 CONNECTIONS = 64
+BATCH = 100
+"""Events of a batch."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,20 @@ class Load:
     @property
     def path(self) -> str:
         return f"{BASE_PATH}/batch" if self.batch > 1 else f"{BASE_PATH}/track"
+
+
+def batches_of(lines: Sequence[str]) -> list[str]:
+    """Bodies of batches. `lines` are bodies of single events."""
+    return [
+        json.dumps({"events": [*map(json.loads, lines[start : start + BATCH])]})
+        for start in range(0, len(lines) - BATCH + 1, BATCH)
+    ]
+
+
+def write_bodies(folder: Path, lines: Sequence[str], batches: Sequence[str]) -> None:
+    """Put into a server's folder what is sent to it."""
+    (folder / BODIES).write_text("\n".join(lines))
+    (folder / f"{BODIES}-{BATCH}").write_text("\n".join(batches))
 
 
 def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Load()) -> dict[str, float]:

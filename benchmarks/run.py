@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 import ingestd as package
 from tests.support.redis_server import redis_server
 
-from .load import BODIES, CONNECTIONS, Load, load
+from .load import BATCH, CONNECTIONS, Load, batches_of, load, write_bodies
 from .servers import CONFIG, HERE, Server, bare, create_key, ingestd, on_core
 from .shop import usual
 
-BATCH = 100
 UNIT = "bare handler"
 CASES = {
     f"{CONNECTIONS} connections": Load(),
@@ -60,16 +59,12 @@ class Side(NamedTuple):
 @contextlib.contextmanager
 def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
     """All that is compared, started anew; the load is to be on the core that this leaves to it. `lines` are bodies."""
-    batches = [
-        json.dumps({"events": [*map(json.loads, lines[start : start + BATCH])]})
-        for start in range(0, len(lines) - BATCH + 1, BATCH)
-    ]
+    batches = batches_of(lines)
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in range(5)]
         for folder in folders:
-            (folder / BODIES).write_text("\n".join(lines))
-            (folder / f"{BODIES}-{BATCH}").write_text("\n".join(batches))
+            write_bodies(folder, lines, batches)
         with on_core(cores[-1]):
             redis = stack.enter_context(redis_server(folders[4], {"appendfsync": "everysec"}))
         with on_core(cores[0]):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from .errors import Unavailable
 
@@ -13,16 +14,30 @@ __all__ = ["Room"]
 
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
+_IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
+_BURST = 10.0  # seconds
 
 
 class Room:
-    """At most `most` events are on their way to the disk at a time, whichever configuration they came under."""
+    """At most `most` events are on their way to the disk at a time, whichever configuration they came under.
 
-    def __init__(self, most: int) -> None:
+    A burst of batches is taken as fast as can be, and all else waits for the long turns of the event loop that this
+    takes: single events for one or two, sinks and other consumers for many. In a flood, which goes on and on, these
+    would fall ever further behind, and the journal fill up with what they have not read. So fewer events of batches are
+    in hand then: turns are short, and all have theirs.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.waiting = 0
         self.refusing: str | None = None
         """Why no more events are stored; None: they are."""
+        self._clock = clock
+        self._looked = clock()
+        self._pressed = 0.0
+        """Seconds in which batches wanted more than a flood has in hand, less those in which they did not."""
+        self._wanted = 0
+        """Events of batches in hand, and of those that wait for their turn."""
         self._in_hand = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -54,6 +69,7 @@ class Room:
         Raises `Unavailable` where there is no room.
         """
         self.take(count)
+        self._want(count)
         try:
             await self._begin(count)
             try:
@@ -61,6 +77,7 @@ class Room:
             finally:
                 self._end(count)
         finally:
+            self._want(-count)
             self.give_back(count)
 
     async def _begin(self, count: int) -> None:
@@ -84,5 +101,18 @@ class Room:
                 self._in_hand += count
                 future.set_result(None)
 
+    def _want(self, change: int) -> None:
+        self._look()
+        self._wanted += change
+
     def _fits(self, count: int) -> bool:
-        return not self._in_hand or self._in_hand + count <= _IN_HAND
+        self._look()
+        most = _IN_A_FLOOD if self._pressed >= _BURST else _IN_HAND
+        return not self._in_hand or self._in_hand + count <= most
+
+    def _look(self) -> None:
+        """Learn for how long batches have wanted as much as they do."""
+        now = self._clock()
+        passed, self._looked = now - self._looked, now
+        change = passed if self._wanted > _IN_A_FLOOD else -passed
+        self._pressed = min(max(0.0, self._pressed + change), _BURST)

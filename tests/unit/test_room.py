@@ -14,6 +14,7 @@ class Batch:
     """Holds its turn until it is told to end."""
 
     def __init__(self, room: Room, count: int) -> None:
+        self.room = room
         self.begun = False
         self.end = asyncio.Event()
         self.task = asyncio.create_task(self._work(room, count))
@@ -28,6 +29,32 @@ async def batches(room: Room, *counts: int) -> list[Batch]:
     made = [Batch(room, count) for count in counts]
     await turns()
     return made
+
+
+class Clock:
+    """Moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def pass_on(made: list[Batch]) -> None:
+    """End the oldest batch in hand, and have another one come."""
+    ended = next(each for each in made if each.begun)
+    made.remove(ended)
+    ended.end.set()
+    await ended.task
+    made += await batches(ended.room, 100)
+
+
+async def all_through(made: list[Batch]) -> None:
+    for each in made:
+        each.end.set()
+    for each in made:
+        await each.task
 
 
 async def turns() -> None:
@@ -96,3 +123,82 @@ async def test_batches_that_wait_for_their_turn_take_room() -> None:
         each.end.set()
         await each.task
     assert room.waiting == 0
+
+
+async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
+    clock = Clock()
+    room = Room(100_000, clock)
+    made = await batches(room, *[100] * 64)
+    for _ in range(79):
+        clock.now += 0.125
+        await pass_on(made)
+        assert begun(made).count(True) == 20  # a burst
+    clock.now += 0.125
+    for left in range(19, 1, -1):
+        await pass_on(made)
+        assert begun(made).count(True) == left
+    for _ in range(1000):
+        clock.now += 10
+        await pass_on(made)
+        assert begun(made).count(True) == 2
+    await all_through(made)
+    # What was a flood is one again if it comes back at once, and a burst after as long a pause.
+    clock.now += 1
+    made = await batches(room, *[100] * 64)
+    assert begun(made).count(True) == 20
+    clock.now += 1
+    for _ in range(60):
+        await pass_on(made)
+    assert begun(made).count(True) == 2
+    await all_through(made)
+    clock.now += 10
+    made = await batches(room, *[100] * 64)
+    clock.now += 9.9
+    for _ in range(60):
+        await pass_on(made)
+    assert begun(made).count(True) == 20
+    await all_through(made)
+    assert room.waiting == 0
+
+
+async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> None:
+    clock = Clock()
+    room = Room(100_000, clock)
+    made = await batches(room, 100, 100)
+    for _ in range(100):
+        clock.now += 60
+        await pass_on(made)
+        assert begun(made) == [True, True]
+    made += await batches(room, *[100] * 62)
+    clock.now += 9.9
+    for _ in range(60):
+        await pass_on(made)
+    assert begun(made).count(True) == 20
+    clock.now += 0.2
+    for _ in range(60):
+        await pass_on(made)
+    assert begun(made).count(True) == 2
+    await all_through(made)
+
+
+async def test_a_batch_that_takes_long_is_no_flood_for_the_one_that_comes_next() -> None:
+    clock = Clock()
+    room = Room(100_000, clock)
+    made = await batches(room, 150)
+    clock.now += 60
+    made += await batches(room, 100)
+    assert begun(made) == [True, True]
+    await all_through(made)
+
+
+async def test_a_batch_larger_than_what_is_in_hand_in_a_flood_has_its_turn_alone() -> None:
+    clock = Clock()
+    room = Room(100_000, clock)
+    made = await batches(room, 1000, 1000)
+    clock.now += 60
+    for _ in range(3):
+        made[0].end.set()
+        await made.pop(0).task
+        made += await batches(room, 1000)
+        assert begun(made) == [True, False]
+    await all_through(made)

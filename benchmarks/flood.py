@@ -1,0 +1,105 @@
+"""Batches that go on and on: how many are taken, and what they leave to single events, a sink and attribution.
+
+64 connections send batches for half a minute, 4 more single events; the server, on SQLite, has one core, the load the
+other. What is told is of six seconds of the burst that this begins with, and of the last of what is a flood by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from .load import BATCH, CONNECTIONS, Load, batches_of, load, write_bodies
+from .servers import Server, create_key, ingestd, on_core
+from .shop import usual
+
+FLOOD = Load(batch=BATCH)
+SINGLE = Load(connections=4, pause=5)
+LASTS = 6  # seconds that are measured
+IN_THE_BURST = 2  # when they begin, in seconds of the load
+
+
+class Sample(NamedTuple):
+    at: float
+    events: float
+    """Answered so far."""
+    sink: float
+    """Age of the oldest record, in seconds, that is not in the sink."""
+    attribution: float
+    """Records that it has not done with."""
+
+
+def sample(server: Server) -> Sample:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.ops_port}/metrics") as answer:
+        text = answer.read().decode()
+    found = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    of_attribution = [each for each in found if each.labels.get("consumer") == "attribution"]
+    return Sample(
+        time.monotonic(),
+        sum(each.value for each in found if each.name == "ingestd_events_total"),
+        sum(each.value for each in found if each.name == "ingestd_sink_oldest_pending_seconds"),
+        sum(each.value for each in of_attribution if each.name == "ingestd_consumer_pending"),
+    )
+
+
+def show(what: str, before: Sample, after: Sample, single: dict[str, float]) -> None:
+    seconds = after.at - before.at
+    print(
+        f"  {what}: {(after.events - before.events) / seconds:.0f} events/s;"
+        f" single ones p50 {single['p50 ms']:.1f} ms, p99 {single['p99 ms']:.1f};"
+        f" the sink {after.sink:.1f} s behind, attribution {after.attribution:.0f} records,"
+        f" {(after.attribution - before.attribution) / seconds:+.0f} a second"
+    )
+
+
+@contextlib.contextmanager
+def started() -> Iterator[tuple[Server, Path, str]]:
+    lines = [json.dumps(body) for body in usual()]
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        write_bodies(folder, lines, batches_of(lines))
+        with on_core(cores[0]):
+            server = stack.enter_context(ingestd(folder))
+        key = create_key(folder)
+        time.sleep(2)  # the time a daemon may take to know a new key
+        with on_core(cores[-1]):
+            yield server, folder, key
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=30, help="how long batches come, at least 20 (default 30)")
+    seconds = max(20, parser.parse_args().seconds)
+    print(f"flood: batches of {BATCH} on {CONNECTIONS} connections, single events on {SINGLE.connections}; {seconds} s")
+    with started() as side, ThreadPoolExecutor() as threads:
+        begun = time.monotonic()
+        flood = threads.submit(load, *side, seconds, FLOOD)
+        measured = []
+        for when in (IN_THE_BURST, seconds - LASTS - 1):
+            time.sleep(max(0, begun + when - time.monotonic()))
+            before = sample(side[0])
+            single = threads.submit(load, *side, LASTS, SINGLE)  # which ends when all is done with
+            time.sleep(LASTS)
+            measured.append((before, sample(side[0]), single))
+        failed = flood.result()["failed"] + sum(single.result()["failed"] for *_, single in measured)
+        for what, (before, after, single) in zip(("burst", "flood"), measured, strict=True):
+            show(what, before, after, single.result())
+    print(f"failed requests: {failed:.0f}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
