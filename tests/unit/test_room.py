@@ -50,6 +50,13 @@ async def pass_on(made: list[Batch]) -> None:
     made += await batches(ended.room, 100)
 
 
+async def in_hand_later(made: list[Batch]) -> int:
+    """How many have their turn once those that have it now have ended."""
+    for _ in range(60):
+        await pass_on(made)
+    return begun(made).count(True)
+
+
 async def all_through(made: list[Batch]) -> None:
     for each in made:
         each.end.set()
@@ -147,16 +154,12 @@ async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
     made = await batches(room, *[100] * 64)
     assert begun(made).count(True) == 20
     clock.now += 1
-    for _ in range(60):
-        await pass_on(made)
-    assert begun(made).count(True) == 2
+    assert await in_hand_later(made) == 2
     await all_through(made)
     clock.now += 10
     made = await batches(room, *[100] * 64)
     clock.now += 9.9
-    for _ in range(60):
-        await pass_on(made)
-    assert begun(made).count(True) == 20
+    assert await in_hand_later(made) == 20
     await all_through(made)
     assert room.waiting == 0
 
@@ -171,13 +174,9 @@ async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> 
         assert begun(made) == [True, True]
     made += await batches(room, *[100] * 62)
     clock.now += 9.9
-    for _ in range(60):
-        await pass_on(made)
-    assert begun(made).count(True) == 20
+    assert await in_hand_later(made) == 20
     clock.now += 0.2
-    for _ in range(60):
-        await pass_on(made)
-    assert begun(made).count(True) == 2
+    assert await in_hand_later(made) == 2
     await all_through(made)
 
 
