@@ -15,7 +15,7 @@ __all__ = ["Room"]
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
 _IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
-_BURST = 10.0  # seconds
+_BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
 
 
 class Room:
@@ -36,6 +36,8 @@ class Room:
         self._looked = clock()
         self._pressed = 0.0
         """Seconds in which batches wanted more than a flood has in hand, less those in which they did not."""
+        self._flood = False
+        """Not whether they are so many now: few connections want nothing for a moment after each of their commits."""
         self._wanted = 0
         """Events of batches in hand, and of those that wait for their turn."""
         self._in_hand = 0
@@ -107,7 +109,7 @@ class Room:
 
     def _fits(self, count: int) -> bool:
         self._look()
-        most = _IN_A_FLOOD if self._pressed >= _BURST else _IN_HAND
+        most = _IN_A_FLOOD if self._flood else _IN_HAND
         return not self._in_hand or self._in_hand + count <= most
 
     def _look(self) -> None:
@@ -116,3 +118,5 @@ class Room:
         passed, self._looked = now - self._looked, now
         change = passed if self._wanted > _IN_A_FLOOD else -passed
         self._pressed = min(max(0.0, self._pressed + change), _BURST)
+        if self._pressed in {0.0, _BURST}:
+            self._flood = self._pressed == _BURST

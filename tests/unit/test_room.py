@@ -149,19 +149,31 @@ async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
         await pass_on(made)
         assert begun(made).count(True) == 2
     await all_through(made)
-    # What was a flood is one again if it comes back at once, and a burst after as long a pause.
-    clock.now += 1
-    made = await batches(room, *[100] * 64)
-    assert begun(made).count(True) == 20
-    clock.now += 1
-    assert await in_hand_later(made) == 2
-    await all_through(made)
+    # What comes back sooner than after as long a pause is the same flood.
+    for pause in 0.01, 1, 9:
+        clock.now += pause
+        made = await batches(room, *[100] * 64)
+        assert begun(made).count(True) == 2
+        clock.now += pause
+        assert await in_hand_later(made) == 2
+        await all_through(made)
     clock.now += 10
     made = await batches(room, *[100] * 64)
     clock.now += 9.9
     assert await in_hand_later(made) == 20
     await all_through(made)
     assert room.waiting == 0
+
+
+async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_each_commit() -> None:
+    clock = Clock()
+    room = Room(100_000, clock)
+    for in_hand in [8] * 319 + [2] * 600:  # ten seconds of wanting more, less those of wanting nothing
+        made = await batches(room, *[100] * 8)
+        assert begun(made).count(True) == in_hand
+        clock.now += 0.0625
+        await all_through(made)
+        clock.now += 0.03125
 
 
 async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> None:
