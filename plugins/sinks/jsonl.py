@@ -66,6 +66,7 @@ class JsonlSink(Sink):
             rotated,
             max_size=int(options.max_size),
             rotate_every=None if every is None else every.milliseconds,
+            read_again=options.gzip,
         )
         self._compressor = Compressor(rotated, sink=name) if options.gzip else None
         self._thread: ThreadPoolExecutor | None = None

@@ -18,6 +18,8 @@ __all__ = ["LineFile"]
 
 _MODE = 0o640  # less the umask: what customers do is not for everyone on the machine
 _BLOCK = 1 << 16
+_FOLLOWED = 8 << 20  # bytes at the end that the system may keep in memory, for who follows the file
+_STEP = 4 << 20  # and lets go of at a time: a call may have every core hand in what it has put aside
 _TIMES = ("receivedAt", "decidedAt", "erasedAt")
 """Where the records of ingestd have the time they came at."""
 
@@ -25,7 +27,8 @@ _TIMES = ("receivedAt", "decidedAt", "erasedAt")
 class LineFile:
     """The file and its rotation. Every method blocks, raises `OSError`, and may be called again after.
 
-    `rotate_every` is in milliseconds, as what `now` returns.
+    `rotate_every` is in milliseconds, as what `now` returns. Unless `read_again`, what is far behind the end leaves the
+    system's memory, which others need: written once, it would have as much of it as what is read all the time.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class LineFile:
         *,
         max_size: int,
         rotate_every: int | None = None,
+        read_again: bool = False,
         now: Callable[[], int] = times.now,
     ) -> None:
         self._path = path
         self._rotated = rotated
         self._max_size = max_size
         self._rotate_every = rotate_every
+        self._read_again = read_again
         self._now = now
         self._fd: int | None = None
         self._begun = 0
@@ -75,6 +80,7 @@ class LineFile:
         size = os.fstat(fd).st_size
         rotate = size > 0 and (size + len(lines) > self._max_size or self._is_old())
         if rotate:
+            self._let_go(fd, 0, size)
             self._rotated.add()
             fd, size = self._open(), 0
         if not size:
@@ -90,6 +96,9 @@ class LineFile:
                 os.ftruncate(fd, size)
             self.close()
             raise
+        first, end = (max(0, each - _FOLLOWED) // _STEP * _STEP for each in (size, size + len(lines)))
+        if end > first:
+            self._let_go(fd, first, end)
         return rotate
 
     def check(self) -> None:
@@ -114,6 +123,11 @@ class LineFile:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+    def _let_go(self, fd: int, start: int, end: int) -> None:
+        if not self._read_again:
+            with suppress(OSError):  # it is advice: the lines are on the disk whatever a file system makes of it
+                os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def _own(self, fd: int) -> None:
         """Make sure that no other writes to the file: taking back lines would take theirs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import os
@@ -30,7 +31,7 @@ from ingestd.plugins.sinks.line_file import LineFile
 from ingestd.plugins.sinks.rotated_files import RotatedFiles
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.times import format_time, now, parse_time
-from tests.support.disks import small_disk
+from tests.support.disks import held_in_memory, small_disk
 from tests.support.journals import until
 from tests.support.sinks import values
 
@@ -611,6 +612,48 @@ def test_no_file_takes_lines_for_longer_than_it_may(pauses: list[int], every: in
             assert times[-1] - times[0] < every
         turns = [line["turn"] for line in lines(*rotated(folder), path)]
         assert turns == sorted(turns)
+
+
+async def write_megabytes(sink: JsonlSink, count: int) -> None:
+    """Each of four lines, each line a write."""
+    body = b'"' + b"x" * ((1 << 18) - 3) + b'"'
+    for _ in range(4 * count):
+        await sink.write([Record("event", 0, body)])
+
+
+async def test_lines_far_behind_the_end_leave_the_memory_of_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    async with opened(path) as sink:
+        await write_megabytes(sink, 24)
+        pages = held_in_memory(path)
+    assert not any(pages[: len(pages) // 2])
+    assert all(pages[-len(pages) // 3 :])  # who follows the file reads them
+
+
+async def test_a_rotated_file_leaves_the_memory_of_the_system(tmp_path: Path) -> None:
+    async with opened(tmp_path / "events.jsonl", max_size=4 << 20) as sink:
+        await write_megabytes(sink, 5)
+    (old,) = rotated(tmp_path)
+    assert not any(held_in_memory(old))
+
+
+async def test_lines_stay_in_memory_for_who_compresses_them(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    async with opened(path, gzip=True) as sink:
+        await write_megabytes(sink, 24)
+        assert all(held_in_memory(path))
+
+
+async def test_a_file_system_that_takes_no_advice_fails_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: int) -> None:
+        raise OSError(errno.EINVAL, "as a file system may answer, though none is here that does")
+
+    monkeypatch.setattr("os.posix_fadvise", refuse)
+    async with opened(tmp_path / "events.jsonl", max_size=16 << 20) as sink:
+        await write_megabytes(sink, 17)
+    assert len(lines(*rotated(tmp_path), tmp_path / "events.jsonl")) == 4 * 17
 
 
 async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
