@@ -20,11 +20,11 @@ _FAILED = b"!"
 Report = Callable[[], None]
 
 
-def killed_after(reports: int, work: Callable[[Report], Coroutine[Any, Any, None]]) -> int:
+def killed_after(reports: int, work: Callable[[Report], Coroutine[Any, Any, None]], *, pause: float = 0.0) -> int:
     """Run the work in a fork of this process, and kill it (SIGKILL) once it has called `report` so often.
 
-    Returns how often it has before it died, which may be more. Raises `AssertionError` if it fails
-    or takes longer than a minute. Call it outside of any event loop.
+    `pause` is how many seconds later. Returns how often it has before it died, which may be more. Raises
+    `AssertionError` if it fails or takes longer than a minute. Call it outside of any event loop.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -44,6 +44,7 @@ def killed_after(reports: int, work: Callable[[Report], Coroutine[Any, Any, None
             if not chunk:
                 break
             told += chunk
+        time.sleep(pause)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -33,6 +33,8 @@ __all__ = ["SinkContract", "make_records"]
 _MEGABYTE = "ż" * (1 << 19)
 _MOST = 10_000
 """The largest `batch.max_events` there can be."""
+_AMID = (0.0, 0.0003, 0.001, 0.002, 0.004, 0.008, 0.016)
+"""Seconds after the end of a write at which the next one, or one after it, is cut off by a crash."""
 
 
 class SinkContract(SinkLife):
@@ -168,23 +170,24 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_a_crash_amid_a_write_loses_nothing(self, tmp_path: Path) -> None:
+        """At its beginning, at its end and between, as long as it does not take much longer than `_AMID`."""
         written: list[Record] = []
 
         async def until_killed(report: Callable[[], None]) -> None:
             sink = self.make_sink(tmp_path)
             await sink.open()
-            for batch in batches:
+            for batch in itertools.cycle(batches):
                 await sink.write(batch)
                 report()
 
         async def next_daemon() -> None:
             async with self._open(tmp_path) as sink:
-                await sink.write(batches[min(done, len(batches) - 1)])
+                await sink.write(batches[done % len(batches)])
             await self._assert_holds(tmp_path, written)
 
-        for writes in (1, 4, 9):
+        for pause in _AMID:
             batches = [self._records(20) for _ in range(200)]
-            done = killed_after(writes, until_killed)
+            done = killed_after(2, until_killed, pause=pause)
             written += itertools.chain(*batches[: done + 1])
             asyncio.run(next_daemon())
 

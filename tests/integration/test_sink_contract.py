@@ -63,6 +63,14 @@ class Lines(Sink):
             self._fd = None
 
 
+def whole(line: bytes) -> Value:
+    try:
+        value: Value = json.loads(line)
+    except ValueError as error:
+        raise AssertionError(f"no whole line: {line!r}") from error
+    return value
+
+
 class LinesContract(SinkContract):
     kind: type[Sink] = Lines
 
@@ -71,7 +79,7 @@ class LinesContract(SinkContract):
 
     async def read_back(self, folder: Path) -> list[Value]:
         lines = (folder / "out").read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return [*map(whole, lines)]
 
     async def interrupt(self, folder: Path) -> None:
         (folder / "broken").touch()
@@ -132,6 +140,20 @@ class Buffering(Lines):
         if self._fd is not None:
             super().keep(self._kept)
         await super().close()
+
+
+class Tearing(Lines):
+    """Goes on behind half a line, as a crash has left it."""
+
+    async def open(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.options.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        await asyncio.sleep(0.0005)  # so it is not at the beginning that it can be found
+        self.keep(b"\n".join([record.body for record in batch]))
+        await asyncio.sleep(0.005)
+        self.keep(b"\n")
 
 
 class Forgetful(Lines):
@@ -265,6 +287,7 @@ class NeverChecks(Lines):
 REJECTS = "test_of_many_records_exactly_those_it_cannot_take_are_rejected"
 FOUND_BY = {
     Buffering: "test_a_crash_before_the_place_is_stored_loses_nothing",
+    Tearing: "test_a_crash_amid_a_write_loses_nothing",
     Forgetful: "test_a_write_that_is_cancelled_and_made_again_loses_nothing",
     Swapping: "test_a_batch_of_one_and_a_batch_of_many_come_in_order",
     Shortening: "test_a_record_of_a_megabyte_comes_through",
