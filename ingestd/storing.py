@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
+from functools import partial
+from typing import Any
 
 from .errors import Claimed, Stale, Unavailable
 from .events import Event
@@ -47,7 +49,8 @@ class Storing:
         if recalled is None:
             await self._resolve(event, then)
         else:
-            await self._append(event, recalled.resolved, recalled.state, then, recalled)
+            anew = partial(self._resolve_anew, event, recalled, then)
+            await self._append(recalled.resolved, recalled.state, then, anew)
 
     async def _resolve(self, event: Event, then: Callable[[Resolved | Exception], None]) -> None:
         state = self._store.begin(event.received_at)
@@ -56,16 +59,26 @@ class Storing:
         except Exception as error:  # noqa: BLE001 - it is told
             await self._keep(error, state, then)
         else:
-            await self._append(event, resolved, state, then)
+            await self._append(resolved, state, then)
+
+    async def _resolve_anew(
+        self, event: Event, recalled: Recalled, then: Callable[[Resolved | Exception], None]
+    ) -> None:
+        recalled.undo(event)
+        await self._resolve(event, then)
 
     def _append(
         self,
-        event: Event,
         resolved: Resolved,
         state: State,
         then: Callable[[Resolved | Exception], None],
-        recalled: Recalled | None = None,
+        anew: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> Awaitable[None]:
+        """`anew` is for what was recalled wrongly. Where there is none, nobody here holds the event any more.
+
+        It is larger than its record. Freed at once it leaves its memory, and so its place in the processor's cache, to
+        the next event; kept until the record is durable, to the sixty-fourth.
+        """
         if resolved.record is None:
             return self._keep(resolved, state, then)
         context = copy_context()
@@ -74,27 +87,15 @@ class Storing:
             if error is None:
                 self._end(then, resolved)
                 return
-            work = self._go_on(event, error, state, then, recalled)
+            if anew is not None and isinstance(error, Stale):
+                work = anew()
+            else:
+                work = self._keep(repeated(error.value) if isinstance(error, Claimed) else error, state, then)
             task = asyncio.get_running_loop().create_task(work, context=context)
             self._going_on.add(task)
             task.add_done_callback(self._going_on.discard)
 
         return self._journal.begin(resolved.record, state, landed, resolved.claim)
-
-    async def _go_on(
-        self,
-        event: Event,
-        error: Exception,
-        state: State,
-        then: Callable[[Resolved | Exception], None],
-        recalled: Recalled | None,
-    ) -> None:
-        """With an event that could not be appended."""
-        if recalled is not None and isinstance(error, Stale):
-            recalled.undo(event)
-            await self._resolve(event, then)
-        else:
-            await self._keep(repeated(error.value) if isinstance(error, Claimed) else error, state, then)
 
     async def _keep(
         self, result: Resolved | Exception, state: State, then: Callable[[Resolved | Exception], None]

@@ -1,17 +1,22 @@
-"""What a request leaves is freed with its answer: the garbage collector, which stops the loop, has nothing to do."""
+"""What a request leaves is freed as soon as can be, and nothing of it is left to the garbage collector."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingestd.events import Event
+from ingestd.plugins.stores.sqlite.unit import Unit
 from tests.support.door import PAGE_VIEW, MakeDoor
+from tests.support.journals import until
+from tests.support.sqlite_lock import locked
 
 
 @contextmanager
@@ -29,6 +34,12 @@ def collected() -> Iterator[list[str]]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def count_of(kind: type) -> Callable[[], int]:
+    """A function that tells how many objects of this type there are, besides those there are now."""
+    others = [each for each in gc.get_objects() if isinstance(each, kind)]  # which are kept, or they would be missed
+    return lambda: sum(isinstance(each, kind) for each in gc.get_objects()) - len(others)
 
 
 BATCH = {"events": [{**PAGE_VIEW, "anonymousId": f"visitor-{number % 3}"} for number in range(9)]}
@@ -61,3 +72,25 @@ async def test_a_request_is_freed_with_its_answer(
                 assert (await public.post(body, path)).code == status
             await asyncio.sleep(0.05)  # so that the connections, too, have ended
         assert found == []
+
+
+async def test_of_an_event_only_its_record_waits_for_the_disk(tmp_path: Path, door: MakeDoor) -> None:
+    events = count_of(Event)
+    async with door(tmp_path) as public:
+        await public.post()  # which makes the visitor known
+        with locked(tmp_path / "ingestd.db"):
+            posts = [asyncio.ensure_future(public.post()) for _ in range(8)]
+            waiting = partial(public.metrics.registry.get_sample_value, "ingestd_waiting_events")
+            await until(lambda: waiting() == len(posts))
+            assert events() == 0
+        assert [answer.code for answer in await asyncio.gather(*posts)] == [200] * len(posts)
+
+
+@pytest.mark.parametrize(("path", "body"), [("/track", PAGE_VIEW), ("/batch", BATCH)])
+async def test_what_was_committed_is_not_kept_until_the_next_commit(
+    tmp_path: Path, door: MakeDoor, path: str, body: dict[str, Any]
+) -> None:
+    units = count_of(Unit)
+    async with door(tmp_path) as public:
+        assert (await public.post(body, path)).code == 200
+        assert units() == 0

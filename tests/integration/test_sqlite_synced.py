@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     found: Written = []
 
     def write(
-        connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, log_end: int, *, synced: bool
+        connection: sqlite3.Connection, units: list[Unit], last: int | None, log_end: int, *, synced: bool
     ) -> Any:
         found.append((synced, [*units]))
         return write_batch(connection, units, last, log_end, synced=synced)

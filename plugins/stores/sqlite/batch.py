@@ -56,14 +56,14 @@ _MOVE_CURSOR = (
 class Written(NamedTuple):
     """What was written, and those of it that could not be, each with the reason, which is its own."""
 
-    units: Sequence[Unit]
+    units: list[Unit]
     failed: Mapping[Unit, Exception]
     log_end: int
     """The number of the last row in the log of renewals."""
 
 
 def write_batch(
-    connection: sqlite3.Connection, units: Sequence[Unit], last: int | None, log_end: int, *, synced: bool = True
+    connection: sqlite3.Connection, units: list[Unit], last: int | None, log_end: int, *, synced: bool = True
 ) -> Written:
     """Write all units, or those of their parts that can be.
 
@@ -84,7 +84,7 @@ def write_batch(
         return _write_one_by_one(connection, units, last_position(connection), log_end)
 
 
-def _write_one_by_one(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> Written:
+def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit], last: int, log_end: int) -> Written:
     failed: dict[Unit, Exception] = {}
     lost: set[str] = set()
     for unit in units:

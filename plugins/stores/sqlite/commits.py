@@ -241,7 +241,7 @@ class Commits:
             failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in live}
             self._settle(live, flown, failed)
 
-    def _settle(self, live: Sequence[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
+    def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
         records: list[Record] = []
         self._entries.land(flown.values())
         for unit in live:
@@ -293,9 +293,14 @@ class Commits:
         return "internal error"
 
 
-def _tell(units: Sequence[Unit]) -> None:
-    """Tell who waits for each what came of it."""
-    for unit in units:
+def _tell(units: list[Unit]) -> None:
+    """Tell who waits for each what came of it; and let go of it, or all would be kept until the next commit begins.
+
+    (The connection's thread lets go of what it has worked on when it is given something else.)
+    """
+    units.reverse()
+    while units:
+        unit = units.pop()
         try:
             unit.settled(unit)
         except Exception:  # noqa: BLE001 - the others are to know all the same
