@@ -15,6 +15,7 @@ from typing import NamedTuple
 __all__ = ["Field", "State", "Store", "key_digest", "state_key"]
 
 
+@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit ask for the same, and need not make them anew
 def state_key(kind: str, tenant: str, part: str) -> str:
     """The key of one entry: `kind` (of the plugin's choice, without a colon) and a hash of the rest.
 
@@ -24,7 +25,7 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
-@lru_cache(maxsize=16_384)  # some megabytes; an event, what follows from it and the rest of a visit ask for the same
+@lru_cache(maxsize=16_384)  # likewise: an event asks for several kinds of its visitor
 def key_digest(tenant: str, part: str) -> str:
     """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -49,6 +50,8 @@ class State(ABC):
     `ttl` later); None keeps an entry for ever. A write that leaves a value as it was never shortens
     its life. Every operation raises `Unavailable` when the store cannot be read.
     """
+
+    __slots__ = ()
 
     now: int
     """The unit's time in milliseconds: what counts as expired, and what `ttl` starts from."""

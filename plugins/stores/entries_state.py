@@ -14,13 +14,15 @@ __all__ = ["EntriesState"]
 
 
 class EntriesState(State):
-    """`touched` are the entries the unit has read or written, `written` the keys of the latter."""
+    """`touched` are the entries the unit has read or written, `written` the keys of the latter, some maybe twice."""
+
+    __slots__ = ("_missed", "dead", "entries", "now", "touched", "written")
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
         self.entries = entries
         self.touched: dict[str, Entry] = {}
-        self.written: set[str] = set()
+        self.written: list[str] = []
         self._missed: str | None = None
         self.dead = False
         """Whether it has seen an entry that is dead, and another of that key since."""
@@ -68,7 +70,7 @@ class EntriesState(State):
 
     def _changed(self, key: str, entry: Entry) -> None:
         entry.dirty = True
-        self.written.add(key)
+        self.written.append(key)
 
     async def get(self, key: str) -> str | None:
         return self._live(self._at_hand(key) or await self.look(key))
