@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from .events import Event, Record, Session
 from .hooks import Hooks
 from .journal import Claim, Journal
 from .outcomes import Outcome
-from .store import State, Store, state_key
+from .store import State, Store, passing_key
 
 __all__ = ["Resolved", "Resolver", "Unit", "repeated"]
 
@@ -100,7 +101,7 @@ class Resolver:
         """The claim of the event's message, if that was stored before."""
         if event.message_id is None:
             return None
-        return await self._journal.claimed(_message_key(event, event.message_id), state)
+        return await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
 
     async def _resolve_session(self, event: Event, state: State) -> Session | None:
         """The session; and the user, which it sets. Of a distant store."""
@@ -140,7 +141,7 @@ def _accepted(event: Event, session: Session) -> Resolved:
     claim = None
     if event.message_id is not None:
         value = f"{session.session_id} {session.is_new:d}"
-        claim = Claim(_message_key(event, event.message_id), value, _MESSAGE_LIFE)
+        claim = Claim(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
     return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
 
 
@@ -148,8 +149,9 @@ def _needs_user(event: Event) -> bool:
     return event.type == "event" and event.user_id is None
 
 
-def _message_key(event: Event, message_id: str) -> str:
-    return state_key("message", event.tenant, message_id)
+@lru_cache(maxsize=2048)  # it is asked for twice while its event is resolved, and hardly ever again
+def _message_key(tenant: str, message_id: str) -> str:
+    return passing_key("message", tenant, message_id)
 
 
 async def _caught(work: Awaitable[_T]) -> _T | Exception:

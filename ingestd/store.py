@@ -12,7 +12,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["Field", "State", "Store", "key_digest", "state_key"]
+__all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
 
 
 @lru_cache(maxsize=32_768)  # some megabytes; the events of a visit ask for the same, and need not make them anew
@@ -25,9 +25,18 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
+def passing_key(kind: str, tenant: str, part: str) -> str:
+    """As `state_key`, of what comes once: it would only push out what is asked for again."""
+    return f"{kind}:{_digest(tenant, part)}"
+
+
 @lru_cache(maxsize=16_384)  # likewise: an event asks for several kinds of its visitor
 def key_digest(tenant: str, part: str) -> str:
     """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
+    return _digest(tenant, part)
+
+
+def _digest(tenant: str, part: str) -> str:
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

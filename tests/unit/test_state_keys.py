@@ -1,0 +1,35 @@
+"""Keys of the state: each tenant has its own, whatever callers send, and what comes once leaves no others forgotten."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.store import key_digest, passing_key, state_key
+
+PARTS = st.text(st.characters(codec=None))  # with halves of surrogate pairs, which JSON can hold
+
+
+@given(PARTS, PARTS)
+def test_a_key_is_of_bounded_length_and_the_same_whether_it_is_remembered_or_not(tenant: str, part: str) -> None:
+    key = state_key("kind", tenant, part)
+    assert key == f"kind:{key_digest(tenant, part)}" == passing_key("kind", tenant, part)
+    assert len(key) == len("kind:") + 32
+    assert key.isascii()
+
+
+@given(PARTS, PARTS, PARTS)
+def test_what_belongs_to_one_tenant_is_not_reached_as_anothers(tenant: str, part: str, more: str) -> None:
+    keys = {state_key("kind", name, rest) for name, rest in ((tenant, more + part), (tenant + more, part))}
+    assert len(keys) == (1 if not more else 2)
+
+
+def test_keys_that_come_once_do_not_push_out_those_of_visitors() -> None:
+    def made() -> list[str]:
+        names = [f"visitor {number}" for number in range(10)]
+        return [key for name in names for key in (state_key("session", "shop", name), key_digest("shop", name))]
+
+    before = made()
+    for number in range(100_000):
+        passing_key("message", "shop", f"message {number}")
+    assert all(one is other for one, other in zip(before, made(), strict=True))
