@@ -86,11 +86,11 @@ def bare(kind: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def ingestd(folder: Path, config_text: str = CONFIG) -> Iterator[Server]:
+def ingestd(folder: Path, config_text: str = CONFIG, command: str = INGESTD) -> Iterator[Server]:
     (folder / "ingestd.toml").write_text(config_text)
     log = folder / "log"
     config = ["--config", str(folder / "ingestd.toml")]
-    with log.open("wb") as stderr, running(INGESTD, "serve", *config, stderr=stderr) as process:
+    with log.open("wb") as stderr, running(command, "serve", *config, stderr=stderr) as process:
         while "ready: " not in (text := log.read_text()):
             if process.poll() is not None:
                 sys.exit(f"ingestd did not start:\n{text}")
@@ -101,9 +101,9 @@ def ingestd(folder: Path, config_text: str = CONFIG) -> Iterator[Server]:
         yield Server("ingestd", process.pid, int(port[1]), int(ops[1]))
 
 
-def create_key(folder: Path) -> str:
+def create_key(folder: Path, command: str = INGESTD) -> str:
     """A public key for the daemon whose configuration is in that folder."""
     create = ["keys", "create", "--kind", "public", "--tenant", "bench", "--json"]
-    made = subprocess.check_output([INGESTD, *create, "--config", str(folder / "ingestd.toml")])
+    made = subprocess.check_output([command, *create, "--config", str(folder / "ingestd.toml")])
     key: str = json.loads(made)["id"]
     return key

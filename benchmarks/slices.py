@@ -1,0 +1,108 @@
+"""Daemons of several checkouts beside each other, to tell what a change is worth.
+
+A machine may change its speed within seconds, and of two processes of the same program one is faster. So all servers
+run at the same time on one core, and are under load in turns, for a second each; a slice is compared with that of the
+first server next to it, and every round has processes of its own. Name a checkout twice to see what is chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from .load import BATCH, Load, batches_of, load, write_bodies
+from .servers import CONFIG, Server, bare, create_key, ingestd, on_core
+from .shop import usual
+
+BARE = "bare"
+LOADS = {"single": Load(), "browser": Load(browser=True), "batches": Load(batch=BATCH)}
+
+Side = tuple[Server, Path, str]
+"""A server, the folder it has, and the key of its callers."""
+Slices = list[dict[str, float]]
+
+
+@contextlib.contextmanager
+def started(names: Sequence[str]) -> Iterator[list[Side]]:
+    """A server for each checkout, or the bare handler."""
+    lines = [json.dumps(body) for body in usual()]
+    with contextlib.ExitStack() as stack:
+        sides: list[Side] = []
+        for name in names:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
+            write_bodies(folder, lines, batches_of(lines))
+            if name == BARE:
+                sides.append((stack.enter_context(bare("handler")), folder, "none"))
+            else:
+                command = str(Path(name, ".venv", "bin", "ingestd").absolute())
+                server = stack.enter_context(ingestd(folder, CONFIG, command))
+                sides.append((server, folder, create_key(folder, command)))
+        time.sleep(2)  # the time a daemon may take to know a new key
+        yield sides
+
+
+def measure(names: Sequence[str], what: Load, slices: int, seconds: int) -> list[Slices]:
+    """One round: the slices of each server."""
+    cores = sorted(os.sched_getaffinity(0))
+    found: list[Slices] = [[] for _ in names]
+    with contextlib.ExitStack() as stack:
+        with on_core(cores[0]):
+            sides = stack.enter_context(started(names))
+        with on_core(cores[-1]):
+            for side in sides:
+                load(*side, 2, what)  # what only the first requests meet
+            for number in range(slices):
+                places = range(len(names))
+                for place in places if number % 2 else reversed(places):
+                    found[place].append(load(*sides[place], seconds, what))
+    return found
+
+
+def ratios(one: Slices, other: Slices) -> list[float]:
+    """Requests a second of each pair of slices."""
+    return [mine["req/s"] / theirs["req/s"] for mine, theirs in zip(one, other, strict=True)]
+
+
+def show(names: Sequence[str], rounds: Sequence[Sequence[Slices]], what: Load) -> None:
+    for place, name in enumerate(names):
+        all_slices = [each for found in rounds for each in found[place]]
+        row = {key: median(each[key] for each in all_slices) for key in all_slices[0]}
+        print(f"{name}: {row['req/s'] * what.batch:.0f} events/s, {row['CPU µs']:.1f} µs of CPU an event,"
+              f" p50 {row['p50 ms']:.1f} ms, p99 {row['p99 ms']:.1f}")  # fmt: skip
+        if place:
+            pairs = [ratios(found[place], found[0]) for found in rounds]
+            of_all = median(each for pair in pairs for each in pair)
+            of_each = ", ".join(f"{median(pair):.2f}" for pair in pairs)
+            print(f"  {of_all:.3f} times as many as the first, in {len(all_slices)} pairs; by rounds: {of_each}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", nargs="+", help=f'folders with a .venv that has ingestd, or "{BARE}"')
+    parser.add_argument("--load", choices=LOADS, default="single", help="what is sent (default single)")
+    parser.add_argument("--pause", type=int, default=0, help="milliseconds each connection waits before a request")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh processes (default 5)")
+    parser.add_argument("--slices", type=int, default=8, help="slices of each in a round (default 8)")
+    parser.add_argument("--seconds", type=int, default=1, help="length of a slice (default 1)")
+    arguments = parser.parse_args()
+    names, chosen = arguments.checkouts, LOADS[arguments.load]
+    if BARE in names and chosen.batch > 1:
+        parser.error("the bare handler knows no batches")
+    what = Load(browser=chosen.browser, batch=chosen.batch, pause=arguments.pause)
+    rounds = [measure(names, what, arguments.slices, arguments.seconds) for _ in range(arguments.rounds)]
+    show(names, rounds, what)
+    failed = sum(int(each["failed"]) for found in rounds for slices in found for each in slices)
+    print(f"failed requests: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
