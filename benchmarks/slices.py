@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--pause", type=int, default=0, help="milliseconds each connection waits before a request")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh processes (default 5)")
     parser.add_argument("--slices", type=int, default=8, help="slices of each in a round (default 8)")
-    parser.add_argument("--seconds", type=int, default=1, help="length of a slice (default 1)")
+    parser.add_argument("--seconds", type=int, default=1, help="length of a slice (default 1); long for batches")
     arguments = parser.parse_args()
     names, chosen = arguments.checkouts, LOADS[arguments.load]
     if BARE in names and chosen.batch > 1:
