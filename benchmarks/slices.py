@@ -30,6 +30,10 @@ Side = tuple[Server, Path, str]
 Slices = list[dict[str, float]]
 
 
+def command_of(checkout: str) -> Path:
+    return Path(checkout, ".venv", "bin", "ingestd").absolute()
+
+
 @contextlib.contextmanager
 def started(names: Sequence[str]) -> Iterator[list[Side]]:
     """A server for each checkout, or the bare handler."""
@@ -42,7 +46,7 @@ def started(names: Sequence[str]) -> Iterator[list[Side]]:
             if name == BARE:
                 sides.append((stack.enter_context(bare("handler")), folder, "none"))
             else:
-                command = str(Path(name, ".venv", "bin", "ingestd").absolute())
+                command = str(command_of(name))
                 server = stack.enter_context(ingestd(folder, CONFIG, command))
                 sides.append((server, folder, create_key(folder, command)))
         time.sleep(2)  # the time a daemon may take to know a new key
@@ -96,10 +100,14 @@ def main() -> int:
     names, chosen = arguments.checkouts, LOADS[arguments.load]
     if BARE in names and chosen.batch > 1:
         parser.error("the bare handler knows no batches")
+    for name in names:
+        if name != BARE and not command_of(name).exists():
+            parser.error(f"{name}: there is no {command_of(name)}")
     what = Load(browser=chosen.browser, batch=chosen.batch, pause=arguments.pause)
-    rounds = [measure(names, what, arguments.slices, arguments.seconds) for _ in range(arguments.rounds)]
+    slices, count = max(1, arguments.slices), max(1, arguments.rounds)
+    rounds = [measure(names, what, slices, arguments.seconds) for _ in range(count)]
     show(names, rounds, what)
-    failed = sum(int(each["failed"]) for found in rounds for slices in found for each in slices)
+    failed = sum(int(each["failed"]) for found in rounds for of_one in found for each in of_one)
     print(f"failed requests: {failed}")
     return 1 if failed else 0
 
