@@ -74,7 +74,7 @@ async def test_a_request_is_freed_with_its_answer(
         assert found == []
 
 
-async def test_of_an_event_only_its_record_waits_for_the_disk(tmp_path: Path, door: MakeDoor) -> None:
+async def test_an_event_is_freed_before_its_record_is_durable(tmp_path: Path, door: MakeDoor) -> None:
     events = count_of(Event)
     async with door(tmp_path) as public:
         await public.post()  # which makes the visitor known
