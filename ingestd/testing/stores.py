@@ -236,6 +236,25 @@ class StoreContract(ABC):
         async with self.backend(tmp_path) as backend:
             assert await asyncio.gather(*(backend.store.begin(NOW).get(key) for key in keys)) == keys
 
+    async def test_however_many_are_looked_up_each_has_what_is_its_own(self, tmp_path: Path) -> None:
+        for count in (1, 2, 7, 8, 9, 127, 128, 129):
+            keys = [state_key("contract", "shop", f"{number} of {count}") for number in range(count)]
+            sets = [state_key("contract-set", "shop", f"{number} of {count}") for number in range(count)]
+            async with self.backend(tmp_path) as backend:
+                state = backend.store.begin(NOW)
+                for key, a_set in zip(keys[::2], sets[::2], strict=True):  # and the others are not there
+                    await state.put(key, key)
+                    await state.push(a_set, f"{a_set} b", 1, keep=10)
+                    await state.push(a_set, f"{a_set} a", 2, keep=10)
+                await backend.store.commit(state)
+            async with self.backend(tmp_path) as backend:
+                state = backend.store.begin(NOW)
+                await state.load(keys, sets)
+                for place, (key, a_set) in enumerate(zip(keys, sets, strict=True)):
+                    there = place % 2 == 0
+                    assert await state.get(key) == (key if there else None)
+                    assert await state.window(a_set) == ([(f"{a_set} b", 1), (f"{a_set} a", 2)] if there else [])
+
     async def test_a_set_has_each_member_once_in_the_order_of_times(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             state = backend.store.begin(NOW)

@@ -8,7 +8,7 @@ one statement here, and come back as one row.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,6 +48,11 @@ _UPSERT_TAIL = (
 )
 _UPSERT_MEMBERS = "INSERT INTO member (number, key, member, at, expires) VALUES "
 _MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires = excluded.expires"
+_ROW = "SELECT json_array(value, fields, expires) FROM state WHERE key = ?"
+_MEMBERS = (
+    "SELECT json_group_array(json_array(number, member, at, expires))"
+    " FROM (SELECT * FROM member WHERE key = ? ORDER BY at, member)"
+)
 _MOVE_CURSOR = (
     "INSERT INTO cursors (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 )
@@ -207,47 +212,45 @@ def _marks(count: int) -> str:
     return ", ".join("?" * count)
 
 
-_decode_rows = msgspec.json.Decoder(list[tuple[str, str | None, str | None, int | None]]).decode
+_decode_row = msgspec.json.Decoder(tuple[str | None, str | None, int | None]).decode
 _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
-_decode_members = msgspec.json.Decoder(list[tuple[int, str, str, int, int | None]]).decode
+_decode_members = msgspec.json.Decoder(list[tuple[int, str, int, int | None]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
 def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
     """The rows of those keys that have one; of sets, their members."""
     storable = [key for key in keys if _storable(key)]
-    rows = _read_sets(connection, [key_of(key) for key in storable if is_set(key)])
-    wanted = [key for key in storable if not is_set(key)]
-    for start in range(0, len(wanted), _MANY):
-        some = wanted[start : start + _MANY]
-        some += some[-1:] * (-len(some) % _STEP)
-        (text,) = connection.execute(
-            "SELECT json_group_array(json_array(key, value, fields, expires)) FROM state"  # noqa: S608 - only marks
-            f" WHERE key IN ({_marks(len(some))})",
-            some,
-        ).fetchone()
-        rows += [
-            (key, value, _decode_fields(fields) if fields else None, expires)
-            for key, value, fields, expires in _decode_rows(text)
-        ]
+    rows: list[Row] = []
+    for key, text in _look_up(connection, _ROW, [key for key in storable if not is_set(key)]):
+        if text is not None:
+            value, fields, expires = _decode_row(text)
+            rows.append((key, value, _decode_fields(fields) if fields else None, expires))
+    for key, text in _look_up(connection, _MEMBERS, [key_of(key) for key in storable if is_set(key)]):
+        if members := _decode_members(text):
+            changes: dict[str, Change] = {member: (number, at, expires) for number, member, at, expires in members}
+            rows.append((set_key(key), None, changes, None))
     return rows
 
 
-def _read_sets(connection: sqlite3.Connection, wanted: Sequence[str]) -> list[Row]:
-    found: dict[str, dict[str, Change]] = {}
-    for start in range(0, len(wanted), _MANY):
-        some = [*wanted[start : start + _MANY]]
-        some += some[-1:] * (-len(some) % _STEP)
-        (text,) = connection.execute(
-            "SELECT json_group_array(json_array(number, key, member, at, expires)) FROM"  # noqa: S608 - only marks
-            f" (SELECT * FROM member WHERE key IN ({_marks(len(some))}) ORDER BY key, at, member)",
-            some,
-        ).fetchone()
-        for number, key, member, at, expires in _decode_members(text):
-            found.setdefault(key, {})[member] = number, at, expires
-    return [(set_key(key), None, members, None) for key, members in found.items()]
+def _look_up(connection: sqlite3.Connection, query: str, keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """What the query finds for each key, in one row: most loads want two or three keys of one visitor.
+
+    For `key IN (…)` SQLite makes a table of the keys, and for what it finds another one, which takes longer than to
+    look it up.
+    """
+    for start in range(0, len(keys), _MANY):
+        some = keys[start : start + _MANY]
+        padding = -len(some) % _STEP if len(some) > _STEP else 0
+        statement = _for_each(query, len(some) + padding)
+        yield from zip(some, connection.execute(statement, [*some, *[None] * padding]).fetchone(), strict=False)
+
+
+@lru_cache(maxsize=128)
+def _for_each(query: str, keys: int) -> str:
+    return "SELECT " + ", ".join([f"({query})"] * keys)
 
 
 def read_values(connection: sqlite3.Connection, kind: str, after: str, limit: int) -> list[tuple[str, str]]:
