@@ -1,11 +1,11 @@
 """What years of visitors and events change: throughput, the time to start, memory.
 
 `visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
-core. Visitors are drawn from all that are known; thousands of them visit at a time, and make ten events each. Then the
-same with one event each, which is the worst case: whoever comes was not there for long, and comes once. `start`: from
-the start of the process to its "ready", with journals of several sizes, in turns; also with none of the file in the
-system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of very many
-visitors, with message ids, identify requests and orders among them.
+core. Visitors are drawn from all that are known; `--at-once` of them visit at a time, and make ten events each. Then
+the same with one event each, which is the worst case: whoever comes was not there for long, and comes once. `start`:
+from the start of the process to its "ready", with journals of several sizes, in turns; also with none of the file in
+the system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of
+very many visitors, with message ids, identify requests and orders among them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def folders(parent: str | None, count: int) -> Iterator[list[Path]]:
         ]
 
 
-def measure_visitors(parent: str | None, many: int, rounds: int, seconds: int) -> None:
+def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, seconds: int) -> None:
     counts = (VISITORS, many)
     cores = sorted(os.sched_getaffinity(0))
     lines = "\n".join(json.dumps(body) for body in usual())
@@ -61,7 +61,8 @@ def measure_visitors(parent: str | None, many: int, rounds: int, seconds: int) -
         sent = [0, 0]  # so far, to each: who comes next has not been there
         with on_core(cores[-1]):
             for visit in VISITS:
-                compare(sides, [Load(visitors=count, visit=visit) for count in counts], sent, rounds, seconds)
+                loads = [Load(visitors=count, visit=visit, at_once=at_once) for count in counts]
+                compare(sides, loads, sent, rounds, seconds)
 
 
 def compare(
@@ -75,7 +76,8 @@ def compare(
             sent[index] += round(one["req/s"] * seconds)
             if number >= 0:
                 results[index].append(one)
-    print(f"visitors: visits of {loads[0].visit} events, {rounds} rounds of {seconds} s each")
+    of_all = f"{loads[0].at_once} of {loads[1].visitors} at a time"
+    print(f"visitors: visits of {loads[0].visit} events, {of_all}, {rounds} rounds of {seconds} s each")
     for what in ("req/s", "CPU µs", "p50 ms", "p99 ms", "failed"):
         few, many = (median(each[what] for each in side) for side in results)
         ratios = sorted(b[what] / max(1e-9, a[what]) for a, b in zip(*results, strict=True))
@@ -141,6 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure, all unless given")
     parser.add_argument("--visitors", type=int, default=5_000_000, help="known visitors (default 5000000)")
+    parser.add_argument("--at-once", type=int, default=Load.at_once, help=f"visits at a time (default {Load.at_once})")
     parser.add_argument("--rounds", type=int, default=6, help="rounds, and starts, of each (default 6)")
     parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
     parser.add_argument("--records", type=int, nargs="+", default=[1_000, 1_000_000, 3_000_000], help="in the journals")
@@ -149,7 +152,7 @@ def main() -> int:
     arguments = parser.parse_args()
     parts = arguments.parts or PARTS
     if "visitors" in parts:
-        measure_visitors(arguments.folder, arguments.visitors, arguments.rounds, arguments.seconds)
+        measure_visitors(arguments.folder, arguments.visitors, arguments.at_once, arguments.rounds, arguments.seconds)
     if "start" in parts:
         measure_start(arguments.folder, arguments.records, arguments.rounds)
     if "memory" in parts:

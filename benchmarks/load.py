@@ -25,8 +25,8 @@ BATCH = 100
 class Load:
     """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests.
 
-    `visitors`: of how many visitors the events are, in visits of `visit` events; 0: of those the bodies have. `sent`:
-    how many events earlier rounds have sent, which this one goes on from.
+    `visitors`: of how many visitors the events are, in visits of `visit` events, `at_once` of them at a time; 0: of
+    those the bodies have. `sent`: how many events earlier rounds have sent, which this one goes on from.
     """
 
     connections: int = CONNECTIONS
@@ -35,6 +35,7 @@ class Load:
     pause: int = 0
     visitors: int = 0
     visit: int = 1
+    at_once: int = 10_000
     sent: int = 0
 
     @property
@@ -65,7 +66,7 @@ def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Lo
     command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
     bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
     arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
-    arguments += map(str, (what.visitors, what.visit, what.sent))
+    arguments += map(str, (what.visitors, what.visit, what.at_once, what.sent))
     url = f"http://127.0.0.1:{server.port}{what.path}"
     printed = subprocess.run([*command, url, "--", *arguments], check=False, stdout=subprocess.PIPE)
     if printed.returncode:

@@ -1,11 +1,11 @@
 -- Posts the bodies of a file (one a line) in turn, each with the same key.
--- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT SENT; unless VISITORS is 0, visitors are drawn from so many, make
--- visits of VISIT events, thousands of them at a time, and SENT events were sent by earlier runs, which this goes on from.
+-- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT AT_ONCE SENT; unless VISITORS is 0, visitors are drawn from so
+-- many, make visits of VISIT events, AT_ONCE of them at a time, and SENT events were sent by earlier runs, which this goes
+-- on from.
 
 local requests, last, pause = {}, 0, 0
 local tails = {} -- of requests that are cut in two at the visitor's number
-local visitors, visit, sent = 0, 1, 0
-local OPEN = 10000 -- visits at a time
+local visitors, visit, at_once, sent = 0, 1, 1, 0
 local SPREAD = 15485863 -- a prime: its multiples come to every visitor before any comes again
 
 local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 that Firefox or Chrome send
@@ -32,7 +32,8 @@ function init(arguments)
    for body in io.lines(arguments[1]) do
       requests[#requests + 1] = wrk.format("POST", nil, headers, body)
    end
-   visitors, visit, sent = tonumber(arguments[5]), tonumber(arguments[6]), tonumber(arguments[7])
+   visitors, visit = tonumber(arguments[5]), tonumber(arguments[6])
+   at_once, sent = tonumber(arguments[7]), tonumber(arguments[8])
    if visitors > 0 then
       for number, whole in ipairs(requests) do
          local head, tail = whole:match('^(.-"anonymousId": "visitor%-)%d%d%d%d%d%d%d%d(.*)$')
@@ -50,10 +51,10 @@ function request()
    if visitors == 0 then
       return requests[last]
    end
-   local place = sent % OPEN
-   local turn = math.floor((math.floor(sent / OPEN) + place) / visit) -- not all visits end at once
+   local place = sent % at_once
+   local turn = math.floor((math.floor(sent / at_once) + place) / visit) -- not all visits end at once
    sent = sent + 1
-   return requests[last] .. string.format("%08d", (turn * OPEN + place) % visitors * SPREAD % visitors) .. tails[last]
+   return requests[last] .. string.format("%08d", (turn * at_once + place) % visitors * SPREAD % visitors) .. tails[last]
 end
 
 -- One JSON object for load.py; wrk counts 400 and above as errors of status, and latency in µs.
