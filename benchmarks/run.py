@@ -1,11 +1,12 @@
-"""ingestd beside a bare Tornado handler, under the same load, in rounds that take turns.
+"""ingestd beside a bare Tornado handler, under the same load, in slices that take turns.
 
 Each server has one core for itself; wrk, and Redis where there is one, have another. Every round has servers of its
-own, since of two processes of the same program one is faster than the other, for all its life. Events are as a shop
-sends them: page views, product views and carts of five products in turn, one in ten with a campaign, one in fifty an
-order. ingestd runs as installed: every event is on the disk before its answer (SQLite with synchronous=FULL, or Redis
-with appendfsync everysec), every check is on, and attribution and a `jsonl` sink are behind it, whose work counts as
-ingestd's CPU time. Take the ratios: absolute figures are those of the machine.
+own, since of two processes of the same program one is faster than the other, for all its life; and within a round
+they take turns of two seconds, since a machine may change its speed. A ratio is the median of those of slices of the
+same turn. Events are as a shop sends them: page views, product views and carts of five products in turn, one in ten
+with a campaign, one in fifty an order. ingestd runs as installed: every event is on the disk before its answer (SQLite
+with synchronous=FULL, or Redis with appendfsync everysec), every check is on, and attribution and a `jsonl` sink are
+behind it, whose work counts as ingestd's CPU time. Take the ratios: absolute figures are those of the machine.
 """
 
 from __future__ import annotations
@@ -41,11 +42,16 @@ CASES = {
     "256, a browser's headers": Load(connections=256, browser=True),
 }
 BATCHES = f"{CONNECTIONS}, batches of {BATCH}"
+BESIDE = f"{CONNECTIONS} connections, beside batches"
+TURNS = 2
+"""Slices of each server, in each case of a round."""
+LONGER = 2
+"""So many times as long are slices of batches, of which 64 are under way at their end, and not counted."""
 HALF = f"{CONNECTIONS}, half of the load"
 
-Round = dict[str, float]
-Results = dict[tuple[str, str], list[Round]]
-"""The rounds by case and server."""
+Slice = dict[str, float]
+Results = dict[tuple[str, str], list[Slice]]
+"""The slices by case and server; those of one place in the lists of a case are of the same turn."""
 
 
 class Side(NamedTuple):
@@ -96,10 +102,11 @@ def check_batch(side: Side, batch: str) -> None:
     assert statuses == [200] * BATCH, statuses
 
 
-def plan(found: Sequence[Side]) -> list[tuple[str, Load, Side]]:
-    """What is measured in each round, one after the other; those to be compared next to each other."""
-    singles = [(case, what, side) for case, what in CASES.items() for side in found]
-    return [*singles, *((BATCHES, Load(batch=BATCH), side) for side in found[2:])]
+def plan(found: Sequence[Side]) -> list[list[tuple[str, Load, Side]]]:
+    """What is measured in each round, one after the other: those that take turns together, to be compared."""
+    singles = [[(case, what, side) for side in found] for case, what in CASES.items()]
+    batches = [[(BESIDE, Load(), side), (BATCHES, Load(batch=BATCH), side)] for side in found[2:]]
+    return [*singles, *batches]
 
 
 def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
@@ -107,14 +114,27 @@ def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         with sides(lines) as found:
-            for case, what, side in plan(found):
-                load(*side, 1, what)  # what it has in memory, the system may have taken for others in the meantime
-                results.setdefault((case, side.server.name), []).append(load(*side, seconds, what))
-    return results
+            for together in plan(found):
+                for _, what, side in together:
+                    load(*side, 1, what)  # the system may have taken what it had in memory for others meanwhile
+                for turn in range(TURNS):
+                    for case, what, side in reversed(together) if turn % 2 else together:
+                        one = load(*side, seconds * (LONGER if what.batch > 1 else 1), what)
+                        results.setdefault((case, side.server.name), []).append(one)
+    return in_order(results)
+
+
+def in_order(results: Results) -> Results:
+    """As they are to be shown."""
+    cases = [*CASES, BESIDE, BATCHES]
+    return {key: results[key] for case in cases for key in results if key[0] == case}
 
 
 def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds: int) -> Results:
-    """Rounds with about half of the requests a second that each takes at the most, as `results` say."""
+    """As `measure`, with about half of the requests a second that each takes at the most, as `results` say.
+
+    In one turn as long as all of the others: the slowest of a hundred are seldom, and come together.
+    """
     at_half: Results = {}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds} at half of the load")
@@ -123,7 +143,7 @@ def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds
                 most = medians(results[next(iter(CASES)), side.server.name])["req/s"]
                 half = Load(pause=max(1, round(CONNECTIONS / (most / 2) * 1000)))
                 load(*side, 1, half)
-                at_half.setdefault((HALF, side.server.name), []).append(load(*side, seconds, half))
+                at_half.setdefault((HALF, side.server.name), []).append(load(*side, seconds * TURNS, half))
     return at_half
 
 
@@ -131,36 +151,36 @@ def say(how_far: str) -> None:
     print(f"\r{how_far:<40}", end="", file=sys.stderr, flush=True)
 
 
-def medians(rounds: Sequence[Round]) -> Round:
-    return {what: median(each[what] for each in rounds) for what in rounds[0]}
+def medians(slices: Sequence[Slice]) -> Slice:
+    return {what: median(each[what] for each in slices) for what in slices[0]}
 
 
-def to_each_other(rounds: Sequence[Round], others: Sequence[Round]) -> float:
-    """Requests a second, of each round by itself: the machine's pace changes from one to the next."""
-    return median(one["req/s"] / other["req/s"] for one, other in zip(rounds, others, strict=True))
+def to_each_other(slices: Sequence[Slice], others: Sequence[Slice]) -> float:
+    """Requests a second, of each slice by itself: the machine's pace changes from one to the next."""
+    return median(one["req/s"] / other["req/s"] for one, other in zip(slices, others, strict=True))
 
 
 def show(results: Results) -> None:
     print(f"{'':34}{'req/s':>9}{'to bare':>9}{'events/s':>10}{'CPU µs':>8}{'p50 ms':>8}{'p99 ms':>8}")
     shown = ""
-    for (case, name), rounds in results.items():
+    for (case, name), slices in results.items():
         if case != shown:
             print(f"{case}:")
             shown = case
-        row = medians(rounds)
+        row = medians(slices)
         unit = None if case == HALF else results.get((case, UNIT))
-        ratio = f"{to_each_other(rounds, unit):9.2f}" if unit else " " * 9
+        ratio = f"{to_each_other(slices, unit):9.2f}" if unit else " " * 9
         events = row["req/s"] * (BATCH if case == BATCHES else 1)
         print(f"  {name:32}{row['req/s']:9.0f}{ratio}{events:10.0f}{row['CPU µs']:8.1f}"
               f"{row['p50 ms']:8.1f}{row['p99 ms']:8.1f}")  # fmt: skip
-    for (case, name), rounds in results.items():
+    for (case, name), slices in results.items():
         if case == BATCHES:
-            factor = BATCH * to_each_other(rounds, results[next(iter(CASES)), name])
+            factor = BATCH * to_each_other(slices, results[BESIDE, name])
             print(f"{name}: {factor:.1f} times as many events in batches as in single requests")
 
 
 def keep(results: Results, seconds: int) -> Path:
-    """All rounds, as a new file among the results."""
+    """All slices, as a new file among the results."""
     now = datetime.now(UTC)
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
@@ -171,8 +191,8 @@ def keep(results: Results, seconds: int) -> Path:
         "python": platform.python_version(),
         "seconds": seconds,
         "results": [
-            {"case": case, "server": name, "median": medians(rounds), "rounds": rounds}
-            for (case, name), rounds in results.items()
+            {"case": case, "server": name, "median": medians(slices), "slices": slices}
+            for (case, name), slices in results.items()
         ],
     }
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
@@ -181,13 +201,14 @@ def keep(results: Results, seconds: int) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds for each, at least 3 (default 5)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    parser.add_argument("--json", action="store_true", help="keep every round in benchmarks/results/ too")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh servers, at least 3 (default 5)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a slice (default 2)")
+    parser.add_argument("--json", action="store_true", help="keep every slice in benchmarks/results/ too")
     arguments = parser.parse_args()
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
     lines = [json.dumps(body) for body in usual()]
-    print(f"events of {mean(map(len, lines)):.0f} bytes, {BATCH} of them in a batch; {rounds} rounds of {seconds} s")
+    print(f"events of {mean(map(len, lines)):.0f} bytes, {BATCH} of them in a batch;"
+          f" {rounds} rounds of {TURNS} slices of {seconds} s")  # fmt: skip
     results = measure(lines, rounds, seconds)
     results |= measure_at_half(lines, results, rounds, seconds)
     say("")
@@ -195,7 +216,7 @@ def main() -> int:
     show(results)
     if arguments.json:
         print(f"kept in {keep(results, seconds)}")
-    failed = sum(int(each["failed"]) for rounds_ in results.values() for each in rounds_)
+    failed = sum(int(each["failed"]) for slices in results.values() for each in slices)
     print(f"failed requests: {failed}")
     return 1 if failed else 0
 
