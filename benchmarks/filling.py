@@ -38,14 +38,17 @@ def _user_name(number: int) -> str:
     return f"user-{number:08d}"
 
 
-def fill_state(folder: Path, visitors: int, config: str = CONFIG) -> str:
-    """Make the daemon's database of so many known visitors in that folder; returns a key of its callers."""
+def fill_state(folder: Path, visitors: int, config: str = CONFIG, *, present: bool = False) -> str:
+    """Make the daemon's database of so many known visitors in that folder; returns a key of its callers.
+
+    `present`: they have been there just now. Else their sessions have been over for more than a day, and left the file.
+    """
     with _began(folder, config) as (server, key):
         for number, kind in enumerate(("plain", "campaign", "user")):
             _visit(server, key, number, kind)
         server.settle()
     with _bulk(folder) as database:
-        models = [_Model(database, number) for number in range(3)]
+        models = [_Model(database, number, present=present) for number in range(3)]
         others = [(number, models[_kind(number)]) for number in range(3, visitors)]
         database.executemany(
             "INSERT INTO state (key, value, fields, expires) VALUES (?, ?, ?, ?)",
@@ -120,10 +123,11 @@ def _kind(number: int) -> int:
 class _Model:
     """What one visitor has left: its rows, from which those of others are made."""
 
-    def __init__(self, database: sqlite3.Connection, number: int) -> None:
+    def __init__(self, database: sqlite3.Connection, number: int, *, present: bool) -> None:
         self._names = (visitor_name(number), _user_name(number))
         self._digests = [key_digest(TENANT, name) for name in self._names]
-        self._states = self._rows(database, "SELECT key, value, fields, expires FROM state")
+        states = self._rows(database, "SELECT key, value, fields, expires FROM state")
+        self._states = [row for row in states if present or row[0] != "session"]
         self._members = self._rows(database, "SELECT key, member, at, expires FROM member ORDER BY number")
 
     def _rows(self, database: sqlite3.Connection, select: str) -> list[Sequence[Any]]:

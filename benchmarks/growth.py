@@ -1,8 +1,9 @@
 """What years of visitors and events change: throughput, the time to start, memory.
 
 `visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
-core. Visitors are drawn from all that are known; `--at-once` of them visit at a time, and make ten events each. Then
-the same with one event each, which is the worst case: whoever comes was not there for long, and comes once. `start`:
+core. Visitors are drawn from all that are known and have last been there more than a day ago; `--at-once` of them visit
+at a time, and make ten events each. Then the same with one event each, for whom there is least in memory. `--present`:
+all of them have just been there, and each comes back to a session that goes on and is in the file. `start`:
 from the start of the process to its "ready", with journals of several sizes, in turns; also with none of the file in
 the system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of
 very many visitors, with message ids, identify requests and orders among them.
@@ -34,7 +35,7 @@ PARTS = ("visitors", "start", "memory")
 VISITS = (10, 1)
 """Events of a visit."""
 LASTING = CONFIG + '[plugins.session]\nidle = "1d"\n'
-"""Nobody's session ends before the benchmark does."""
+"""Nobody's session ends before the benchmark does, where all visitors are present."""
 
 
 @contextlib.contextmanager
@@ -46,18 +47,21 @@ def folders(parent: str | None, count: int) -> Iterator[list[Path]]:
         ]
 
 
-def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, seconds: int) -> None:
+def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, seconds: int, *, present: bool) -> None:
     counts = (VISITORS, many)
+    config = LASTING if present else CONFIG
     cores = sorted(os.sched_getaffinity(0))
     lines = "\n".join(json.dumps(body) for body in usual())
     with folders(parent, 2) as places, contextlib.ExitStack() as stack:
         sides = []
         for place, count in zip(places, counts, strict=True):
-            key = fill_state(place, count, LASTING)
+            key = fill_state(place, count, config, present=present)
             (place / BODIES).write_text(lines)
             print(f"{count} visitors: a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB", flush=True)
             with on_core(cores[0]):
-                sides.append((stack.enter_context(ingestd(place, LASTING)), place, key))
+                sides.append((stack.enter_context(ingestd(place, config)), place, key))
+        for server, *_ in sides:
+            server.know_what_is_absent()
         sent = [0, 0]  # so far, to each: who comes next has not been there
         with on_core(cores[-1]):
             for visit in VISITS:
@@ -144,6 +148,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure, all unless given")
     parser.add_argument("--visitors", type=int, default=5_000_000, help="known visitors (default 5000000)")
     parser.add_argument("--at-once", type=int, default=Load.at_once, help=f"visits at a time (default {Load.at_once})")
+    parser.add_argument("--present", action="store_true", help="all visitors have just been there")
     parser.add_argument("--rounds", type=int, default=6, help="rounds, and starts, of each (default 6)")
     parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
     parser.add_argument("--records", type=int, nargs="+", default=[1_000, 1_000_000, 3_000_000], help="in the journals")
@@ -152,7 +157,14 @@ def main() -> int:
     arguments = parser.parse_args()
     parts = arguments.parts or PARTS
     if "visitors" in parts:
-        measure_visitors(arguments.folder, arguments.visitors, arguments.at_once, arguments.rounds, arguments.seconds)
+        measure_visitors(
+            arguments.folder,
+            arguments.visitors,
+            arguments.at_once,
+            arguments.rounds,
+            arguments.seconds,
+            present=arguments.present,
+        )
     if "start" in parts:
         measure_start(arguments.folder, arguments.records, arguments.rounds)
     if "memory" in parts:

@@ -47,12 +47,19 @@ class Server:
 
     def settle(self) -> None:
         """Wait until sinks and other consumers have caught up, so that no work is done in another's round."""
-        while self.ops_port is not None:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ops_port}/metrics") as answer:
-                pending = re.findall(rb"^ingestd_consumer_pending\{.*\} (.*)$", answer.read(), re.MULTILINE)
-            if {float(count) for count in pending} == {0.0}:
-                return
+        while self.ops_port is not None and {*self._metric("ingestd_consumer_pending")} != {0.0}:
             time.sleep(0.05)
+
+    def know_what_is_absent(self) -> None:
+        """Wait until what its SQLite file has nothing of is not looked for there any more."""
+        while not all(self._metric("ingestd_sqlite_filter_bytes")):
+            time.sleep(0.5)
+
+    def _metric(self, name: str) -> list[float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ops_port}/metrics") as answer:
+            return [
+                float(value) for value in re.findall(rf"^{name}\{{.*\}} (.*)$", answer.read().decode(), re.MULTILINE)
+            ]
 
 
 @contextlib.contextmanager

@@ -171,9 +171,13 @@ class SetEntry(Entry):
 class Entries:
     """At most `limit` entries; those not yet on disk come on top and are never let go."""
 
-    def __init__(self, limit: int, load: Load, members: int = 0) -> None:
+    def __init__(
+        self, limit: int, load: Load, members: int = 0, rules_out: Callable[[str], bool] = lambda key: False
+    ) -> None:
+        """`rules_out` tells of some keys that the file has nothing of them."""
         self.numbers = count(members + 1)
         """Of members of sets that are new; `members` is the highest there has been."""
+        self._rules_out = rules_out
         self._limit = limit
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
@@ -189,17 +193,22 @@ class Entries:
         self.pinned: frozenset[str] = frozenset()
         """Keys that are not let go of, once they are loaded."""
         self.hits = 0
+        self.ruled_out = 0
         self.misses = 0
-        """How often what a unit wanted was in memory, and how often it was not."""
+        """How often what a unit wanted was in memory, was known to be nowhere, and was looked for in the file."""
         self.deleted = False
         """Whether a unit has deleted something since somebody last set it to False."""
 
     def known(self, key: str) -> Entry | None:
-        """The entry, if it is in memory. The caller may change it until it next awaits."""
+        """The entry, if it is in memory or nowhere. The caller may change it until it next awaits."""
         entry = self._known.get(key)
         if entry is not None:
             self._known.move_to_end(key)
             self.hits += 1
+        elif self._rules_out(key):
+            self.ruled_out += 1
+            self._let_go(1)
+            entry = self._known[key] = _made(key, None)
         return entry
 
     @property
@@ -268,7 +277,8 @@ class Entries:
             self._let_go(len(loading))
             found = {row[0]: row[1:] for row in rows}
             for key in loading:
-                self._known[key] = _made(key, found.get(key))
+                if key not in self._known:  # it may have been ruled out meanwhile, and have been written to since
+                    self._known[key] = _made(key, found.get(key))
         for waiting in loading.values():
             for future in waiting:
                 _settle(future, error)

@@ -215,15 +215,21 @@ def test_commits_and_the_cache_are_shown(tmp_path: Path) -> None:
     stored = f'ingestd_sqlite_commits_total{{{file},result="stored"}}'
     with shop.serve() as daemon:
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
+        wait_until(lambda: daemon.metric(f"ingestd_sqlite_filter_bytes{{{file}}}") > 1_000_000)
         commits, missed = daemon.metric(stored), daemon.metric(f"ingestd_sqlite_cache_misses_total{{{file}}}")
         found = daemon.metric(f"ingestd_sqlite_cache_hits_total{{{file}}}")
         assert commits >= 1
-        assert missed >= 1  # nobody knew the visitor
+        # Nobody knew the visitor.
+        assert missed + daemon.metric(f"ingestd_sqlite_cache_ruled_out_total{{{file}}}") >= 1
         assert daemon.metric(f"ingestd_sqlite_cache_entries{{{file}}}") >= 1
         for _ in range(5):
             assert daemon.post("/track", EVENT, shop.public.id).status == 200
         assert daemon.metric(f"ingestd_sqlite_cache_misses_total{{{file}}}") == missed
         assert daemon.metric(f"ingestd_sqlite_cache_hits_total{{{file}}}") >= found + 5
+        ruled_out = daemon.metric(f"ingestd_sqlite_cache_ruled_out_total{{{file}}}")
+        assert daemon.post("/track", {**EVENT, "anonymousId": "nobody so far"}, shop.public.id).status == 200
+        assert daemon.metric(f"ingestd_sqlite_cache_ruled_out_total{{{file}}}") > ruled_out
+        assert daemon.metric(f"ingestd_sqlite_cache_misses_total{{{file}}}") == missed
         families = parse(daemon.ops("/metrics").body)
         values = {
             (sample.name, sample.labels.get("le")): sample.value

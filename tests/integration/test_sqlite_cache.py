@@ -108,7 +108,9 @@ async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
     st.integers(1, 3),
     st.lists(
         st.tuples(
-            st.integers(0, 2), st.integers(0, 12), operations | st.sampled_from(["commit", "reopen", "turn over"])
+            st.integers(0, 2),
+            st.integers(0, 12),
+            operations | st.sampled_from(["commit", "reopen", "turn over", "rule out"]),
         ),
         max_size=40,
     ),
@@ -128,6 +130,8 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                     backend = await reopened(backend)
                 elif what == "turn over":
                     await turn_over(backend)
+                elif what == "rule out":
+                    await backend.presence.renew()
                 elif what == "commit":
                     await backend.store.commit(units.pop(number))
                 else:

@@ -29,6 +29,7 @@ from .files import Lock, acquire, create
 from .guest import GuestState, submit
 from .identity import take_identity
 from .journal import SqliteJournal
+from .presence import Presence
 from .removal import Cleaner, Replacement, replace_bodies
 from .renewals import Renewal, Renewals, read_log, renewed
 from .statistics import CommitStatistics
@@ -47,6 +48,7 @@ _SWEEP_SECONDS = 0.1
 _RENEWALS_SECONDS = 1.0
 _CLEAN_SECONDS = 2.0
 _CHECKPOINT_SECONDS = 0.05
+_PRESENCE_SECONDS = 1.0
 _PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
 
 
@@ -60,6 +62,7 @@ class SqliteBackend(Backend):
         self.path = path
         self.entries = Entries(cache, self._load)
         self.renewals = Renewals()
+        self.presence = Presence(self)
         self.store = SqliteStore(self)
         self.journal = SqliteJournal(self)
         self.cleaner = Cleaner(self)
@@ -98,10 +101,16 @@ class SqliteBackend(Backend):
 
     async def _own(self, writer: Connection) -> None:
         # What an earlier opening of this object has cached may not be so any more.
-        self.entries = Entries(self._cache, self._load, await writer.submit(last_member))
+        self.presence = Presence(self)
+        self.entries = Entries(self._cache, self._load, await writer.submit(last_member), self.presence.rules_out)
         self.renewals = Renewals(*await writer.submit(read_log))
         commits = self.commits = Commits(
-            writer, self.entries, await writer.submit(last_position), self.statistics, self.renewals
+            writer,
+            self.entries,
+            await writer.submit(last_position),
+            self.statistics,
+            renewals=self.renewals,
+            presence=self.presence,
         )
         await apply_requests(self, commits)
         self._run("control", _CONTROL_SECONDS, lambda: apply_requests(self, commits))
@@ -111,6 +120,7 @@ class SqliteBackend(Backend):
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
         self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)
+        self._run("presence", _PRESENCE_SECONDS, self.presence.step)
 
     async def _visit(self, reader: Connection) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE

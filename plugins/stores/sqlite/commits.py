@@ -19,6 +19,7 @@ from ..entries_state import EntriesState
 from ..tail import Tail
 from .batch import DEPENDS, Written, write_batch
 from .connection import Connection
+from .presence import Presence
 from .renewals import Renewals
 from .statistics import CommitStatistics
 from .unit import Unit
@@ -42,7 +43,9 @@ class Commits:
         entries: Entries,
         last: int,
         statistics: CommitStatistics,
+        *,
         renewals: Renewals,
+        presence: Presence,
     ) -> None:
         self.last = last
         """The newest durable position."""
@@ -55,6 +58,7 @@ class Commits:
         self._entries = entries
         self._statistics = statistics
         self._renewals = renewals
+        self._presence = presence
         self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
         self._synced = float("-inf")
         """When the last commit that was synced began."""
@@ -221,8 +225,10 @@ class Commits:
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):
                     unit.cleared |= {key}
-                elif not is_renewal(row) and key in self._renewals:
-                    unit.rows.append(not_renewed(key))
+                elif not is_renewal(row):
+                    self._presence.add(key)
+                    if key in self._renewals:
+                        unit.rows.append(not_renewed(key))
                 entry.dirty = False
                 entry.flying = True
                 flown[key] = entry

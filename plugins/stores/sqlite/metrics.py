@@ -39,7 +39,15 @@ class SqliteCollector(Collector):
         )
         hits = CounterMetricFamily(f"{name}_cache_hits", "State entries found in memory.", labels=labels)
         misses = CounterMetricFamily(f"{name}_cache_misses", "State entries read from the file.", labels=labels)
+        ruled_out = CounterMetricFamily(
+            f"{name}_cache_ruled_out", "State entries neither in memory nor in the file, without reading it.",
+            labels=labels,
+        )  # fmt: skip
         entries = GaugeMetricFamily(f"{name}_cache_entries", "State entries in memory.", labels=labels)
+        filters = GaugeMetricFamily(
+            f"{name}_filter_bytes", "Memory of the filter that tells what is not in the file, 0 until it is made.",
+            labels=labels,
+        )  # fmt: skip
         size = GaugeMetricFamily(f"{name}_file_bytes", "Size of the file.", labels=labels)
         log = GaugeMetricFamily(f"{name}_wal_bytes", "Size of the write-ahead log beside it.", labels=labels)
         free = GaugeMetricFamily(f"{name}_disk_free_bytes", "What is free on the disk of the file.", labels=labels)
@@ -52,12 +60,14 @@ class SqliteCollector(Collector):
             units.add_metric(file, done.units.buckets(), done.units.sum)
             hits.add_metric(file, cache.hits)
             misses.add_metric(file, cache.misses)
+            ruled_out.add_metric(file, cache.ruled_out)
             entries.add_metric(file, cache.count)
+            filters.add_metric(file, backend.presence.size)
             size.add_metric(file, _size(backend.path))
             log.add_metric(file, _size(backend.path.with_name(f"{backend.path.name}-wal")))
             with suppress(OSError):  # the folder is gone: then nobody knows
                 free.add_metric(file, shutil.disk_usage(backend.path.parent).free)
-        yield from (commits, seconds, units, hits, misses, entries, size, log, free)
+        yield from (commits, seconds, units, hits, misses, ruled_out, entries, filters, size, log, free)
 
 
 def _size(path: Path) -> int:

@@ -19,6 +19,7 @@ __all__ = ["Sweeper"]
 GRACE = 24 * 3_600_000  # milliseconds
 PAUSE = 60_000  # milliseconds of the units' time between the starts of two walks
 ROWS = 1000
+REST = 4  # steps that are left out after one that found nothing, as most do where most is kept for ever
 
 
 class Sweeper:
@@ -33,8 +34,12 @@ class Sweeper:
         self._after: str | None = None
         self._after_member: int | None = None
         self._next = 0
+        self._rest = 0
 
     async def step(self) -> None:
+        if self._rest:
+            self._rest -= 1
+            return
         clock = self._backend.store.clock
         if self._after is None and self._after_member is None:
             if clock < self._next:
@@ -42,21 +47,29 @@ class Sweeper:
             self._after, self._after_member, self._next = "", 0, clock + PAUSE
         before = clock - GRACE
         if self._after is None:
-            await self._sweep_members(before)
-            return
-        last, expired = await self._backend.read(_look, self._after, before)
-        self._after = last
+            found = await self._sweep_members(before)
+        else:
+            found = await self._sweep_states(self._after, before)
+        if not found:
+            self._rest = REST
+
+    async def _sweep_states(self, after: str, before: int) -> bool:
+        """Returns whether it found any."""
+        self._after, expired = await self._backend.read(_look, after, before)
         expired = [key for key in expired if key not in self._backend.renewals]
         if expired:
             await self._commits.commit(also=partial(_remove, expired, before))
             self._backend.entries.forget(expired)
+        return bool(expired)
 
-    async def _sweep_members(self, before: int) -> None:
+    async def _sweep_members(self, before: int) -> bool:
+        """Returns whether it found any."""
         assert self._after_member is not None
         self._after_member, expired = await self._backend.read(_look_at_members, self._after_member, before)
         if expired:
             await self._commits.commit(also=partial(_remove_members, [number for number, _ in expired], before))
             self._backend.entries.forget({set_key(key) for _, key in expired})
+        return bool(expired)
 
 
 def _look_at_members(

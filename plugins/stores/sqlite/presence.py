@@ -1,0 +1,129 @@
+"""Which keys the file may have anything of. Nobody has to look there for one that it certainly has not.
+
+Most that is looked for and not in memory is in no file either: the session and the link of a visitor who is new or has
+not been here for long, a message that was not sent before. A Bloom filter tells so for ten bits a key: at most one
+in a hundred of those that are not there is looked for all the same, and none that is there is ever missed.
+
+A filter cannot forget what was removed, nor grow. So it is made by a walk through the tables, after the start and
+whenever it has taken in as much as it is made for; until the first one is made nothing is ruled out. A walk takes a
+tenth of a core's time, and events do not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from rbloom import Bloom
+
+from ..entries import set_key
+
+if TYPE_CHECKING:
+    from .backend import SqliteBackend
+
+__all__ = ["LARGEST", "Presence"]
+
+LARGEST = 1 << 25
+"""Keys, in 40 MB; of more of them fewer are ruled out."""
+_SMALLEST = 1 << 20
+_WRONG = 0.01  # of those that are not there, so many may be looked for
+_ROWS = 1000
+_SHARE = 0.1  # of a core, for the walk
+
+_STATES = "SELECT key FROM state WHERE key > ? ORDER BY key LIMIT ?"
+_SETS = "SELECT DISTINCT key FROM member WHERE key > ? ORDER BY key LIMIT ?"
+
+_decode = msgspec.json.Decoder(list[str]).decode
+
+
+class _Filter:
+    """Of so many keys. `taken` counts those that are in it: fewer than there are, if any, by one in a hundred."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0
+        self.bloom = Bloom(size, _WRONG)
+
+    def take(self, key: str) -> None:
+        if key not in self.bloom:
+            self.bloom.add(key)
+            self.taken += 1
+
+
+class Presence:
+    """Keys are those of `Entries`, so a set has another one than a value."""
+
+    def __init__(self, backend: SqliteBackend, smallest: int = _SMALLEST, largest: int = LARGEST) -> None:
+        self._backend = backend
+        self._size = smallest
+        self._largest = largest
+        self._whole: _Filter | None = None
+        """Has all keys of the file."""
+        self._growing: _Filter | None = None
+        """Has those that the walk has come by, and all that were written since it began."""
+        self._enough = 0
+        """With how many keys the whole one is to be made anew."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the filter, 0 until it is made."""
+        return 0 if self._whole is None else self._whole.bloom.size_in_bits // 8
+
+    def rules_out(self, key: str) -> bool:
+        """Whether the file has nothing of this key; False may mean either."""
+        return self._whole is not None and key not in self._whole.bloom
+
+    def add(self, key: str) -> None:
+        """To be called before what is to be written of a key goes to the file."""
+        if self._whole is not None:
+            self._whole.take(key)
+        if self._growing is not None:
+            self._growing.take(key)
+
+    async def step(self) -> None:
+        """Walk if it is time to. Raises `Unavailable`."""
+        if self._whole is None or self._whole.taken >= self._enough:
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Make the filter anew, of what the file has now. Raises `Unavailable`."""
+        try:
+            while not await self._walk():
+                self._size *= 2
+        finally:
+            self._growing = None
+
+    async def _walk(self) -> bool:
+        """Returns False where the tables have too many keys for the size."""
+        growing = self._growing = _Filter(self._size)
+        # What was handed over before is not added to this filter: it is to be in the file when the walk comes by.
+        await self._backend.change(_nothing)
+        for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
+            last: str | None = ""
+            while last is not None:
+                keys, seconds = await self._backend.aside(_look, query, last)
+                begun = time.perf_counter()
+                for key in keys:
+                    growing.take(key_of_row(key))
+                # A filter that is half full is one that will not have to be made anew soon.
+                if growing.taken > self._size // 2 and self._size < self._largest:
+                    return False
+                last = keys[-1] if len(keys) == _ROWS else None
+                await asyncio.sleep((seconds + time.perf_counter() - begun) * (1 / _SHARE - 1))
+        self._whole = growing
+        self._enough = max(self._size, 2 * growing.taken)
+        return True
+
+
+def _nothing(_: sqlite3.Connection) -> None:
+    """Done when all that was handed to the connection before is."""
+
+
+def _look(connection: sqlite3.Connection, query: str, after: str) -> tuple[list[str], float]:
+    """The next keys, and how many seconds of a core it took to find them."""
+    begun = time.thread_time()
+    (text,) = connection.execute(f"SELECT json_group_array(key) FROM ({query})", (after, _ROWS)).fetchone()  # noqa: S608 - one of two constants
+    return _decode(text), time.thread_time() - begun

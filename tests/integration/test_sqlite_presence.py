@@ -1,0 +1,174 @@
+"""What the file has nothing of is not looked for there; and what it has is always found, whenever it was written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ingestd.plugins.stores.entries import Entries, Loaded
+from ingestd.plugins.stores.entries_state import EntriesState
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.plugins.stores.sqlite.presence import Presence
+from ingestd.store import Field, State
+from tests.support.journals import until
+
+
+@asynccontextmanager
+async def opened(path: Path, cache: int = 1) -> AsyncIterator[SqliteBackend]:
+    """With next to no cache: what is not ruled out is read."""
+    backend = SqliteBackend(path, cache=cache, busy_timeout=1.0)
+    await backend.open(serving=True)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def put(backend: SqliteBackend, *keys: str) -> None:
+    state = backend.store.begin(1000)
+    for key in keys:
+        await state.put(key, f"of {key}")
+    await backend.store.commit(state)
+
+
+def names(kind: str, count: int) -> list[str]:
+    return [f"{kind} {number}" for number in range(count)]
+
+
+async def reads(backend: SqliteBackend, keys: list[str]) -> int:
+    """For how many of them the file is read; none of them is there."""
+    before = backend.entries.misses
+    for key in keys:
+        assert await backend.store.begin(1000).get(key) is None
+    return backend.entries.misses - before
+
+
+async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, "there")
+        before = await reads(backend, names("before", 20))
+        await backend.presence.renew()
+        ruled_out = backend.entries.ruled_out
+        assert before == 20
+        assert await reads(backend, names("after", 20)) == 0
+        assert backend.entries.ruled_out == ruled_out + 20
+        assert await backend.store.begin(1000).get("there") == "of there"
+
+
+async def test_it_becomes_known_by_itself(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, "there")
+        await until(lambda: backend.presence.rules_out("not there"))
+        assert not backend.presence.rules_out("there")
+
+
+async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_path: Path) -> None:
+    async def write(state: State, name: str) -> None:
+        await state.put(f"value {name}", name)
+        await state.renew(f"session {name}", name, 1000)
+        await state.merge(f"profile {name}", {"name": Field(1, name)})
+        await state.push(f"touches {name}", name, 5, keep=3)
+
+    async with opened(tmp_path / "ingestd.db") as backend:
+        for name in ("before", "after"):
+            state = backend.store.begin(1000)
+            await write(state, name)
+            await backend.store.commit(state)
+            if name == "before":
+                await backend.presence.renew()
+        for name in ("before", "after"):
+            seen = backend.store.begin(1000)
+            assert await seen.get(f"value {name}") == name
+            assert await seen.renew(f"session {name}", "another", 1000) == (name, False)
+            assert await seen.fields(f"profile {name}") == {"name": Field(1, name)}
+            assert await seen.window(f"touches {name}") == [(name, 5)]
+            # A set and a value of one key are two entries.
+            assert backend.presence.rules_out(f"touches {name}")
+
+
+async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, *names("a", 5000))
+        walk = asyncio.create_task(backend.presence.renew())
+        written = 0
+        while not walk.done():
+            # In front of where the walk is and behind it.
+            await put(backend, f"0 {written}", f"b {written}")
+            written += 1
+        await walk
+        assert written > 1
+        for key in (*names("0", written), *names("b", written), *names("a", 5000)[::500]):
+            assert await backend.store.begin(1000).get(key) == f"of {key}"
+
+
+async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def hold_up(_: sqlite3.Connection) -> None:
+        assert go_on.wait(30)
+
+    async with opened(tmp_path / "ingestd.db") as backend:
+        commits = backend.commits
+        assert commits is not None
+        state = backend.store.begin(1000)
+        await state.put("on its way", "x")
+        committed = asyncio.create_task(commits.commit(state, first=hold_up))
+        await until(lambda: not any(entry.dirty for entry in state.touched.values()))
+        walk = asyncio.create_task(backend.presence.renew())
+        # All that a walk could read meanwhile would be read.
+        for _ in range(20):
+            await backend.aside(lambda connection: connection.execute("SELECT 1").fetchone())
+        go_on.set()
+        await asyncio.gather(committed, walk)
+        await put(backend, "let go of the other")
+        assert await backend.store.begin(1000).get("on its way") == "x"
+
+
+async def test_an_entry_ruled_out_while_it_is_being_read_keeps_what_is_written_to_it(tmp_path: Path) -> None:
+    ruled_out = False
+    waiting: list[Loaded] = []
+    entries = Entries(10, lambda keys, loaded: waiting.append(loaded), rules_out=lambda key: ruled_out)
+    first = asyncio.create_task(EntriesState(entries, 1000).renew("session", "first", 10))
+    await until(lambda: bool(waiting))
+    ruled_out = True
+    assert await EntriesState(entries, 1000).renew("session", "second", 10) == ("second", True)
+    waiting.pop()([])
+    assert await first == ("second", False)
+
+
+async def test_the_filter_grows_with_what_there_is(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, *names("there", 3000))
+        presence = Presence(backend, smallest=16)
+        await presence.renew()
+        assert not any(map(presence.rules_out, names("there", 3000)))
+        assert sum(map(presence.rules_out, names("not there", 1000))) > 900
+
+
+async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_found(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, *names("there", 3000))
+        presence = Presence(backend, smallest=16, largest=64)
+        await presence.renew()
+        assert not any(map(presence.rules_out, names("there", 3000)))
+
+
+async def test_what_has_left_the_file_is_ruled_out_once_much_has_come(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        presence = Presence(backend, smallest=64)
+        await put(backend, "gone", "there")
+        await presence.step()
+        state = backend.store.begin(1000)
+        await state.delete("gone")
+        await backend.store.commit(state)
+        await presence.step()
+        assert not presence.rules_out("gone")  # nothing has come
+        for key in names("new", 100):
+            presence.add(key)
+        await presence.step()
+        assert presence.rules_out("gone")
+        assert not presence.rules_out("there")
