@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from ingestd.store import key_digest
 
@@ -89,7 +90,8 @@ def _began(folder: Path, config: str) -> Iterator[tuple[Server, str]]:
 
 
 def _visit(server: Server, key: str, number: int, kind: str) -> None:
-    visitor = {"anonymousId": visitor_name(number)}
+    # A session that is given has a row at once.
+    visitor = {"anonymousId": visitor_name(number), "sessionId": str(UUID(int=number))}
     context = {"campaign": {"source": "newsletter", "medium": "email", "name": "autumn-sale"}}
     event: dict[str, Any] = {"key": "Page View", "data": {}, **visitor}
     _post(server, key, "track", event if kind == "plain" else {**event, "context": context})

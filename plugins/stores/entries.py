@@ -32,8 +32,8 @@ Change = tuple[int, int | None, int | None]
 Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
 """key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields.
 
-With a value and fields, as no entry has them both, it is a renewal: the value is there, and only lives longer; and
-without `expires`, what was renewed before is another value by now.
+With a value and fields, as no entry has them both, it is a renewal: the value is there, and only lives longer, or it
+will most likely be renewed soon; and without `expires`, what was renewed before is another value by now.
 """
 
 _SET = "#"
@@ -76,16 +76,18 @@ class Entry:
     `dirty`: changed since it was last handed to a commit. `flying`: in the commit that is under way.
     `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `fields` is
     replaced, never changed: a commit may be writing it. `written`: the value that the file has, if it is
-    one with an end, or will have unless a commit fails and the entry dies.
+    one with an end, or will have unless a commit fails and the entry dies. `sliding`: the value is one that
+    will most likely be renewed.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "value", "written")
+    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "sliding", "value", "written")
 
     def __init__(self, value: str | None = None, fields: dict[str, Field] | None = None, expires: int | None = None):
         self.value = value
         self.fields = fields
         self.expires = expires
         self.written = None if expires is None else value
+        self.sliding = False
         self.dirty = False
         self.dead = False
         self.flying = False
@@ -94,12 +96,16 @@ class Entry:
     def absent(self) -> bool:
         return self.value is None and not self.fields
 
-    def row(self, key: str) -> Row:
-        """What is to be written of it."""
-        if self.value is not None and self.value == self.written and self.expires is not None:
-            return key, self.value, _UNCHANGED, self.expires
+    @property
+    def is_renewed(self) -> bool:
+        """Whether all that is to be written of it is that it lives longer."""
+        return self.value is not None and self.value == self.written and self.expires is not None
+
+    def row(self, key: str, *, early: bool = False) -> Row:
+        """What is to be written of it. `early`: as a renewal also where the value is new, if it is a sliding one."""
+        renewal = self.is_renewed or (early and self.sliding and self.value is not None and self.expires is not None)
         self.written = None if self.expires is None else self.value
-        return key, self.value, self.fields, self.expires
+        return key, self.value, _UNCHANGED if renewal else self.fields, self.expires
 
     def saved(self) -> tuple[Any, ...]:
         """What `restore` takes to make it as it is now."""
@@ -130,7 +136,7 @@ class SetEntry(Entry):
     def absent(self) -> bool:
         return not self.members
 
-    def row(self, key: str) -> Row:
+    def row(self, key: str, *, early: bool = False) -> Row:
         changes, self.changes = self.changes, {}
         return key, None, changes, None
 

@@ -58,10 +58,13 @@ class EntriesState(State):
     def _live(self, entry: Entry) -> str | None:
         return None if entry.expires is not None and entry.expires < self.now else entry.value
 
-    def _set(self, key: str, entry: Entry, present: str | None, value: str, ttl: int | None) -> None:
+    def _set(
+        self, key: str, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False
+    ) -> None:
         expires = None if ttl is None else self.now + ttl
         if value != present:  # where the old one is over, its row may be gone from the file soon
             entry.written = None
+            entry.sliding = sliding
         # A life is never shortened by the same value again.
         elif entry.expires is None or (expires is not None and expires <= entry.expires):
             return
@@ -92,7 +95,7 @@ class EntriesState(State):
         entry = self._at_hand(key) or await self.look(key)
         present = self._live(entry)
         value = candidate if present is None else present
-        self._set(key, entry, present, value, ttl)
+        self._set(key, entry, present, value, ttl, sliding=True)
         return value, present is None
 
     async def delete(self, key: str) -> None:

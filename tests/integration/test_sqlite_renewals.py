@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -38,6 +39,14 @@ async def renew(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int 
     await backend.store.commit(state)
 
 
+async def begin(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int = HOUR) -> None:
+    """Put them into rows of their own; to renew one would be to begin it in the log."""
+    state = backend.store.begin(now)
+    for key in keys:
+        await state.put(key, "x", ttl)
+    await backend.store.commit(state)
+
+
 async def fold(backend: SqliteBackend) -> None:
     """Have all that the log holds written into rows: its older half, and then the younger one."""
     assert backend.commits is not None
@@ -62,7 +71,7 @@ def logged(folder: Path) -> int:
 async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emptied(tmp_path: Path) -> None:
     keys = [f"key {number}" for number in range(1000)]
     async with opened(tmp_path) as backend:
-        await renew(backend, keys, 1000)
+        await begin(backend, keys, 1000)
         assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 0)
         await renew(backend, keys, 2000)
         assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 1)
@@ -75,7 +84,7 @@ async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emp
 async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         assert backend.commits is not None
-        await renew(backend, ["goes on", "ends"], 0)
+        await begin(backend, ["goes on", "ends"], 0)
         for now in (1000, 2000, 3000):
             await renew(backend, ["goes on"], now)
             if now == 1000:
@@ -90,7 +99,8 @@ async def test_the_log_is_kept_short_by_itself_when_much_is_in_it(tmp_path: Path
     async with opened(tmp_path) as backend:
         for part in ("first", "second"):
             keys = [f"{part} {number}" for number in range(1000)]
-            for turn in range(26):
+            await begin(backend, keys, 1000)
+            for turn in range(1, 26):
                 await renew(backend, keys, 1000 + turn)
             await until(lambda: not backend.renewals._logged)  # it is the older half
         assert logged(tmp_path) == 25
@@ -101,8 +111,8 @@ async def test_the_log_is_kept_short_by_itself_when_much_is_in_it(tmp_path: Path
 async def test_the_log_is_emptied_by_itself_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.stores.sqlite.renewals._AGE", 1)
     async with opened(tmp_path) as backend:
-        for now in (1000, 2000):
-            await renew(backend, ["key"], now)
+        await begin(backend, ["key"], 1000)
+        await renew(backend, ["key"], 2000)
         assert (ends(tmp_path), logged(tmp_path)) == ({1000 + HOUR}, 1)
         await until(lambda: logged(tmp_path) == 0)
         assert ends(tmp_path) == {2000 + HOUR}
@@ -113,7 +123,7 @@ def left_by_a_kill(folder: Path, keys: Sequence[str]) -> dict[str, int | None]:
     with closing(sqlite3.connect(folder / "ingestd.db")) as other:
         other.execute("BEGIN")
         rows, renewals = read_rows(other, keys), Renewals(*read_log(other)).of(keys)
-    return {row[0]: renewed(row, renewals.get(row[0]))[3] for row in rows}
+    return {row[0]: row[3] for row in renewed(rows, renewals)}
 
 
 async def test_a_kill_loses_no_life_while_the_log_is_turned_over(tmp_path: Path) -> None:
@@ -211,9 +221,89 @@ async def test_what_is_expired_in_its_row_and_was_renewed_is_not_swept_away(tmp_
 
 async def test_a_value_that_ended_and_comes_again_has_a_row_of_its_own(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        await renew(backend, ["key"], 1000)
-        await renew(backend, ["key"], 1000 + 2 * HOUR)
+        await begin(backend, ["key"], 1000)
+        await begin(backend, ["key"], 1000 + 2 * HOUR)
     assert (ends(tmp_path), logged(tmp_path)) == ({1000 + 3 * HOUR}, 0)
+
+
+async def test_what_begins_and_will_be_renewed_gets_its_row_when_it_goes_on_no_more(tmp_path: Path) -> None:
+    async with opened(tmp_path) as backend:
+        assert backend.commits is not None
+        await renew(backend, ["goes on", "ends"], 0)
+        assert (ends(tmp_path), logged(tmp_path)) == (set(), 1)
+        await backend.renewals.turn_over(backend.commits)
+        await renew(backend, ["goes on"], 1000)
+        await backend.renewals.turn_over(backend.commits)
+        assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("ends", "x", HOUR)]
+
+
+@pytest.mark.parametrize("folds", [0, 1, 2])
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds: int, again: bool) -> None:
+    async def values(backend: SqliteBackend) -> list[tuple[str, str]]:
+        return sorted([entry async for entry in backend.store.scan("session")])
+
+    async with opened(tmp_path, cache=1) as backend:
+        state = backend.store.begin(0)
+        await state.put("session:over", "another", 10)
+        await backend.store.commit(state)
+        await renew(backend, ["session:over", "session:new", "other:kind"], HOUR)
+        await backend.presence.renew()
+        assert backend.commits is not None
+        for _ in range(folds):
+            await backend.renewals.turn_over(backend.commits)
+        if again:
+            await renew(backend, ["session:over", "session:new"], HOUR + 1)
+        end = 2 * HOUR + again
+        async with opened(tmp_path, serving=False) as command:
+            assert await values(command) == [("session:new", "x"), ("session:over", "x")]
+            for key in ("session:over", "session:new"):
+                assert await command.store.begin(end).get(key) == "x"
+                assert await command.store.begin(end + 1).get(key) is None
+        for _ in range(2):
+            assert await values(backend) == [("session:new", "x"), ("session:over", "x")]
+            for key in ("session:over", "session:new"):
+                assert await backend.store.begin(end).get(key) == "x"
+                assert await backend.store.begin(end + 1).get(key) is None
+            await backend.close()  # the second time as a start finds it
+            await backend.open(serving=True)
+
+
+async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def hold_up(_: sqlite3.Connection) -> None:
+        assert go_on.wait(30)
+
+    async with opened(tmp_path) as backend:
+        assert backend.commits is not None
+        await renew(backend, ["key"], 0)
+        await backend.renewals.turn_over(backend.commits)
+        state = backend.store.begin(1000)
+        await state.put("key", "y", HOUR)
+        changed = asyncio.create_task(backend.commits.commit(state, first=hold_up))
+        await until(lambda: not state.touched["key"].dirty)
+        folded = asyncio.create_task(backend.renewals.turn_over(backend.commits))  # it has the older value in hand
+        await until(lambda: backend.commits is not None and bool(backend.commits._gathering))
+        go_on.set()
+        await asyncio.gather(changed, folded)
+        assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("key", "y", 1000 + HOUR)]
+
+
+async def test_what_begins_gets_its_row_at_once_where_the_log_names_very_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.plugins.stores.sqlite.renewals._MOST", 100)
+    async with opened(tmp_path) as backend:
+        await renew(backend, [f"first {number}" for number in range(100)], 0)
+        await renew(backend, ["second"], 0)
+        assert ask(tmp_path, "SELECT key FROM state") == [("second",)]
+        await renew(backend, ["second"], 1000)
+        await fold(backend)
+        assert dict(ask(tmp_path, "SELECT expires, count(*) FROM state GROUP BY expires")) == {
+            HOUR: 100,
+            1000 + HOUR: 1,
+        }
 
 
 async def test_nothing_of_it_is_left_some_seconds_after_it_was_deleted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from . import health
 from .batch import last_member, last_position, read_rows, read_values
 from .checkpoints import Checkpoints
 from .commits import Commits
-from .connection import Connection, check_version, connect, migrate, open_error
+from .connection import Connection, check_version, connect, migrate, open_error, snapshot
 from .control import apply_requests
 from .files import Lock, acquire, create
 from .guest import GuestState, submit
@@ -220,6 +220,10 @@ class SqliteBackend(Backend):
         except ValueError as error:  # closed meanwhile
             raise _unavailable(error) from error
 
+    async def renewals_of(self, kind: str) -> Mapping[str, str]:
+        """Key and value of all entries of a kind that the log of renewals has. Raises `Unavailable`."""
+        return self.renewals.of_kind(kind) if self.commits is not None else await self.read(_read_kind, kind)
+
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))
 
@@ -255,11 +259,16 @@ class SqliteStore(Store):
         state.undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        # Asked for first: it may be in the rows soon, and nowhere else.
+        renewals = await self._backend.renewals_of(kind)
         after = f"{kind}:"
         while page := await self._backend.read(read_values, kind, after, _SCANNED):
             for entry in page:
-                yield entry
+                if entry[0] not in renewals:
+                    yield entry
             after = page[-1][0]
+        for entry in renewals.items():
+            yield entry
 
 
 async def _on(
@@ -284,9 +293,14 @@ def _read_renewed(
     connection: sqlite3.Connection, keys: Sequence[str], renewals: Mapping[str, Renewal] | None
 ) -> list[Row]:
     """The rows of some keys with the lives they have; where these are not given, by what is in the file."""
-    if renewals is None:
-        renewals = Renewals(*read_log(connection)).of(keys)
-    return [renewed(row, renewals.get(row[0])) for row in read_rows(connection, keys)]
+    if renewals is not None:
+        return renewed(read_rows(connection, keys), renewals)
+    with snapshot(connection):
+        return renewed(read_rows(connection, keys), Renewals(*read_log(connection)).of(keys))
+
+
+def _read_kind(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
+    return Renewals(*read_log(connection)).of_kind(kind)
 
 
 async def _probe(commits: Commits) -> None:

@@ -221,14 +221,14 @@ class Commits:
         """Take what it has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
         for key, entry in unit.entries.items():
             if entry.dirty:
-                row = entry.row(key)
+                if not entry.is_renewed:
+                    self._presence.add(key)
+                row = entry.row(key, early=self._renewals.has_room)
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):
                     unit.cleared |= {key}
-                elif not is_renewal(row):
-                    self._presence.add(key)
-                    if key in self._renewals:
-                        unit.rows.append(not_renewed(key))
+                elif not is_renewal(row) and key in self._renewals:
+                    unit.rows.append(not_renewed(key))
                 entry.dirty = False
                 entry.flying = True
                 flown[key] = entry

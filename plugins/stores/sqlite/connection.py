@@ -16,7 +16,7 @@ import aiosqlite
 
 from ingestd.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", "open_error", "transaction"]
+__all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", "open_error", "snapshot", "transaction"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,6 +145,16 @@ def transaction(connection: sqlite3.Connection, *, synced: bool = True) -> Itera
     finally:
         if not synced:
             connection.execute(_SYNCED)
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is read in it is as it was at one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -97,25 +98,33 @@ class Presence:
             self._growing = None
 
     async def _walk(self) -> bool:
-        """Returns False where the tables have too many keys for the size."""
+        """Returns False where there are too many keys for the size."""
         growing = self._growing = _Filter(self._size)
-        # What was handed over before is not added to this filter: it is to be in the file when the walk comes by.
+        async for keys, seconds in self._keys():
+            begun = time.perf_counter()
+            for key in keys:
+                growing.take(key)
+            # A filter that is half full is one that will not have to be made anew soon.
+            if growing.taken > self._size // 2 and self._size < self._largest:
+                return False
+            await asyncio.sleep((seconds + time.perf_counter() - begun) * (1 / _SHARE - 1))
+        self._whole = growing
+        self._enough = max(self._size, 2 * growing.taken)
+        return True
+
+    async def _keys(self) -> AsyncIterator[tuple[Sequence[str], float]]:
+        """All keys of the file, some at a time, and how many seconds of a core it took to find them."""
+        # What was handed over before is not added to the new filter: it is to be in the file when the walk comes by.
         await self._backend.change(_nothing)
+        renewed = self._backend.renewals.named()  # some have no row yet
+        for start in range(0, len(renewed), _ROWS):
+            yield renewed[start : start + _ROWS], 0.0
         for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
             last: str | None = ""
             while last is not None:
                 keys, seconds = await self._backend.aside(_look, query, last)
-                begun = time.perf_counter()
-                for key in keys:
-                    growing.take(key_of_row(key))
-                # A filter that is half full is one that will not have to be made anew soon.
-                if growing.taken > self._size // 2 and self._size < self._largest:
-                    return False
+                yield [*map(key_of_row, keys)], seconds
                 last = keys[-1] if len(keys) == _ROWS else None
-                await asyncio.sleep((seconds + time.perf_counter() - begun) * (1 / _SHARE - 1))
-        self._whole = growing
-        self._enough = max(self._size, 2 * growing.taken)
-        return True
 
 
 def _nothing(_: sqlite3.Connection) -> None:

@@ -5,13 +5,16 @@ appends what it renews to a log, in one row. The log has two halves. When the yo
 what only the older one names is written into its rows, in the order of keys, a few in a commit; that half is removed,
 and the younger one takes its place. So a session is written once it goes on no more, and not while it does. Until then
 its life is in memory, and what is read from the file is put right by it. A start reads the log.
+
+A session that begins will go on, most likely. So it comes into the log at once and has no row until it goes on no more:
+it would be written twice, and sessions that are written together have more pages in common than those of one commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -32,6 +35,7 @@ LogEntry = tuple[str, str, int | None]
 """A key and its renewal; without an end, what was renewed before is another value by now."""
 
 _FULL = 25_000  # renewals in half of the log: some megabytes
+_MOST = 4 * _FULL  # keys that it may name before new values go to their rows at once
 _AGE = 30  # steps, which the back end takes once a second
 _MANY = 128  # rows of one commit: each may be on a page of its own
 _PAUSE = 0.005  # seconds between two of them, for other commits
@@ -62,6 +66,20 @@ class Renewals:
 
     def __contains__(self, key: str) -> bool:
         return self._of(key) is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes what is new, too: not where more begins than can be written to rows."""
+        return len(self._young) < _MOST
+
+    def named(self) -> list[str]:
+        """All keys that it names, some maybe twice."""
+        return [*self._old, *self._young]
+
+    def of_kind(self, kind: str) -> dict[str, str]:
+        """Key and value of all renewals of a kind."""
+        keys = [key for key in self.named() if key.startswith(f"{kind}:")]
+        return {key: value for key, (value, _) in self.of(keys).items()}
 
     def names(self, key: str) -> bool:
         """Whether anything in the log is of this key."""
@@ -106,12 +124,7 @@ class Renewals:
         async with self._turning:
             ordered = await self._in_order([*self._old])
             while some := [*islice(ordered, _MANY)]:
-                values: list[Any] = []
-                for key in some:
-                    if renewal := self._of_old_alone(key):  # it may not be so any more
-                        values += (key, *renewal)
-                if values:
-                    await commits.commit(first=partial(_write, values))
+                await commits.commit(first=partial(self._write, some))
                 await asyncio.sleep(_PAUSE)
             counts = [_LOG_ROWS if self._old else 0]
             while counts[-1] == _LOG_ROWS:
@@ -119,6 +132,22 @@ class Renewals:
             # What has landed is in memory and in the log up to its end; what is on its way comes behind that.
             self._old, self._young = self._young, {}
             self._bound, self._logged, self._steps = self.end, 0, 0
+
+    def _write(self, keys: Sequence[str], connection: sqlite3.Connection) -> None:
+        """Write rows, before all else in the commit, which may hold other values of these keys.
+
+        Only now is it known what the commits before have left of them; and nothing lands while this one is written.
+        """
+        values: list[Any] = []
+        for key in keys:
+            if renewal := self._of_old_alone(key):
+                values += (key, *renewal)
+        if values:
+            connection.execute(
+                f"INSERT INTO state (key, value, expires) VALUES {', '.join(['(?, ?, ?)'] * (len(values) // 3))}"  # noqa: S608 - only marks
+                " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = NULL, expires = excluded.expires",
+                values,
+            )
 
     async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
         """Those that are to be written. A part at a time, since events wait while they are sorted."""
@@ -132,12 +161,10 @@ class Renewals:
         return None if key in self._young else self._old.get(key)
 
 
-def renewed(row: Row, renewal: Renewal | None) -> Row:
-    """The row, with the life it has by the log."""
-    key, value, fields, expires = row
-    if renewal is None or expires is None or value != renewal[0]:
-        return row
-    return key, value, fields, max(expires, renewal[1])
+def renewed(rows: Iterable[Row], renewals: Mapping[str, Renewal]) -> list[Row]:
+    """The rows of some keys, where these renewals are all of them that the log has."""
+    left = [row for row in rows if row[0] not in renewals]
+    return [*left, *((key, value, None, expires) for key, (value, expires) in renewals.items())]
 
 
 def clear_log(connection: sqlite3.Connection, keys: Collection[str]) -> None:
@@ -169,16 +196,6 @@ def append_log(connection: sqlite3.Connection, renewals: Sequence[LogEntry], end
     number = connection.execute(_APPEND, (end, text)).lastrowid
     assert number is not None
     return number
-
-
-def _write(some: Sequence[Any], connection: sqlite3.Connection) -> None:
-    """Keys, values and ends, in one list. Before all else in the commit: that may hold other values of these keys."""
-    connection.execute(
-        "UPDATE state SET expires = new.column3"  # noqa: S608 - only marks
-        f" FROM (VALUES {', '.join(['(?, ?, ?)'] * (len(some) // 3))}) AS new"
-        " WHERE state.key = new.column1 AND state.value = new.column2 AND state.expires < new.column3",
-        some,
-    )
 
 
 def _remove(last: int, counts: list[int], connection: sqlite3.Connection, _: int) -> None:

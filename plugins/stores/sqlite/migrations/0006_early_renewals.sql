@@ -1,0 +1,1 @@
+-- What `renewal` holds may have no row in `state` yet; an older program would not find it.
