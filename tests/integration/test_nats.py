@@ -414,6 +414,22 @@ async def test_the_first_of_several_servers_that_is_there_is_taken(server: NatsS
             await sink.open()
 
 
+async def test_a_jetstream_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._ANSWER_TIMEOUT", 0.2)
+    with nats_server(tmp_path / "nats", jetstream=False) as server:
+        silent = Client()
+        await silent.connect(server.url)
+        await silent.subscribe("$JS.API.>")
+        await silent.flush()
+        sink = make(server)
+        for attempt in (sink.open, sink.check):
+            with pytest.raises(
+                SinkRetry, match=rf"^127\.0\.0\.1:{server.port}: JetStream does not answer within 0\.2 s$"
+            ):
+                await attempt()
+        await silent.close()
+
+
 async def test_no_jetstream_is_told(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats", jetstream=False) as server:
         sink = make(server)

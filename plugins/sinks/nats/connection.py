@@ -26,6 +26,7 @@ NOBODY = "503"
 """The status of an answer that the server gives in place of those who do not listen."""
 
 _CONNECT_TIMEOUT = 5
+_ANSWER_TIMEOUT = 5
 _LOOK = 0.5  # seconds after which it is looked again whether the connection is still there
 
 
@@ -77,8 +78,12 @@ class Connection:
         return self._client.max_payload
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask JetStream itself."""
-        (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
+        """Ask JetStream itself. Raises `SinkRetry`, also where it does not answer though its server is there."""
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT):
+                (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
+        except TimeoutError:
+            raise SinkRetry(f"{self._place}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
         if answer.get("status") == NOBODY:
             raise SinkRetry(f"{self._place}: JetStream is not enabled, for this user at least")
         return answer

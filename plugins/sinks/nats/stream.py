@@ -13,7 +13,7 @@ from .subject import Subject
 
 __all__ = ["Stream"]
 
-_TOO_LARGE, _STREAM_EXISTS, _NO_STREAM = 10054, 10058, 10059  # JetStream's err_code
+_TOO_LARGE, _NO_STREAM = 10054, 10059  # JetStream's err_code
 
 
 class Stream:
@@ -85,5 +85,6 @@ class Stream:
         }
         answer = await connection.call(f"STREAM.CREATE.{self._name}", config)
         error = answer.get("error")
-        if error is not None and error.get("err_code") != _STREAM_EXISTS:  # another was quicker
+        # Another may have been quicker, which JetStream says in one way or another.
+        if error is not None and await self._find(connection) is None:
             raise SinkRetry(f"the stream {self._name} cannot be created: {error.get('description')}")
