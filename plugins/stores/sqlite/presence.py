@@ -25,11 +25,9 @@ from ..entries import set_key
 if TYPE_CHECKING:
     from .backend import SqliteBackend
 
-__all__ = ["LARGEST", "Presence"]
+__all__ = ["Presence"]
 
-LARGEST = 1 << 25
-"""Keys, in 40 MB; of more of them fewer are ruled out."""
-_SMALLEST = 1 << 20
+_SMALLEST, _LARGEST = 1 << 20, 1 << 25  # keys, in 1.3 and 40 MB; of more of them fewer are ruled out
 _WRONG = 0.01  # of those that are not there, so many may be looked for
 _ROWS = 1000
 _SHARE = 0.1  # of a core, for the walk
@@ -57,7 +55,7 @@ class _Filter:
 class Presence:
     """Keys are those of `Entries`, so a set has another one than a value."""
 
-    def __init__(self, backend: SqliteBackend, smallest: int = _SMALLEST, largest: int = LARGEST) -> None:
+    def __init__(self, backend: SqliteBackend, smallest: int = _SMALLEST, largest: int = _LARGEST) -> None:
         self._backend = backend
         self._size = smallest
         self._largest = largest
