@@ -39,10 +39,9 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class _Filter:
-    """Of so many keys. `taken` counts those that are in it: fewer than there are, if any, by one in a hundred."""
+    """For so many keys. `taken` counts those that are in it, but for the few that it did not tell apart."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
         self.taken = 0
         self.bloom = Bloom(size, _WRONG)
 
