@@ -131,7 +131,7 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                 elif what == "turn over":
                     await turn_over(backend)
                 elif what == "rule out":
-                    await backend.presence.renew()
+                    await backend.presence.remake()
                 elif what == "commit":
                     await backend.store.commit(units.pop(number))
                 else:

@@ -51,7 +51,7 @@ async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(t
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
         before = await reads(backend, names("before", 20))
-        await backend.presence.renew()
+        await backend.presence.remake()
         ruled_out = backend.entries.ruled_out
         assert before == 20
         assert await reads(backend, names("after", 20)) == 0
@@ -79,7 +79,7 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             await write(state, name)
             await backend.store.commit(state)
             if name == "before":
-                await backend.presence.renew()
+                await backend.presence.remake()
         for name in ("before", "after"):
             seen = backend.store.begin(1000)
             assert await seen.get(f"value {name}") == name
@@ -93,7 +93,7 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
 async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("a", 5000))
-        walk = asyncio.create_task(backend.presence.renew())
+        walk = asyncio.create_task(backend.presence.remake())
         written = 0
         while not walk.done():
             # In front of where the walk is and behind it.
@@ -118,7 +118,7 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
         await state.put("on its way", "x")
         committed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not any(entry.dirty for entry in state.touched.values()))
-        walk = asyncio.create_task(backend.presence.renew())
+        walk = asyncio.create_task(backend.presence.remake())
         # All that a walk could read meanwhile would be read.
         for _ in range(20):
             await backend.aside(lambda connection: connection.execute("SELECT 1").fetchone())
@@ -144,7 +144,7 @@ async def test_the_filter_grows_with_what_there_is(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("there", 3000))
         presence = Presence(backend, smallest=16)
-        await presence.renew()
+        await presence.remake()
         assert not any(map(presence.rules_out, names("there", 3000)))
         assert sum(map(presence.rules_out, names("not there", 1000))) > 900
 
@@ -153,7 +153,7 @@ async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_f
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("there", 3000))
         presence = Presence(backend, smallest=16, largest=64)
-        await presence.renew()
+        await presence.remake()
         assert not any(map(presence.rules_out, names("there", 3000)))
 
 

@@ -248,7 +248,7 @@ async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds
         await state.put("session:over", "another", 10)
         await backend.store.commit(state)
         await renew(backend, ["session:over", "session:new", "other:kind"], HOUR)
-        await backend.presence.renew()
+        await backend.presence.remake()
         assert backend.commits is not None
         for _ in range(folds):
             await backend.renewals.turn_over(backend.commits)

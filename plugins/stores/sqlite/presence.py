@@ -84,9 +84,9 @@ class Presence:
     async def step(self) -> None:
         """Walk if it is time to. Raises `Unavailable`."""
         if self._whole is None or self._whole.taken >= self._enough:
-            await self.renew()
+            await self.remake()
 
-    async def renew(self) -> None:
+    async def remake(self) -> None:
         """Make the filter anew, of what the file has now. Raises `Unavailable`."""
         try:
             while not await self._walk():
