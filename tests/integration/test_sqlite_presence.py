@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 
 from ingestd.plugins.stores.entries import Entries, Loaded
@@ -90,6 +91,21 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             assert backend.presence.rules_out(f"touches {name}")
 
 
+async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        there, coming = names("there", 3000), iter(names("coming", 100_000))
+        await put(backend, *there)
+        presence = Presence(backend, smallest=16)
+        walk = asyncio.create_task(presence.remake())
+        while not walk.done():
+            for key in islice(coming, 1000):
+                presence.add(key)
+            await asyncio.sleep(0.001)
+        await walk
+        assert not any(map(presence.rules_out, there))
+        assert sum(map(presence.rules_out, names("not there", 1000))) > 900
+
+
 async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("a", 5000))
@@ -140,13 +156,40 @@ async def test_an_entry_ruled_out_while_it_is_being_read_keeps_what_is_written_t
     assert await first == ("second", False)
 
 
-async def test_the_filter_grows_with_what_there_is(tmp_path: Path) -> None:
-    async with opened(tmp_path / "ingestd.db") as backend:
-        await put(backend, *names("there", 3000))
+async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db", cache=5000) as backend:
+        there = names("there", 3000)
+        await put(backend, *there)
         presence = Presence(backend, smallest=16)
         await presence.remake()
-        assert not any(map(presence.rules_out, names("there", 3000)))
+        assert not any(map(presence.rules_out, there))
         assert sum(map(presence.rules_out, names("not there", 1000))) > 900
+        large = presence.size
+        state = backend.store.begin(1000)
+        for key in there[1:]:
+            await state.delete(key)
+        await backend.store.commit(state)
+        await presence.remake()
+        assert presence.size < large
+        assert not presence.rules_out(there[0])
+
+
+async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db", cache=50_000) as backend:
+        await backend.presence.remake()
+        state = backend.store.begin(1000)
+        for number in range(17_000):
+            await state.put(f"value {number}", "x")
+            await state.push(f"set {number}", "x", 5, keep=3)
+        await backend.store.commit(state)
+        statements: list[str] = []
+        await backend.aside(lambda connection: connection.set_trace_callback(statements.append))
+        await Presence(backend, smallest=16).remake()
+        walked = [each for each in statements if "json_group_array" in each]
+        assert [each.partition(" FROM ")[2] for each in walked if "key > ''" in each] == [
+            f"(SELECT {key} WHERE key > '' ORDER BY key LIMIT 1000)"
+            for key in ("key FROM state", "DISTINCT key FROM member")
+        ]
 
 
 async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_found(tmp_path: Path) -> None:
