@@ -27,7 +27,6 @@ __all__ = ["AttributionConsumer", "Rules", "Tally"]
 log = logging.getLogger("ingestd.attribution")
 
 _TURN = 0.0002  # seconds, after which it is the events' turn
-_PAUSE = 0.001  # seconds that they have then, as long as this can keep up
 
 
 class Rules(NamedTuple):
@@ -54,6 +53,8 @@ class AttributionConsumer(Consumer):
     start = "beginning"
     max_records = 1000
     linger = 0.05  # touchpoints of one step share pages of the store; but events wait for the commit of a long one
+    pause = 0.001
+    """Seconds that events have between two turns, as long as this can keep up."""
 
     def __init__(self, rules: Rules) -> None:
         self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
@@ -63,7 +64,7 @@ class AttributionConsumer(Consumer):
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, is_user = self._rules.exclusions, self.is_user
-        pause = 0 if len(records) == self.max_records else _PAUSE
+        pause = 0 if len(records) == self.max_records else self.pause
         found: list[Seen | Erasure] = []
         await asyncio.sleep(0)
         until = perf_counter() + _TURN

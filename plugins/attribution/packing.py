@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -38,35 +38,23 @@ _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
 _FIELDS = 6  # of a campaign, with its dispatch id
 
 
-class _Part(NamedTuple):
-    number: int
-    day: int
-    text: str
-
-    @property
-    def member(self) -> str:
-        return f"{_text(self.number)}:{self.text}"
-
-    @property
-    def at(self) -> int:
-        return _PARTS + self.day * _NUMBERS + self.number
-
-
 async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
     """Add a touchpoint to the set; of more than `keep`, the first and the newest stay."""
     wanted = [_session(touch), _campaign(touch)]
-    today = state.now // _DAY
-    parts = {part.text: part for part in await _parts(state, key)}
+    today = _PARTS + state.now // _DAY * _NUMBERS
+    parts = await _parts(state, key)
     if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
         parts = await _tidied(state, key, parts)  # now and then: it looks at all touchpoints
+    numbers = []
     for text in wanted:
-        part = parts.get(text)
-        if part is None or part.day < today:
-            number = 1 + max((each.number for each in parts.values()), default=-1) if part is None else part.number
-            part = parts[text] = _Part(number, today, text)
-            await state.push(key, part.member, part.at, keep=_PARTS, ttl=ttl + _DAY)
-    numbers = ".".join(_text(parts[text].number) for text in wanted)
-    member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{numbers}.{_short(touch.event_id)}"
+        at = parts.get(text)
+        number = 1 + max((each % _NUMBERS for each in parts.values()), default=-1) if at is None else at % _NUMBERS
+        numbers.append(_text(number))
+        if at is None or at < today:
+            parts[text] = today + number
+            await state.push(key, _part(number, text), parts[text], keep=_PARTS, ttl=ttl + _DAY)
+    ids = ".".join([*numbers, _short(touch.event_id)])
+    member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{ids}"
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
 
 
@@ -74,26 +62,27 @@ async def read_touches(state: State, key: str, since: int | None = None, until: 
     """The touchpoints of the set from `since` to `until` (milliseconds, inclusive), in order."""
     last = _PARTS - 1 if until is None else min(until, _PARTS - 1)
     members = await state.window(key, since, last)
-    parts = {part.number: part.text for part in await _parts(state, key)} if members else {}
+    parts = {at % _NUMBERS: text for text, at in (await _parts(state, key)).items()} if members else {}
     found = (_touch(member, at, parts) for member, at in members)
     return [touch for touch in found if touch is not None]
 
 
-async def _parts(state: State, key: str) -> list[_Part]:
-    found = []
-    for member, at in await state.window(key, _PARTS):
-        day, number = divmod(at - _PARTS, _NUMBERS)
-        found.append(_Part(number, day, member.partition(":")[2]))
-    return found
+async def _parts(state: State, key: str) -> dict[str, int]:
+    """All parts with their times."""
+    return {member.partition(":")[2]: at for member, at in await state.window(key, _PARTS)}
 
 
-async def _tidied(state: State, key: str, parts: Mapping[str, _Part]) -> dict[str, _Part]:
+def _part(number: int, text: str) -> str:
+    return f"{_text(number)}:{text}"
+
+
+async def _tidied(state: State, key: str, parts: Mapping[str, int]) -> dict[str, int]:
     """The parts that touchpoints still have; the others go."""
     used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[0]}
-    gone = [part.member for part in parts.values() if part.number not in used]
+    gone = [_part(at % _NUMBERS, text) for text, at in parts.items() if at % _NUMBERS not in used]
     if gone:
         await state.pull(key, gone)
-    return {text: part for text, part in parts.items() if part.number in used}
+    return {text: at for text, at in parts.items() if at % _NUMBERS in used}
 
 
 def _numbers(member: str) -> tuple[Sequence[int], str]:

@@ -18,6 +18,7 @@ from ingestd.consumer import Consumer, Step
 from ingestd.events import Endpoint, Event, Record
 from ingestd.options import Duration
 from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.attribution.consumer import AttributionConsumer
 from ingestd.plugins.identity import IdentityPlugin
 
 from .attribution_reference import Reference, Rules
@@ -182,7 +183,8 @@ async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
         consumers: list[Consumer] = []
         plugin.register_consumers(consumers.append)
         (consumer,) = consumers
-        consumer.linger = 0.0
+        assert isinstance(consumer, AttributionConsumer)
+        consumer.linger = consumer.pause = 0.0  # no events wait for a turn
         yield Attribution(backend, consumer, daemon.registry)
 
 
