@@ -176,7 +176,7 @@ def show(results: Results) -> None:
     for (case, name), slices in results.items():
         if case == BATCHES:
             factor = BATCH * to_each_other(slices, results[BESIDE, name])
-            print(f"{name}: {factor:.1f} times as many events in batches as in single requests")
+            print(f"{name}: {factor:.2f} times as many events in batches as in single requests")
 
 
 def keep(results: Results, seconds: int) -> Path:
