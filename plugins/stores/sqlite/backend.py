@@ -76,6 +76,9 @@ class SqliteBackend(Backend):
         self._reader: Connection | None = None
         self._beside: Connection | None = None
         """For what a commit need not wait for."""
+        self._bound: Connection | None = None
+        """Whose snapshot bounds how far the log is moved."""
+        self._checkpoints: Checkpoints | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, *, serving: bool) -> None:
@@ -119,7 +122,9 @@ class SqliteBackend(Backend):
         self._run("renewals", _RENEWALS_SECONDS, lambda: self.renewals.step(commits))
         self._run("clean", _CLEAN_SECONDS, self.cleaner.step)
         self._beside = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
-        self._run("checkpoints", _CHECKPOINT_SECONDS, Checkpoints(self).step)
+        self._bound = await connect(self.path, writing=False, busy_timeout=self._busy_timeout)
+        self._checkpoints = Checkpoints(self, commits)
+        self._run("checkpoints", _CHECKPOINT_SECONDS, self._checkpoints.step)
         self._run("presence", _PRESENCE_SECONDS, self.presence.step)
 
     async def _visit(self, reader: Connection) -> None:
@@ -142,10 +147,13 @@ class SqliteBackend(Backend):
         if self.commits is not None:
             await self.commits.finish()
         # The last one to close folds the log into the file.
-        for connection in (self._beside, self._reader, self._writer):
+        for connection in (self._bound, self._beside, self._reader, self._writer):
             if connection is not None:
                 await connection.close()
-        self._beside = self._reader = self._writer = self.commits = None
+        self._bound = self._beside = self._reader = self._writer = self.commits = None
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -174,6 +182,12 @@ class SqliteBackend(Backend):
     ) -> _T:
         """Run what takes long, and what neither commits nor reads wait for. Raises `Unavailable`."""
         return await _on(self._beside, work, *args, **kw)
+
+    async def bound(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Begin or end what bounds how far the log is moved. Raises `Unavailable`."""
+        return await _on(self._bound, work, *args, **kw)
 
     async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to."""
