@@ -52,7 +52,7 @@ class RedisServer:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), *options],
-                stdout=log, stderr=log,
+                stdout=log, stderr=log, process_group=0,
             )  # fmt: skip
         deadline = time.monotonic() + 20
         while True:
@@ -71,7 +71,8 @@ class RedisServer:
 
     def kill(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            # Also the child that writes its file anew: it would go on, in a folder that is just being removed.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(20)
             self._process = None
 
