@@ -8,6 +8,8 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .files import open_to_sync
+
 if TYPE_CHECKING:
     from .backend import SqliteBackend
     from .commits import Commits
@@ -26,8 +28,7 @@ class Checkpoints:
         self._backend = backend
         self._commits = commits
         self._moved = 0.0
-        # Kept open: to close any descriptor of the file drops the locks that SQLite has on it.
-        self._descriptor = os.open(backend.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_to_sync(backend.path)
 
     def close(self) -> None:
         os.close(self._descriptor)

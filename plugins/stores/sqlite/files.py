@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ingestd.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["Lock", "acquire", "create", "locate"]
+__all__ = ["Lock", "acquire", "create", "locate", "open_to_sync"]
 
 PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
 RETRY = 0.05
@@ -36,6 +36,14 @@ def create(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def open_to_sync(path: Path) -> int:
+    """A descriptor of the file; to close it, or any other, drops the locks that SQLite has on the file."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _refusal(path, error) from error
 
