@@ -2,10 +2,11 @@
 
 `visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
 core. Visitors are drawn from all that are known and have last been there more than a day ago; `--at-once` of them visit
-at a time, and make ten events each. Then the same with one event each, for whom there is least in memory. `--present`:
-all of them have just been there, and each comes back to a session that goes on and is in the file. `start`:
-from the start of the process to its "ready", with journals of several sizes, in turns; also with none of the file in
-the system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of
+at a time, and make ten events each. Then the same with one event each, for whom there is least in memory. A third
+daemon is visited by as many, of whom it knows only a thousand: so it has the same work, but nothing to look for.
+`--present`: all of them have just been there, and each comes back to a session that goes on and is in the file.
+`start`: from the start of the process to its "ready", with journals of several sizes, in turns; also with none of the
+file in the system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of
 very many visitors, with message ids, identify requests and orders among them.
 """
 
@@ -48,13 +49,14 @@ def folders(parent: str | None, count: int) -> Iterator[list[Path]]:
 
 
 def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, seconds: int, *, present: bool) -> None:
-    counts = (VISITORS, many)
+    known = (VISITORS, VISITORS, many)
+    coming = (VISITORS, many, many)
     config = LASTING if present else CONFIG
     cores = sorted(os.sched_getaffinity(0))
     lines = "\n".join(json.dumps(body) for body in usual())
-    with folders(parent, 2) as places, contextlib.ExitStack() as stack:
+    with folders(parent, len(known)) as places, contextlib.ExitStack() as stack:
         sides = []
-        for place, count in zip(places, counts, strict=True):
+        for place, count in zip(places, known, strict=True):
             key = fill_state(place, count, config, present=present)
             (place / BODIES).write_text(lines)
             print(f"{count} visitors: a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB", flush=True)
@@ -62,30 +64,36 @@ def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, s
                 sides.append((stack.enter_context(ingestd(place, config)), place, key))
         for server, *_ in sides:
             server.know_what_is_absent()
-        sent = [0, 0]  # so far, to each: who comes next has not been there
+        sent = [0] * len(sides)  # so far, to each: who comes next has not been there
         with on_core(cores[-1]):
             for visit in VISITS:
-                loads = [Load(visitors=count, visit=visit, at_once=at_once) for count in counts]
+                loads = [Load(visitors=count, visit=visit, at_once=at_once) for count in coming]
                 compare(sides, loads, sent, rounds, seconds)
 
 
 def compare(
     sides: Sequence[tuple[Server, Path, str]], loads: Sequence[Load], sent: list[int], rounds: int, seconds: int
 ) -> None:
-    """Print what few visitors make, what many make, and the ratios of their pairs."""
-    results: list[list[dict[str, float]]] = [[], []]
+    """Print medians of each daemon, and how the last one, which knows many, compares with each before it."""
+    results: list[list[dict[str, float]]] = [[] for _ in sides]
+    order = range(len(sides))
     for number in range(-1, rounds):  # the first one only warms up
-        for index in (0, 1) if number % 2 else (1, 0):
+        for index in order if number % 2 else reversed(order):
             one = load(*sides[index], seconds, replace(loads[index], sent=sent[index]))
             sent[index] += round(one["req/s"] * seconds)
             if number >= 0:
                 results[index].append(one)
-    of_all = f"{loads[0].at_once} of {loads[1].visitors} at a time"
+    of_all = f"{loads[-1].at_once} of {loads[-1].visitors} at a time"
     print(f"visitors: visits of {loads[0].visit} events, {of_all}, {rounds} rounds of {seconds} s each")
+    print(f"  {'':8} {'few':>9} {'strangers':>9} {'many':>9}  many to few              many to strangers")
     for what in ("req/s", "CPU µs", "p50 ms", "p99 ms", "failed"):
-        few, many = (median(each[what] for each in side) for side in results)
-        ratios = sorted(b[what] / max(1e-9, a[what]) for a, b in zip(*results, strict=True))
-        print(f"  {what:8} {few:9.1f} {many:9.1f}: ratio {median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        medians = " ".join(f"{median(each[what] for each in side):9.1f}" for side in results)
+        print(f"  {what:8} {medians}  {'  '.join(_ratio(side, results[-1], what) for side in results[:-1])}")
+
+
+def _ratio(few: Sequence[dict[str, float]], many: Sequence[dict[str, float]], what: str) -> str:
+    ratios = sorted(b[what] / max(1e-9, a[what]) for a, b in zip(few, many, strict=True))
+    return f"{median(ratios):.3f} ({ratios[0]:5.2f} to {ratios[-1]:5.2f})"
 
 
 def start(folder: Path) -> float:
