@@ -88,14 +88,14 @@ operations = st.one_of(
 
 async def reopened(backend: SqliteBackend) -> SqliteBackend:
     await backend.close()
-    again = SqliteBackend(backend.path, cache=backend._cache, busy_timeout=1.0)
+    again = SqliteBackend(backend.path, cache=backend.database._cache, busy_timeout=1.0)
     await again.open(serving=True)
     return again
 
 
 async def turn_over(backend: SqliteBackend) -> None:
-    assert backend.commits is not None
-    await backend.renewals.turn_over(backend.commits)
+    assert backend.write_back is not None
+    await backend.write_back.turn_over()
 
 
 async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
@@ -131,7 +131,7 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                 elif what == "turn over":
                     await turn_over(backend)
                 elif what == "rule out":
-                    await backend.presence.remake()
+                    await backend.database.presence.remake()
                 elif what == "commit":
                     await backend.store.commit(units.pop(number))
                 else:

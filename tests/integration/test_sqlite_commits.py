@@ -29,4 +29,4 @@ async def test_clients_that_wait_for_their_answers_come_to_share_their_commits(t
         begun += [asyncio.create_task(send(backend)) for _ in range(CLIENTS // 2)]
         await asyncio.gather(*begun)
         assert len(await read_all(backend.journal)) == CLIENTS * EVENTS
-        assert backend.statistics.stored < 1.5 * EVENTS
+        assert backend.database.statistics.stored < 1.5 * EVENTS

@@ -214,8 +214,8 @@ async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_nei
         assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
         await beside
         assert backend.problem() is None
-        assert backend.commits is not None
-        assert backend.commits.last == 21
+        assert backend.database.commits is not None
+        assert backend.database.commits.last == 21
         assert await backend.store.begin(NOW).get("shared") is None
         assert [found.body.decode() for found in await backend.journal.read(0, 100)] == await stored_ids(tmp_path)
     async with opened(tmp_path) as backend:
@@ -235,9 +235,9 @@ async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_
         await _bad_value(culprit)
         dependent = backend.store.begin(NOW)
         await dependent.get("shared")
-        held = asyncio.ensure_future(backend.change(lambda _: go_on.wait(10)))
+        held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
         failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
-        await until(lambda: (entry := backend.entries.known("shared")) is not None and entry.flying)
+        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.flying)
         together = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(5)]
         together.insert(2, Append(record("dependent"), dependent))
         if late:
@@ -265,9 +265,9 @@ async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(t
         state = backend.store.begin(NOW)
         assert [await state.get(f"{n}") for n in range(5)] == [None] * 5
         kept = [Append(record(f"{n}"), await put(backend, f"{n}", "kept")) for n in range(5)]
-        before = backend.statistics.units.sum
+        before = backend.database.statistics.units.sum
         assert await backend.journal.append_each(kept) == [None] * 5
-        assert backend.statistics.units.sum == before + 5
+        assert backend.database.statistics.units.sum == before + 5
     async with opened(tmp_path) as backend:
         assert await ids(backend) == ["before", *(f"{n}" for n in range(5))]
     late = [Append(record("late"), backend.store.begin(NOW))]
@@ -285,7 +285,7 @@ async def test_of_what_is_appended_together_no_claim_is_durable_before_its_recor
             Append(record(f"{n}"), state, Claim(f"message:{name}", f"{n}", 1000))
             for n, (state, name) in enumerate(zip(states, "ab", strict=True))
         ]
-        held = asyncio.ensure_future(backend.read(lambda _: go_on.wait(10)))
+        held = asyncio.ensure_future(backend.database.connections.read(lambda _: go_on.wait(10)))
         appending = asyncio.ensure_future(journal.append_each(together))
         try:
             other = store.begin(NOW)
@@ -309,9 +309,9 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
             assert claim is not None
             assert await journal.claimed(claim.key, state) is None
         await journal.append([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
-        commits = backend.statistics.stored
+        commits = backend.database.statistics.stored
         errors = await journal.append_each(together)
-        assert backend.statistics.stored == commits + 1
+        assert backend.database.statistics.stored == commits + 1
         assert [type(error) for error in errors] == [type(None), Claimed, type(None)]
         assert await stored_ids(tmp_path) == ["first", "a", "c"]
     async with opened(tmp_path) as backend:

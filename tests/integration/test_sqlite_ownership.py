@@ -80,9 +80,9 @@ async def test_all_that_was_acknowledged_survives_a_kill(tmp_path: Path) -> None
         assert positions == sorted(set(positions))
         state = backend.store.begin(1000)
         assert all([await state.get(name) == "x" for name in names]), "each record with its state"
-        assert backend.commits is not None
+        assert backend.write_back is not None
         for _ in range(2):  # what is in no row yet
-            await backend.renewals.turn_over(backend.commits)
+            await backend.write_back.turn_over()
         (count,) = sqlite3.connect(backend.path).execute("SELECT count(*) FROM state").fetchone()
         assert count == len(names) + 16, "and each state with its record"
 

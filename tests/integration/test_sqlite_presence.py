@@ -42,29 +42,29 @@ def names(kind: str, count: int) -> list[str]:
 
 async def reads(backend: SqliteBackend, keys: list[str]) -> int:
     """For how many of them the file is read; none of them is there."""
-    before = backend.entries.misses
+    before = backend.database.entries.misses
     for key in keys:
         assert await backend.store.begin(1000).get(key) is None
-    return backend.entries.misses - before
+    return backend.database.entries.misses - before
 
 
 async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
         before = await reads(backend, names("before", 20))
-        await backend.presence.remake()
-        ruled_out = backend.entries.ruled_out
+        await backend.database.presence.remake()
+        ruled_out = backend.database.entries.ruled_out
         assert before == 20
         assert await reads(backend, names("after", 20)) == 0
-        assert backend.entries.ruled_out == ruled_out + 20
+        assert backend.database.entries.ruled_out == ruled_out + 20
         assert await backend.store.begin(1000).get("there") == "of there"
 
 
 async def test_it_becomes_known_by_itself(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
-        await until(lambda: backend.presence.rules_out("not there"))
-        assert not backend.presence.rules_out("there")
+        await until(lambda: backend.database.presence.rules_out("not there"))
+        assert not backend.database.presence.rules_out("there")
 
 
 async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             await write(state, name)
             await backend.store.commit(state)
             if name == "before":
-                await backend.presence.remake()
+                await backend.database.presence.remake()
         for name in ("before", "after"):
             seen = backend.store.begin(1000)
             assert await seen.get(f"value {name}") == name
@@ -88,14 +88,14 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             assert await seen.fields(f"profile {name}") == {"name": Field(1, name)}
             assert await seen.window(f"touches {name}") == [(name, 5)]
             # A set and a value of one key are two entries.
-            assert backend.presence.rules_out(f"touches {name}")
+            assert backend.database.presence.rules_out(f"touches {name}")
 
 
 async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         there, coming = names("there", 3000), iter(names("coming", 100_000))
         await put(backend, *there)
-        presence = Presence(backend, smallest=16)
+        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16)
         walk = asyncio.create_task(presence.remake())
         while not walk.done():
             for key in islice(coming, 1000):
@@ -109,7 +109,7 @@ async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(t
 async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("a", 5000))
-        walk = asyncio.create_task(backend.presence.remake())
+        walk = asyncio.create_task(backend.database.presence.remake())
         written = 0
         while not walk.done():
             # In front of where the walk is and behind it.
@@ -128,16 +128,16 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
         assert go_on.wait(30)
 
     async with opened(tmp_path / "ingestd.db") as backend:
-        commits = backend.commits
+        commits = backend.database.commits
         assert commits is not None
         state = backend.store.begin(1000)
         await state.put("on its way", "x")
         committed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not any(entry.dirty for entry in state.touched.values()))
-        walk = asyncio.create_task(backend.presence.remake())
+        walk = asyncio.create_task(backend.database.presence.remake())
         # All that a walk could read meanwhile would be read.
         for _ in range(20):
-            await backend.aside(lambda connection: connection.execute("SELECT 1").fetchone())
+            await backend.database.connections.aside(lambda connection: connection.execute("SELECT 1").fetchone())
         go_on.set()
         await asyncio.gather(committed, walk)
         await put(backend, "let go of the other")
@@ -160,7 +160,7 @@ async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> 
     async with opened(tmp_path / "ingestd.db", cache=5000) as backend:
         there = names("there", 3000)
         await put(backend, *there)
-        presence = Presence(backend, smallest=16)
+        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16)
         await presence.remake()
         assert not any(map(presence.rules_out, there))
         assert sum(map(presence.rules_out, names("not there", 1000))) > 900
@@ -176,15 +176,15 @@ async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> 
 
 async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db", cache=50_000) as backend:
-        await backend.presence.remake()
+        await backend.database.presence.remake()
         state = backend.store.begin(1000)
         for number in range(17_000):
             await state.put(f"value {number}", "x")
             await state.push(f"set {number}", "x", 5, keep=3)
         await backend.store.commit(state)
         statements: list[str] = []
-        await backend.aside(lambda connection: connection.set_trace_callback(statements.append))
-        await Presence(backend, smallest=16).remake()
+        await backend.database.connections.aside(lambda connection: connection.set_trace_callback(statements.append))
+        await Presence(backend.database.connections, backend.database.renewals, smallest=16).remake()
         walked = [each for each in statements if "json_group_array" in each]
         assert [each.partition(" FROM ")[2] for each in walked if "key > ''" in each] == [
             f"(SELECT {key} WHERE key > '' ORDER BY key LIMIT 1000)"
@@ -195,14 +195,14 @@ async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_pat
 async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("there", 3000))
-        presence = Presence(backend, smallest=16, largest=64)
+        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16, largest=64)
         await presence.remake()
         assert not any(map(presence.rules_out, names("there", 3000)))
 
 
 async def test_what_has_left_the_file_is_ruled_out_once_much_has_come(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
-        presence = Presence(backend, smallest=64)
+        presence = Presence(backend.database.connections, backend.database.renewals, smallest=64)
         await put(backend, "gone", "there")
         await presence.step()
         state = backend.store.begin(1000)

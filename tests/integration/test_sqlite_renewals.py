@@ -49,9 +49,9 @@ async def begin(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int 
 
 async def fold(backend: SqliteBackend) -> None:
     """Have all that the log holds written into rows: its older half, and then the younger one."""
-    assert backend.commits is not None
+    assert backend.write_back is not None
     for _ in range(2):
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
 
 
 def ask(folder: Path, question: str) -> list[tuple[Any, ...]]:
@@ -83,13 +83,13 @@ async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emp
 
 async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        assert backend.commits is not None
+        assert backend.write_back is not None
         await begin(backend, ["goes on", "ends"], 0)
         for now in (1000, 2000, 3000):
             await renew(backend, ["goes on"], now)
             if now == 1000:
                 await renew(backend, ["ends"], now)
-            await backend.renewals.turn_over(backend.commits)
+            await backend.write_back.turn_over()
         rows = dict(ask(tmp_path, "SELECT key, expires FROM state"))
         assert rows == {"goes on": HOUR, "ends": 1000 + HOUR}
         assert logged(tmp_path) == 1  # the last one
@@ -102,14 +102,14 @@ async def test_the_log_is_kept_short_by_itself_when_much_is_in_it(tmp_path: Path
             await begin(backend, keys, 1000)
             for turn in range(1, 26):
                 await renew(backend, keys, 1000 + turn)
-            await until(lambda: not backend.renewals._logged)  # it is the older half
+            await until(lambda: not backend.database.renewals.logged)  # it is the older half
         assert logged(tmp_path) == 25
         first = ask(tmp_path, "SELECT DISTINCT expires FROM state WHERE key LIKE 'first%'")
         assert first == [(1025 + HOUR,)]
 
 
 async def test_the_log_is_emptied_by_itself_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.stores.sqlite.renewals._AGE", 1)
+    monkeypatch.setattr("ingestd.plugins.stores.sqlite.writeback._AGE", 1)
     async with opened(tmp_path) as backend:
         await begin(backend, ["key"], 1000)
         await renew(backend, ["key"], 2000)
@@ -152,16 +152,16 @@ async def test_a_kill_loses_no_life_while_the_log_is_turned_over(tmp_path: Path)
 
 async def test_what_is_renewed_after_a_deletion_is_not_taken_for_what_was_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        assert backend.commits is not None
+        assert backend.write_back is not None
         await renew(backend, ["kept", "deleted", "later"], 0)
         await renew(backend, ["kept"], 1000)
         await renew(backend, ["deleted"], 2000)
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
         state = backend.store.begin(3000)
         await state.delete("deleted")
         await backend.store.commit(state)
         await renew(backend, ["later"], 4000)
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
         assert left_by_a_kill(tmp_path, ["kept", "later"]) == {"kept": 1000 + HOUR, "later": 4000 + HOUR}
 
 
@@ -228,12 +228,12 @@ async def test_a_value_that_ended_and_comes_again_has_a_row_of_its_own(tmp_path:
 
 async def test_what_begins_and_will_be_renewed_gets_its_row_when_it_goes_on_no_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        assert backend.commits is not None
+        assert backend.write_back is not None
         await renew(backend, ["goes on", "ends"], 0)
         assert (ends(tmp_path), logged(tmp_path)) == (set(), 1)
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
         await renew(backend, ["goes on"], 1000)
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
         assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("ends", "x", HOUR)]
 
 
@@ -248,10 +248,10 @@ async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds
         await state.put("session:over", "another", 10)
         await backend.store.commit(state)
         await renew(backend, ["session:over", "session:new", "other:kind"], HOUR)
-        await backend.presence.remake()
-        assert backend.commits is not None
+        await backend.database.presence.remake()
+        assert backend.write_back is not None
         for _ in range(folds):
-            await backend.renewals.turn_over(backend.commits)
+            await backend.write_back.turn_over()
         if again:
             await renew(backend, ["session:over", "session:new"], HOUR + 1)
         end = 2 * HOUR + again
@@ -276,15 +276,17 @@ async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_pa
         assert go_on.wait(30)
 
     async with opened(tmp_path) as backend:
-        assert backend.commits is not None
+        assert backend.write_back is not None
         await renew(backend, ["key"], 0)
-        await backend.renewals.turn_over(backend.commits)
+        await backend.write_back.turn_over()
         state = backend.store.begin(1000)
         await state.put("key", "y", HOUR)
-        changed = asyncio.create_task(backend.commits.commit(state, first=hold_up))
+        commits = backend.database.commits
+        assert commits is not None
+        changed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not state.touched["key"].dirty)
-        folded = asyncio.create_task(backend.renewals.turn_over(backend.commits))  # it has the older value in hand
-        await until(lambda: backend.commits is not None and bool(backend.commits._gathering))
+        folded = asyncio.create_task(backend.write_back.turn_over())  # it has the older value in hand
+        await until(lambda: bool(commits._gathering))
         go_on.set()
         await asyncio.gather(changed, folded)
         assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("key", "y", 1000 + HOUR)]
@@ -343,13 +345,13 @@ async def test_what_is_deleted_is_gone_from_the_log_at_once_with_all_it_was_befo
 async def test_entries_of_one_visitor_that_are_missed_together_are_read_together(tmp_path: Path) -> None:
     asked: list[set[str]] = []
     async with opened(tmp_path) as backend:
-        load = backend.entries._load_rows
+        load = backend.database.entries._load_rows
 
         def watched(keys: Sequence[str], loaded: Loaded) -> None:
             asked.append({*keys})
             load(keys, loaded)
 
-        backend.entries._load_rows = watched
+        backend.database.entries._load_rows = watched
         for visitor in ("1", "2"):
             state = backend.store.begin(1000)
             await state.get(f"link:{visitor}")

@@ -48,8 +48,8 @@ async def add(store: Store, new: Touch, now: int) -> None:
 
 async def sweep(backend: SqliteBackend) -> None:
     """As the daemon does in its idle moments, all of it."""
-    assert backend.commits is not None
-    sweeper = Sweeper(backend, backend.commits)
+    assert backend.database.commits is not None
+    sweeper = Sweeper(backend.database, backend.database.commits)
     for _ in range(10):
         await sweeper.step()
 

@@ -29,7 +29,7 @@ class Gated(SqliteJournal):
 
     def __init__(self, backend: Backend) -> None:
         assert isinstance(backend, SqliteBackend)
-        super().__init__(backend)
+        super().__init__(backend.database)
         self.gate = asyncio.Event()
         self.fails = self.refuses = False
 

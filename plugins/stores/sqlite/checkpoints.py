@@ -6,13 +6,10 @@ import asyncio
 import os
 import sqlite3
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from .commits import Commits
+from .database import Database
 from .files import open_to_sync
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
-    from .commits import Commits
 
 __all__ = ["Checkpoints"]
 
@@ -24,24 +21,25 @@ _PATIENCE = 0.05  # seconds to wait for another commit
 class Checkpoints:
     """Needs the file's own connections to be closed before it is."""
 
-    def __init__(self, backend: SqliteBackend, commits: Commits) -> None:
-        self._backend = backend
+    def __init__(self, database: Database, commits: Commits) -> None:
+        self._connections = database.connections
+        self._statistics = database.statistics
         self._commits = commits
         self._moved = 0.0
-        self._descriptor = open_to_sync(backend.path)
+        self._descriptor = open_to_sync(database.path)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
     async def step(self) -> None:
         """Move what there is, if it is much. Raises `Unavailable`."""
-        written = self._backend.statistics.units.sum
+        written = self._statistics.units.sum
         if written - self._moved < _UNITS:
             return
         if await self._move() >= _LONG:
             # Little was written meanwhile; but only once it is moved too, the log is begun anew instead of growing. No
             # event is stored for some milliseconds, so this is not done each time.
-            await self._backend.change(_checkpoint)
+            await self._connections.change(_checkpoint)
         self._moved = written
 
     async def _move(self) -> int:
@@ -51,14 +49,14 @@ class Checkpoints:
         for both. So less than all is moved, up to a snapshot from before the latest commit, and synced in between.
         """
         try:
-            await self._backend.bound(_begin)
+            await self._connections.bound(_begin)
             with suppress(TimeoutError):  # nobody to keep waiting
                 async with asyncio.timeout(_PATIENCE):
                     await self._commits.wait(self._commits.last)
-            pages = await self._backend.aside(_checkpoint)
+            pages = await self._connections.aside(_checkpoint)
         finally:
-            await self._backend.bound(_end)
-        await self._backend.aside(_sync, self._descriptor)
+            await self._connections.bound(_end)
+        await self._connections.aside(_sync, self._descriptor)
         return pages
 
 

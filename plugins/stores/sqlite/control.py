@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,11 +18,9 @@ from ingestd.store import Field
 from ..entries import set_key
 from ..entries_state import EntriesState
 from .commits import Commits
+from .database import Database
 from .guest import CONFLICT, DONE, Operation, Request
 from .removal import Replacement, replace_bodies
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
 
 __all__ = ["apply_requests"]
 
@@ -35,42 +33,42 @@ class _Withdrawn(IngestdError):
     """Who asked has given up, and was told that nothing was changed."""
 
 
-async def apply_requests(backend: SqliteBackend, commits: Commits) -> None:
+async def apply_requests(database: Database, commits: Commits) -> None:
     """Do what has been asked for. Raises `Unavailable`; what is left then is done the next time."""
-    waiting, answered = await backend.read(_look)
+    waiting, answered = await database.connections.read(_look)
     if answered:
         await commits.commit(also=_clear)
     for number, text in waiting:
         try:
-            await _apply(backend, commits, number, text)
+            await _apply(database, commits, number, text)
         except _Withdrawn:
             _log.info("a command gave up before its request was done")
 
 
-async def _apply(backend: SqliteBackend, commits: Commits, number: int, text: bytes) -> None:
+async def _apply(database: Database, commits: Commits, number: int, text: bytes) -> None:
     try:
         request = msgspec.json.decode(text, type=Request)
-        agreed, state = await _replay(backend, request)
+        agreed, state = await _replay(database, request)
         records = [Record(*record) for record in request.records] if agreed else []
         replacements = request.replacements if agreed else []
         answer = DONE if agreed else CONFLICT
         if replacements:
             commits.tail.forget()
         await commits.commit(state, records, also=partial(_do, number, answer, replacements))
-        backend.cleaner.due |= bool(replacements)
+        database.cleaner.due |= bool(replacements)
     except (msgspec.DecodeError, TypeError, Failed) as error:
         # Of another version, or nothing that can be stored. It must not block what comes behind it.
         _log.warning("a command asked for what cannot be done: %s", error)
         await commits.commit(also=partial(_do, number, str(error), []))
 
 
-async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, EntriesState]:
+async def _replay(database: Database, request: Request) -> tuple[bool, EntriesState]:
     """Do the operations; where one has another result than the command saw, undo all and return False."""
-    state = EntriesState(backend.entries, request.now)
+    state = EntriesState(database.entries, request.now)
     keys = frozenset(key for name, arguments, _ in request.operations for key in _entries_of(name, arguments[0]))
-    backend.entries.pinned = keys
+    database.entries.pinned = keys
     try:
-        while not all(backend.entries.known(key) for key in keys):
+        while not all(database.entries.known(key) for key in keys):
             for key in keys:
                 await state.look(key)
         # All entries are in memory now, so nothing below pauses and nobody sees a unit half done.
@@ -87,7 +85,7 @@ async def _replay(backend: SqliteBackend, request: Request) -> tuple[bool, Entri
                 state.written.clear()
         return agreed, state
     finally:
-        backend.entries.pinned = frozenset()
+        database.entries.pinned = frozenset()
 
 
 def _entries_of(name: Operation, key: str) -> tuple[str, ...]:

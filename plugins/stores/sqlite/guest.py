@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,10 +20,8 @@ from ingestd.store import Field
 
 from ..entries import Entries
 from ..entries_state import EntriesState
+from .connections import Connections
 from .removal import Replacement
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
 
 __all__ = ["CONFLICT", "DONE", "GuestState", "Operation", "Request", "submit"]
 
@@ -107,7 +105,7 @@ class GuestState(EntriesState):
 
 
 async def submit(
-    backend: SqliteBackend, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
+    connections: Connections, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
 ) -> int:
     """Ask the daemon, and wait until it has done it. Raises `Conflict`, `CommandError`, `Unavailable`.
 
@@ -120,10 +118,10 @@ async def submit(
         text = msgspec.json.encode(request)
     except UnicodeEncodeError as error:
         raise CommandError(f"this cannot be stored: {error}") from error
-    number = await backend.change(_ask, text)
+    number = await connections.change(_ask, text)
     deadline = asyncio.get_running_loop().time() + _PATIENCE
-    while (answer := await backend.read(_answer, number)) is None:
-        if asyncio.get_running_loop().time() > deadline and await backend.change(_withdraw, number):
+    while (answer := await connections.read(_answer, number)) is None:
+        if asyncio.get_running_loop().time() > deadline and await connections.change(_withdraw, number):
             raise CommandError("the daemon that has the file did not do it in time; nothing was changed")
         await asyncio.sleep(_POLL)
     outcome, position = answer

@@ -6,14 +6,12 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ingestd.errors import IngestdError
 from ingestd.findings import Finding, fault, show_age, show_size
 
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
-    from .commits import Commits
+from .commits import Commits
+from .database import Database
 
 __all__ = ["describe", "fill"]
 
@@ -23,13 +21,13 @@ _STEPS = 1000  # of SQLite's machine, between two looks at the clock
 _LOW_DISK = 256 << 20
 
 
-async def describe(backend: SqliteBackend) -> list[Finding]:
+async def describe(database: Database) -> list[Finding]:
     return [
-        _file(backend.path),
-        _disk(backend.path),
-        _daemon(backend.path, backend.commits),
-        await _whole(backend),
-        await _writable(backend.commits),
+        _file(database.path),
+        _disk(database.path),
+        _daemon(database.path, database.commits),
+        await _whole(database),
+        await _writable(database.commits),
     ]
 
 
@@ -65,9 +63,9 @@ def _daemon(path: Path, commits: Commits | None) -> Finding:
     return Finding("daemon", f"process {pid} has the file", facts={"pid": int(pid)} if pid.isdigit() else {})
 
 
-async def _whole(backend: SqliteBackend) -> Finding:
+async def _whole(database: Database) -> Finding:
     try:
-        faults = await backend.read(_quick_check)
+        faults = await database.connections.read(_quick_check)
     except IngestdError as error:
         return fault("whole", error)
     if faults is None:
@@ -76,7 +74,7 @@ async def _whole(backend: SqliteBackend) -> Finding:
         )
     if faults:
         cure = "stop the daemon, and restore a copy or save what sqlite3's .recover finds"
-        return Finding("whole", f"{backend.path} is damaged: {'; '.join(faults)}; {cure}", "broken")
+        return Finding("whole", f"{database.path} is damaged: {'; '.join(faults)}; {cure}", "broken")
     return Finding("whole", "yes, says quick_check", facts={"all": True})
 
 

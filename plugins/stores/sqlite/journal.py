@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ingestd.errors import Claimed, CommandError, Refused
 from ingestd.events import Record
@@ -15,13 +14,11 @@ from ingestd.store import State
 
 from ..entries_state import EntriesState
 from .batch import last_position, read_records
+from .commits import Commits
+from .database import Database
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
 from .unit import Unit
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
-    from .commits import Commits
 
 __all__ = ["SqliteJournal"]
 
@@ -117,8 +114,8 @@ class _Landing:
 
 
 class SqliteJournal(Journal):
-    def __init__(self, backend: SqliteBackend) -> None:
-        self._backend = backend
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
@@ -126,12 +123,12 @@ class SqliteJournal(Journal):
         assert isinstance(state, EntriesState)
         if claim is not None:
             await _make(claim, state)
-        return await self._backend.commit(state, records, cursor)
+        return await self._database.commit(state, records, cursor)
 
     async def begin(
         self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
     ) -> None:
-        commits = self._backend.commits
+        commits = self._database.commits
         if commits is None:
             await super().begin(record, state, then, claim)
             return
@@ -150,7 +147,7 @@ class SqliteJournal(Journal):
             then(error)
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        commits = self._backend.commits
+        commits = self._database.commits
         if commits is None:
             return await super().append_each(appends)
         landing = _Landing(appends)
@@ -168,17 +165,17 @@ class SqliteJournal(Journal):
         return await state.get(key)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
-        commits = self._backend.commits
+        commits = self._database.commits
         recent = commits.tail.read(after, limit) if commits is not None else None
-        return recent if recent is not None else await self._backend.read(read_records, after, limit)
+        return recent if recent is not None else await self._database.connections.read(read_records, after, limit)
 
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         await self._owned().wait(after)
 
     async def last(self) -> int:
-        if self._backend.commits is not None:
-            return self._backend.commits.last
-        return await self._backend.read(last_position)
+        if self._database.commits is not None:
+            return self._database.commits.last
+        return await self._database.connections.read(last_position)
 
     async def place(self, name: str, start: Start) -> int:
         return (await self.hold(name, start)).position
@@ -190,7 +187,7 @@ class SqliteJournal(Journal):
             row = connection.execute("SELECT position FROM cursors WHERE name = ?", (name,)).fetchone()
             return (None if row is None else int(row[0])), read_extent(connection).first - 1
 
-        position, removed = await self._backend.read(select)
+        position, removed = await self._database.connections.read(select)
         if position is not None:
             return Cursor(name, max(position, removed))
         cursor = Cursor(name, commits.last if start == "now" else removed)
@@ -204,17 +201,17 @@ class SqliteJournal(Journal):
         def select(connection: sqlite3.Connection) -> list[Cursor]:
             return [Cursor(*row) for row in connection.execute("SELECT name, position FROM cursors ORDER BY name")]
 
-        return await self._backend.read(select)
+        return await self._database.connections.read(select)
 
     async def extent(self) -> Extent:
-        return await self._backend.read(read_extent)
+        return await self._database.connections.read(read_extent)
 
     async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        return await self._backend.read(read_outlines, after, limit)
+        return await self._database.connections.read(read_outlines, after, limit)
 
     async def trim(self, up_to: int, limit: int) -> int:
         commits = self._owned()
-        bound = await self._backend.read(next_bound, up_to, limit)
+        bound = await self._database.connections.read(next_bound, up_to, limit)
         if bound is None:
             return 0
         commits.tail.forget(bound)
@@ -223,9 +220,9 @@ class SqliteJournal(Journal):
         return removed[-1]
 
     async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
-        return await self._backend.replace([make_replacement(record, body) for record, body in changes])
+        return await self._database.replace([make_replacement(record, body) for record, body in changes])
 
     def _owned(self) -> Commits:
-        if self._backend.commits is None:
+        if self._database.commits is None:
             raise CommandError("only the daemon itself can consume or trim the journal")
-        return self._backend.commits
+        return self._database.commits

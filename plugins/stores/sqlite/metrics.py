@@ -53,7 +53,8 @@ class SqliteCollector(Collector):
         free = GaugeMetricFamily(f"{name}_disk_free_bytes", "What is free on the disk of the file.", labels=labels)
         for backend in self._backends:
             file = [str(backend.path)]
-            done, cache = backend.statistics, backend.entries
+            database = backend.database
+            done, cache = database.statistics, database.entries
             commits.add_metric([*file, "stored"], done.stored)
             commits.add_metric([*file, "failed"], done.failed)
             seconds.add_metric(file, done.seconds.buckets(), done.seconds.sum)
@@ -62,7 +63,7 @@ class SqliteCollector(Collector):
             misses.add_metric(file, cache.misses)
             ruled_out.add_metric(file, cache.ruled_out)
             entries.add_metric(file, cache.count)
-            filters.add_metric(file, backend.presence.size)
+            filters.add_metric(file, database.presence.size)
             size.add_metric(file, _size(backend.path))
             log.add_metric(file, _size(backend.path.with_name(f"{backend.path.name}-wal")))
             with suppress(OSError):  # the folder is gone: then nobody knows

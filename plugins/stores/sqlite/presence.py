@@ -16,15 +16,13 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from rbloom import Bloom
 
 from ..entries import set_key
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
+from .connections import Connections
+from .renewals import Renewals
 
 __all__ = ["Presence"]
 
@@ -55,8 +53,11 @@ class _Filter:
 class Presence:
     """Keys are those of `Entries`, so a set has another one than a value."""
 
-    def __init__(self, backend: SqliteBackend, smallest: int = _SMALLEST, largest: int = _LARGEST) -> None:
-        self._backend = backend
+    def __init__(
+        self, connections: Connections, renewals: Renewals, smallest: int = _SMALLEST, largest: int = _LARGEST
+    ) -> None:
+        self._connections = connections
+        self._renewals = renewals
         self._smallest = smallest
         self._largest = largest
         self._whole: _Filter | None = None
@@ -122,7 +123,7 @@ class Presence:
         for query in (_STATES, _SETS):
             last: str | None = ""
             while last is not None:
-                count, last, seconds = await self._backend.aside(_pass_by, query, last)
+                count, last, seconds = await self._connections.aside(_pass_by, query, last)
                 keys += count
                 await _rest(seconds)
         return keys
@@ -130,14 +131,14 @@ class Presence:
     async def _keys(self) -> AsyncIterator[tuple[Sequence[str], float]]:
         """All keys of the file, some at a time, and how many seconds of a core it took to find them."""
         # What was handed over before is not added to the new filter: it is to be in the file when the walk comes by.
-        await self._backend.change(_nothing)
-        renewed = self._backend.renewals.named()  # some have no row yet
+        await self._connections.change(_nothing)
+        renewed = self._renewals.named()  # some have no row yet
         for start in range(0, len(renewed), _ROWS):
             yield renewed[start : start + _ROWS], 0.0
         for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
             last: str | None = ""
             while last is not None:
-                keys, seconds = await self._backend.aside(_look, query, last)
+                keys, seconds = await self._connections.aside(_look, query, last)
                 yield [*map(key_of_row, keys)], seconds
                 last = keys[-1] if len(keys) == _ROWS else None
 

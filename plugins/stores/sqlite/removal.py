@@ -10,12 +10,12 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ingestd.events import Record
 
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
+from ..entries import Entries
+from .connections import Connections
 
 __all__ = ["Cleaner", "Replacement", "make_replacement", "replace_bodies"]
 
@@ -79,17 +79,17 @@ def _digest(body: bytes) -> bytes:
 class Cleaner:
     """Empties the log some seconds after something was taken out, by moving what is in it to the database."""
 
-    def __init__(self, backend: SqliteBackend) -> None:
+    def __init__(self, connections: Connections, entries: Entries) -> None:
         self.due = False
-        self._backend = backend
+        self._connections = connections
+        self._entries = entries
 
     async def step(self) -> None:
-        entries = self._backend.entries
-        if not self.due and not entries.deleted:
+        if not self.due and not self._entries.deleted:
             return
-        self.due = entries.deleted = False
+        self.due = self._entries.deleted = False
         try:
-            emptied = await self._backend.change(_empty_log)
+            emptied = await self._connections.change(_empty_log)
         except BaseException:
             self.due = True
             raise

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ..entries import set_key
 from .commits import Commits
-
-if TYPE_CHECKING:
-    from .backend import SqliteBackend
+from .database import Database
 
 __all__ = ["Sweeper"]
 
@@ -28,8 +25,8 @@ class Sweeper:
     The clock is the latest time of any unit, so what is expired is so by the time the units live in.
     """
 
-    def __init__(self, backend: SqliteBackend, commits: Commits) -> None:
-        self._backend = backend
+    def __init__(self, database: Database, commits: Commits) -> None:
+        self._database = database
         self._commits = commits
         self._after: str | None = None
         self._after_member: int | None = None
@@ -40,7 +37,7 @@ class Sweeper:
         if self._rest:
             self._rest -= 1
             return
-        clock = self._backend.store.clock
+        clock = self._database.clock
         if self._after is None and self._after_member is None:
             if clock < self._next:
                 return
@@ -55,20 +52,22 @@ class Sweeper:
 
     async def _sweep_states(self, after: str, before: int) -> bool:
         """Returns whether it found any."""
-        self._after, expired = await self._backend.read(_look, after, before)
-        expired = [key for key in expired if key not in self._backend.renewals]
+        self._after, expired = await self._database.connections.read(_look, after, before)
+        expired = [key for key in expired if key not in self._database.renewals]
         if expired:
             await self._commits.commit(also=partial(_remove, expired, before))
-            self._backend.entries.forget(expired)
+            self._database.entries.forget(expired)
         return bool(expired)
 
     async def _sweep_members(self, before: int) -> bool:
         """Returns whether it found any."""
         assert self._after_member is not None
-        self._after_member, expired = await self._backend.read(_look_at_members, self._after_member, before)
+        self._after_member, expired = await self._database.connections.read(
+            _look_at_members, self._after_member, before
+        )
         if expired:
             await self._commits.commit(also=partial(_remove_members, [number for number, _ in expired], before))
-            self._backend.entries.forget({set_key(key) for _, key in expired})
+            self._database.entries.forget({set_key(key) for _, key in expired})
         return bool(expired)
 
 

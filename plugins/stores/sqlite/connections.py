@@ -1,0 +1,126 @@
+"""The connections to one file, each with a thread of its own, by what they are for."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from ingestd.errors import Unavailable
+
+from .connection import Connection, connect, migrate
+
+__all__ = ["Connections"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Connections:
+    """The owner of the file has four, a guest one to ask the owner with and one that reads."""
+
+    def __init__(self, path: Path, busy_timeout: float) -> None:
+        self._path = path
+        self._busy_timeout = busy_timeout
+        self._writer: Connection | None = None
+        self._reader: Connection | None = None
+        self._beside: Connection | None = None
+        """For what a commit need not wait for."""
+        self._bound: Connection | None = None
+        """Whose snapshot bounds how far the log is moved."""
+
+    async def open(self, *, owner: bool) -> None:
+        """Raises `sqlite3.Error`, `ConfigError`; then those that are open are still to be closed."""
+        self._writer = await self._connect(writing=True)
+        if owner:
+            await self._writer.submit(migrate, self._path)
+        self._reader = await self._connect()
+        if owner:
+            self._beside = await self._connect()
+            self._bound = await self._connect()
+
+    async def _connect(self, *, writing: bool = False) -> Connection:
+        return await connect(self._path, writing=writing, busy_timeout=self._busy_timeout)
+
+    async def close(self) -> None:
+        # The last one to close folds the log into the file.
+        for connection in (self._bound, self._beside, self._reader, self._writer):
+            if connection is not None:
+                await connection.close()
+        self._bound = self._beside = self._reader = self._writer = None
+
+    def check(self) -> None:
+        """Raises `Unavailable` where they are closed."""
+        _there(self._reader)
+
+    @property
+    def writer(self) -> Connection:
+        return _there(self._writer)
+
+    @property
+    def reader(self) -> Connection:
+        return _there(self._reader)
+
+    async def read(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Run a short read. Raises `Unavailable`."""
+        return await _on(self._reader, work, *args, **kw)
+
+    def read_then(
+        self,
+        then: Callable[[_T | BaseException], None],
+        work: Callable[Concatenate[sqlite3.Connection, _P], _T],
+        *args: _P.args,
+        **kw: _P.kwargs,
+    ) -> None:
+        """As `read`, and `then` is called with the result, or the error. Raises `Unavailable` where it is closed."""
+
+        def told(result: _T | BaseException) -> None:
+            then(_unavailable(result) if isinstance(result, sqlite3.Error) else result)
+
+        try:
+            _there(self._reader).submit_then(told, work, *args, **kw)
+        except ValueError as error:  # closed meanwhile
+            raise _unavailable(error) from error
+
+    async def change(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Run what writes beside the commits: one statement. Raises `Unavailable`."""
+        return await _on(self._writer, work, *args, **kw)
+
+    async def aside(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Run what takes long, and what neither commits nor reads wait for. Raises `Unavailable`."""
+        return await _on(self._beside, work, *args, **kw)
+
+    async def bound(
+        self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
+    ) -> _T:
+        """Begin or end what bounds how far the log is moved. Raises `Unavailable`."""
+        return await _on(self._bound, work, *args, **kw)
+
+
+async def _on(
+    connection: Connection | None,
+    work: Callable[Concatenate[sqlite3.Connection, _P], _T],
+    *args: _P.args,
+    **kw: _P.kwargs,
+) -> _T:
+    try:
+        return await _there(connection).submit(work, *args, **kw)
+    except (sqlite3.Error, ValueError) as error:  # ValueError: closed meanwhile
+        raise _unavailable(error) from error
+
+
+def _there(connection: Connection | None) -> Connection:
+    if connection is None:
+        raise Unavailable("The store is closed.")
+    return connection
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return Unavailable(f"The store cannot be read or written at the moment: {error}.")

@@ -1,0 +1,128 @@
+"""What of the file is in memory, and how units of work get into it: by its owner's commits, or by asking the owner."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ingestd import times
+from ingestd.errors import CommandError
+from ingestd.events import Record
+from ingestd.journal import Cursor
+
+from ..entries import Entries, Loaded, Row
+from ..entries_state import EntriesState
+from .batch import last_member, last_position, read_rows
+from .commits import Commits
+from .connection import snapshot
+from .connections import Connections
+from .guest import GuestState, submit
+from .presence import Presence
+from .removal import Cleaner, Replacement, replace_bodies
+from .renewals import Renewal, Renewals, read_log, renewed
+from .statistics import CommitStatistics
+
+__all__ = ["Database"]
+
+
+class Database:
+    """Journal and state work on it. `cache` is how many entries of the state stay in memory."""
+
+    def __init__(self, path: Path, *, cache: int, busy_timeout: float) -> None:
+        self.path = path
+        self.connections = Connections(path, busy_timeout)
+        self.statistics = CommitStatistics()
+        self.commits: Commits | None = None
+        """None for a guest, and where it is closed."""
+        self.clock = 0
+        """The latest time of any unit, in milliseconds."""
+        self._cache = cache
+        self.renewals = Renewals()
+        self.presence = Presence(self.connections, self.renewals)
+        self.entries = Entries(cache, self._load)
+        self.cleaner = Cleaner(self.connections, self.entries)
+
+    async def own(self) -> Commits:
+        """Be the owner of the file, whose connections are open. Raises `sqlite3.Error`."""
+        writer = self.connections.writer
+        # What an earlier opening of this object has cached may not be so any more.
+        self.renewals = Renewals(*await writer.submit(read_log))
+        self.presence = Presence(self.connections, self.renewals)
+        self.entries = Entries(self._cache, self._load, await writer.submit(last_member), self.presence.rules_out)
+        self.cleaner = Cleaner(self.connections, self.entries)
+        self.commits = Commits(
+            writer,
+            self.entries,
+            await writer.submit(last_position),
+            self.statistics,
+            renewals=self.renewals,
+            presence=self.presence,
+        )
+        return self.commits
+
+    async def close(self) -> None:
+        """Once all that was asked for is written."""
+        if self.commits is not None:
+            await self.commits.finish()
+        await self.connections.close()
+        self.commits = None
+
+    def begin(self, now: int) -> EntriesState:
+        self.clock = max(self.clock, now)
+        if self.commits is not None:
+            return EntriesState(self.entries, now)
+        return self._visit(now)
+
+    def _visit(self, now: int) -> GuestState:
+        # A command's unit sees what is on disk when it begins, not what an earlier one cached.
+        return GuestState(Entries(self._cache, self._load), now)
+
+    async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
+        """Commit a unit of work; a guest asks the owner to. Returns the last position."""
+        if self.commits is not None:
+            return await self.commits.commit(state, records, cursor)
+        self.connections.check()
+        if cursor is not None:
+            raise CommandError("only the daemon itself can consume the journal")
+        if records or state.written:
+            assert isinstance(state, GuestState)
+            return await submit(self.connections, state, records)
+        return await self.connections.read(last_position)
+
+    async def replace(self, replacements: Sequence[Replacement]) -> int:
+        """Replace bodies of records, or ask the owner to; returns how many there were to replace."""
+        if self.commits is None:
+            if not replacements:
+                return 0
+            return await submit(self.connections, self._visit(times.now()), (), replacements)
+        self.commits.tail.forget()
+        counts: list[int] = []
+        await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))
+        self.cleaner.due = True
+        return counts[-1]
+
+    async def renewals_of(self, kind: str) -> Mapping[str, str]:
+        """Key and value of all entries of a kind that the log of renewals has. Raises `Unavailable`."""
+        if self.commits is not None:
+            return self.renewals.of_kind(kind)
+        return await self.connections.read(_read_kind, kind)
+
+    def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
+        # What they were renewed to is asked for first: it may be in the rows soon, and nowhere else.
+        renewals = self.renewals.of(keys) if self.commits is not None else None
+        self.connections.read_then(loaded, _read_renewed, keys, renewals)
+
+
+def _read_renewed(
+    connection: sqlite3.Connection, keys: Sequence[str], renewals: Mapping[str, Renewal] | None
+) -> list[Row]:
+    """The rows of some keys with the lives they have; where these are not given, by what is in the file."""
+    if renewals is not None:
+        return renewed(read_rows(connection, keys), renewals)
+    with snapshot(connection):
+        return renewed(read_rows(connection, keys), Renewals(*read_log(connection)).of(keys))
+
+
+def _read_kind(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
+    return Renewals(*read_log(connection)).of_kind(kind)

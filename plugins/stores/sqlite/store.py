@@ -1,0 +1,43 @@
+"""The state's side of the file: units of work, and a walk through all of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ingestd.store import State, Store
+
+from ..entries_state import EntriesState
+from .batch import read_values
+from .database import Database
+
+__all__ = ["SqliteStore"]
+
+_SCANNED = 1000  # entries of a step
+
+
+class SqliteStore(Store):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def begin(self, now: int, *, step: bool = False) -> EntriesState:
+        return self._database.begin(now)
+
+    async def commit(self, state: State) -> None:
+        assert isinstance(state, EntriesState)
+        await self._database.commit(state)
+
+    def discard(self, state: State) -> None:
+        assert isinstance(state, EntriesState)
+        state.undo()
+
+    async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        # Asked for first: it may be in the rows soon, and nowhere else.
+        renewals = await self._database.renewals_of(kind)
+        after = f"{kind}:"
+        while page := await self._database.connections.read(read_values, kind, after, _SCANNED):
+            for entry in page:
+                if entry[0] not in renewals:
+                    yield entry
+            after = page[-1][0]
+        for entry in renewals.items():
+            yield entry
