@@ -94,7 +94,7 @@ def results(shop: Shop) -> list[dict[str, Any]]:
 
     Events go by their numbers: their ids are given by the daemon, like sessions and times of receipt.
     """
-    journal = shop.exported()
+    journal = shop.stored()
     numbers = {record["id"]: record["extra"]["number"] for record in journal if "extra" in record}
 
     def plain(value: Any) -> Any:
@@ -172,10 +172,10 @@ def test_what_is_decided_outlasts_the_journal(tmp_path: Path, kept: str) -> None
 
     def forgotten_by_the_journal(daemon: Daemon) -> None:
         """Returns when all that is there now has gone, and events of nobody's concern have taken its place."""
-        before = {record["id"] for record in shop.exported()}
+        before = {record["id"] for record in shop.stored()}
         for number in range(30):
             sender.send(TRACK, f"passer-by {number}")
-        wait_until(lambda: not before & {record["id"] for record in shop.exported()})
+        wait_until(lambda: not before & {record["id"] for record in shop.stored()})
 
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
@@ -217,7 +217,7 @@ def test_switched_on_later_it_begins_with_the_beginning_of_the_journal(tmp_path:
         wait_until(lambda: len(shop.archived()) == 4)
         assert "ingestd_attribution" not in daemon.ops("/metrics").body.decode()
         assert 'consumer="attribution"' not in daemon.ops("/metrics").body.decode()
-    past = shop.exported()
+    past = shop.stored()
     assert [record["type"] for record in past] == ["event", "identify", "event", "event"]
     assert run_ingestd("attribution", "show", "o-1", config=shop.config).returncode == 2
 
@@ -232,7 +232,7 @@ def test_switched_on_later_it_begins_with_the_beginning_of_the_journal(tmp_path:
     assert record["decidedAt"] == past[2]["receivedAt"]
     [reversal] = derived(shop, REVERSAL)
     assert (reversal["cause"], reversal["value"]["revenue"]) == (past[3]["id"], 40)
-    assert shop.exported()[:4] == past
+    assert shop.stored()[:4] == past
 
 
 def contents(database: Path) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return self.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
 
     def records(self, visitor: str) -> list[dict[str, Any]]:
-        return [record for record in self.shop.exported() if record.get("anonymousId") == visitor]
+        return [record for record in self.shop.stored() if record.get("anonymousId") == visitor]
 
     def counted(self, outcome: str, key: str = "", endpoint: str = "track") -> float:
         return self.daemon.metric(f'ingestd_events_total{{endpoint="{endpoint}",key="{key}",outcome="{outcome}"}}')
@@ -246,7 +246,7 @@ def test_a_batch_is_what_its_events_are_one_after_the_other(place: Place, signed
     numbers: list[int] = []
     each()
     by_tenant: dict[str, dict[str, list[Any]]] = {"shop": {}, "other": {}}
-    for record in place.shop.exported():
+    for record in place.shop.stored():
         example = str(record.get("anonymousId", "")).rpartition("-")[2]
         if example.isdigit() and int(example) in numbers:
             own = {"id", "receivedAt", "timestamp", "tenant"}

@@ -61,9 +61,9 @@ def assert_refused(answer: Reply, status: int, code: str, *pointers: str) -> Non
 def test_what_is_no_batch_is_refused_whole(
     shop: Shop, daemon: Daemon, path: str, body: Any, code: str, pointers: list[str]
 ) -> None:
-    before = len(shop.exported())
+    before = len(shop.stored())
     assert_refused(send(shop, daemon, path, body), 400, code, *pointers)
-    assert len(shop.exported()) == before
+    assert len(shop.stored()) == before
 
 
 def test_who_may_not_send_events_may_send_no_batch(shop: Shop, daemon: Daemon) -> None:
@@ -208,7 +208,7 @@ def test_events_that_could_not_be_stored_are_told_so_one_by_one(tmp_path: Path) 
         results = send(shop, daemon, "/batch", {"events": [PAGE, new, new]}).json()["results"]
         assert [result["session"]["isNew"] for result in results] == [False, True, True]
         assert results[0]["session"]["sessionId"] == known["sessionId"]
-    assert [record["userId"] for record in shop.exported() if record["anonymousId"] == "new"] == [None]
+    assert [record["userId"] for record in shop.stored() if record["anonymousId"] == "new"] == [None]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -238,8 +238,8 @@ def test_what_a_batch_was_answered_survives_a_kill(seed: int, tmp_path: Path) ->
             thread.join()
     with shop.serve():
         pass
-    stored = {record["extra"]["name"]: record for record in shop.exported()}
-    assert len(stored) == len(shop.exported())
+    stored = {record["extra"]["name"]: record for record in shop.stored()}
+    assert len(stored) == len(shop.stored())
     for name, session in answered:
         assert session == {"sessionId": stored[name]["sessionId"], "isNew": stored[name]["sessionIsNew"]}
     first: dict[str, list[bool]] = {}
@@ -259,4 +259,4 @@ def test_while_redis_is_gone_each_event_is_told_so(tmp_path: Path) -> None:
         wait_until(lambda: daemon.ops("/readyz").status == 200)
         answer = send(shop, daemon, "/batch", {"events": events})
         assert [result["status"] for result in answer.json()["results"]] == [200, 400, 200, 200]
-        assert len(shop.exported()) == 6
+        assert len(shop.stored()) == 6

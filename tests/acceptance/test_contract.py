@@ -58,7 +58,7 @@ class Place:
 
     def records(self, visitor: str) -> list[dict[str, Any]]:
         """What was stored of it; not what was derived from that."""
-        stored = [record for record in self.shop.exported() if record["type"] in {"event", "identify"}]
+        stored = [record for record in self.shop.stored() if record["type"] in {"event", "identify"}]
         return [record for record in stored if record["anonymousId"] == visitor]
 
 

@@ -59,11 +59,11 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
     with ExitStack() as running:
         daemon = running.enter_context(shop.serve())
         fill(shop, daemon)
-        before = shop.exported()
+        before = shop.stored()
         if not beside:
             running.close()
         looked = json.loads(shop.command("forget", "--user", "ada", "--dry-run", "--json"))
-        assert shop.exported() == before
+        assert shop.stored() == before
         told = json.loads(shop.command("forget", "--user", "ada", "--json"))
         assert told["counts"] == {
             "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1,
@@ -71,7 +71,7 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
         }  # fmt: skip
         assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])
         assert looked == {**told, "dryRun": True, "erasure": None}
-        *after, erasure = shop.exported()
+        *after, erasure = shop.stored()
         assert erasure["id"] == told["erasure"]
         assert [one for one in after if not one.get("erased")] == [
             one for one in before if one["userId"] != "ada" and one["anonymousId"] != "ada-visitor"
@@ -83,7 +83,7 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
             assert back["session"]["isNew"]
             bob = daemon.post("/track", track("ada-phone"), shop.public.id).json()
             assert not bob["session"]["isNew"]
-            assert [one["userId"] for one in shop.exported()[-2:]] == [None, "bob"]
+            assert [one["userId"] for one in shop.stored()[-2:]] == [None, "bob"]
             # Nor is it in the log, soon.
             wait_until(lambda: b"ada@example.com" not in on_disk(shop))
             wait_until(lambda: shop.archived()[-1].get("anonymousId") == "ada-phone")
@@ -105,7 +105,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     with shop.serve() as daemon:
         assert daemon.post("/track", track("va", messageId="m"), shop.public.id).status == 200
         assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), shop.public.id).status == 200
-    event, _ = shop.exported()
+    event, _ = shop.stored()
     printed = shop.command("forget", "--anonymous", "va")
     assert printed.splitlines() == [
         "forgotten: visitor va of shop",
@@ -117,7 +117,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
         "  sessions       1",
         "  touches        0",
     ]
-    blanked, identified, erasure = shop.exported()
+    blanked, identified, erasure = shop.stored()
     kept = ("id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "key", "sessionIsNew")
     nulls = dict.fromkeys(("anonymousId", "userId", "sessionId", "dispatchId", "messageId"))
     assert blanked == {
@@ -130,7 +130,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     }  # fmt: skip
     with shop.serve() as daemon:  # the user's profile is not the visitor's; a message is known all the same
         assert daemon.post("/track", track("vb", messageId="m"), shop.public.id).status == 200
-    assert len(shop.exported()) == 3
+    assert len(shop.stored()) == 3
     assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
         "  dead letters   0",
         "  journey links  0",
@@ -160,13 +160,13 @@ def test_with_several_tenants_it_must_be_said_which(tmp_path: Path) -> None:
     assert "several tenants (shop, other)" in refused("--user", "ada")
     assert "other, shop" in refused("--user", "ada", "--tenant", "shopp")
     assert "stands for no user" in refused("--user", "guest", "--tenant", "shop")
-    assert not any("erased" in record for record in shop.exported())
+    assert not any("erased" in record for record in shop.stored())
     shop.command("forget", "--user", "ada", "--tenant", "other")
-    assert [record.get("erased", False) for record in shop.exported()[:-1]] == [False, False, True, True]
+    assert [record.get("erased", False) for record in shop.stored()[:-1]] == [False, False, True, True]
     with shop.serve() as daemon:
         for key in (shop.public, other):
             assert daemon.post("/track", track("va"), key.id).status == 200
-    assert [record["userId"] for record in shop.exported()[-2:]] == ["ada", None]
+    assert [record["userId"] for record in shop.stored()[-2:]] == ["ada", None]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--user", ""], ["--user", "a", "--anonymous", "b"], ["--user", b"\xff"]])
@@ -194,12 +194,12 @@ def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
         assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), shop.public.id).status == 200
         command = [INGESTD, "forget", "--user", "ada", "--config", str(shop.config)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as forgetting:
-            wait_until(lambda: any("erased" in record for record in shop.exported()))
+            wait_until(lambda: any("erased" in record for record in shop.stored()))
             forgetting.kill()
-        shown = [record.get("erased", False) for record in shop.exported() if record["type"] != "erasure"]
+        shown = [record.get("erased", False) for record in shop.stored() if record["type"] != "erasure"]
         assert 0 < shown.count(True) < len(shown)
         assert "forgotten" in shop.command("forget", "--user", "ada")
-        assert all(record.get("erased", False) for record in shop.exported() if record["type"] != "erasure")
+        assert all(record.get("erased", False) for record in shop.stored() if record["type"] != "erasure")
         assert daemon.metric('ingestd_events_total{endpoint="track",key="",outcome="failed"}') == 0
     assert b"ada-search" not in on_disk(shop)
     assert "nothing is left" in shop.command("forget", "--user", "ada")

@@ -75,7 +75,7 @@ def test_whatever_becomes_of_it_a_request_counts_for_its_address(tmp_path: Path)
         assert [answer.status for answer in answers] == [401, 401, 401, 400, 400, 429, 429, 429]
         assert "address" in answers[-1].json()["detail"]
         assert refused(daemon, "address") == 3
-    assert shop.exported() == []
+    assert shop.stored() == []
 
 
 def test_behind_a_trusted_proxy_the_limit_is_the_client_s(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_without_a_trusted_proxy_nobody_chooses_their_address(tmp_path: Path) ->
         clients = [f"203.0.113.{n}" for n in range(4)]
         statuses = [daemon.post("/track", EVENT, shop.public.id, x_forwarded_for=each).status for each in clients]
     assert statuses == [200, 200, 429, 429]
-    assert [record["context"] for record in shop.exported()] == [{"ip": "127.0.0.1"}] * 2
+    assert [record["context"] for record in shop.stored()] == [{"ip": "127.0.0.1"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_client_s_address_is_stored_as_configured_where_none_was_sent(
         # The client there is the shop's backend.
         assert daemon.post_signed(EVENT, shop.server, x_forwarded_for="203.0.113.7").status == 200
         assert daemon.post_signed({**EVENT, "context": sent[0]}, shop.server).status == 200
-    contexts = [record["context"] for record in shop.exported()]
+    contexts = [record["context"] for record in shop.stored()]
     assert contexts == [ipv4, ipv6, {**page, **ipv4}, ipv4, *sent, sent[0], {}, sent[0]]
 
 

@@ -161,9 +161,9 @@ def test_everything_that_can_change_is_in_force_when_the_command_returns(tmp_pat
         assert daemon.post("/track", {**EVENT, "data": {"x": "y" * 2000}}, shop.public.id).status == 200
         assert daemon.post("/track", EVENT, shop.public.id).headers["access-control-allow-origin"] == "*"
         assert daemon.metric('ingestd_sink_delivered_total{sink="second"}') == 0  # it is gone
-    exported = {record["key"] for record in shop.exported()}
+    exported = {record["key"] for record in shop.stored()}
     assert exported == {"Page View", "Gift Wrapped"}
-    assert shop.archived() == shop.exported()
+    assert shop.archived() == shop.stored()
 
 
 WRONG = {
@@ -300,7 +300,7 @@ def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_
     assert {each.status for each in load.sent} == {200}
     files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 9))]
     lines = [line for file in files for line in file.read_text().splitlines()]
-    assert [json.loads(line) for line in lines] == shop.exported()  # each once and in order, over all the files
+    assert [json.loads(line) for line in lines] == shop.stored()  # each once and in order, over all the files
     for number in range(2, 9):  # the last one has been there for long enough to be given some
         file = tmp_path / f"also-{number}.jsonl"
         kept = Counter(file.read_text().splitlines() if file.exists() else ())
@@ -518,7 +518,7 @@ def test_a_plugin_of_a_third_party_takes_over_if_it_can(tmp_path: Path, monkeypa
 
         def words() -> dict[str, str]:
             assert daemon.post("/track", EVENT, shop.public.id).status == 200
-            context: dict[str, str] = shop.exported()[-1]["context"]
+            context: dict[str, str] = shop.stored()[-1]["context"]
             return context
 
         place.write(**{"plugins.polite": 'word = "hi"'})
@@ -551,7 +551,7 @@ def test_on_redis_too_a_sink_that_has_changed_goes_on_at_its_place(tmp_path: Pat
             wait_until(lambda: daemon.metric('ingestd_sink_delivered_total{sink="archive"}') == 150)
         files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 5))]
         lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
-        assert [json.loads(line) for line in lines] == shop.exported()
+        assert [json.loads(line) for line in lines] == shop.stored()
 
 
 def test_a_second_daemon_with_the_same_directory_leaves_it_to_the_first(tmp_path: Path) -> None:

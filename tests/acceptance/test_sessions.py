@@ -55,7 +55,7 @@ def test_twelve_simultaneous_first_events_make_one_session_of_each_visitor(shop:
     answers = defaultdict(list)
     for (visitor, _), session in zip(calls, at_once([call for _, call in calls]), strict=True):
         answers[visitor].append(session)
-    records = [record for record in shop.exported() if record["anonymousId"] in visitors]
+    records = [record for record in shop.stored() if record["anonymousId"] in visitors]
     for visitor in visitors:
         assert len(answers[visitor]) == 12
         (session,) = {answer["sessionId"] for answer in answers[visitor]}
@@ -69,7 +69,7 @@ def test_twelve_simultaneous_first_events_make_one_session_of_each_visitor(shop:
 
 def test_twelve_simultaneous_first_events_with_one_message_id_are_stored_once(shop: Shop, daemon: Daemon) -> None:
     sessions = at_once([partial(track, daemon, shop.public, "again", messageId="m-again")] * 12)
-    (stored,) = [record for record in shop.exported() if record["anonymousId"] == "again"]
+    (stored,) = [record for record in shop.stored() if record["anonymousId"] == "again"]
     assert sessions == [{"sessionId": stored["sessionId"], "isNew": True}] * 12
 
 
@@ -106,7 +106,7 @@ def test_a_session_supplied_by_a_server_stands_for_that_event_only(shop: Shop, d
     fresh = track(daemon, shop.public, "stranger")
     assert fresh["isNew"] is True
     assert fresh["sessionId"] != own
-    stored = [record for record in shop.exported() if record["sessionId"] == own]
+    stored = [record for record in shop.stored() if record["sessionId"] == own]
     assert [record["sessionIsNew"] for record in stored] == [False, False]
 
 
@@ -122,7 +122,7 @@ def test_a_session_id_that_is_no_uuid_is_refused(wrong: Any, shop: Shop, daemon:
     for reply in replies:
         assert reply.status == 400
         assert {error["pointer"] for error in reply.json()["errors"]} == {"/sessionId"}
-    assert not [record for record in shop.exported() if record["anonymousId"] == "wrong"]
+    assert not [record for record in shop.stored() if record["anonymousId"] == "wrong"]
 
 
 def test_nothing_crosses_tenants(shop: Shop, daemon: Daemon) -> None:
@@ -144,7 +144,7 @@ def test_nothing_crosses_tenants(shop: Shop, daemon: Daemon) -> None:
     assert track(daemon, other_public, "both") == {**theirs, "isNew": False}
     assert track(daemon, other_public, "both", sessionId=own) == {"sessionId": own, "isNew": True}
 
-    stored = [record for record in shop.exported() if record["anonymousId"] == "both"]
+    stored = [record for record in shop.stored() if record["anonymousId"] == "both"]
     assert [(record["tenant"], record["userId"]) for record in stored] == [
         ("shop", None), ("other", None), ("shop", "user"), ("other", None), ("other", None),
         ("shop", "user"), ("other", None), ("other", None),

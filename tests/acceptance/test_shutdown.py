@@ -31,7 +31,7 @@ def test_under_load_what_was_begun_is_answered_and_delivered(
         load.join()
     assert {each.status for each in load.sent if each.begun < stopped} == {200}
     answered = {each.number for each in load.answered}
-    journal = shop.exported()
+    journal = shop.stored()
     numbers = [record["data"]["number"] for record in journal]
     assert len(numbers) == len(set(numbers))
     assert answered <= {*numbers} <= {each.number for each in load.sent}
@@ -71,7 +71,7 @@ def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothi
             connection.close()
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"connection: close" in answer.lower()
-    assert len(shop.exported()) == len(shop.archived()) == 3
+    assert len(shop.stored()) == len(shop.archived()) == 3
 
 
 def test_what_had_arrived_before_is_answered_though_it_had_not_been_read(tmp_path: Path, http_server: str) -> None:

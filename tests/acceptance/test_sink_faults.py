@@ -213,7 +213,7 @@ def dead_letters(shop: Shop) -> list[dict[str, Any]]:
 
 def assert_nothing_is_missing(shop: Shop, depot: Depot, dead: set[str]) -> None:
     """After the daemon has ended: in the depot, in order, or among the dead letters; and all in the archive."""
-    journal = shop.exported()
+    journal = shop.stored()
     assert {record["id"] for record in shop.archived()} == {record["id"] for record in journal}
     wanted = [record["id"] for record in journal if record.get("data", {}).get("number") not in dead]
     assert sorted(depot.ids) == sorted(wanted)
@@ -375,7 +375,7 @@ def test_one_rejected_record_of_a_thousand_keeps_nothing_waiting(tmp_path: Path,
         assert daemon.ops("/readyz").status == 200
     (letter,) = dead_letters(shop)
     assert letter["reason"] == "no load-3-20"
-    journal = shop.exported()
+    journal = shop.stored()
     assert journal[letter["position"] - 1]["data"]["number"] == "load-3-20"
     assert {*depot.ids} == {record["id"] for record in journal[:-1]} - {journal[letter["position"] - 1]["id"]}
 
@@ -420,9 +420,9 @@ def test_whenever_the_daemon_is_killed_nothing_is_missing(tmp_path: Path, depot:
     with shop.serve() as daemon:
         for number in range(3):
             post(daemon, shop, f"end-{number}")
-        newest = shop.exported()[-1]["id"]
-        wait_until(lambda: newest in depot.ids and shop.archived()[-1:] == shop.exported()[-1:])
-    numbers = {record["data"]["number"] for record in shop.exported()}
+        newest = shop.stored()[-1]["id"]
+        wait_until(lambda: newest in depot.ids and shop.archived()[-1:] == shop.stored()[-1:])
+    numbers = {record["data"]["number"] for record in shop.stored()}
     assert answered <= numbers
     dead = (depot.refused | depot.poison) & numbers
     assert dead

@@ -26,7 +26,7 @@ def test_dead_letters_are_listed_and_shown_whole(desk: Desk, *, beside: bool) ->
         delivered(desk, daemon, 1, 2, 3, 4)
         if not beside:
             running.close()
-        records = desk.shop.exported()
+        records = desk.shop.stored()
         first, second = map(json.loads, desk.run("dead-letters", "list", "crm", "--json").splitlines())
         assert first == {
             "sink": "crm", "number": 1, "at": first["at"], "type": "event", "key": "Page View", "id": records[1]["id"],
@@ -168,7 +168,7 @@ def test_a_forgotten_person_is_in_no_dead_letter(tmp_path: Path, *, beside: bool
         assert "nothing is left" in desk.shop.command("forget", "--anonymous", "ada-visitor")
         desk.crm.tell()
         assert desk.told("dead-letters", "retry", "crm", "--all")["taken"] == 3
-        records = desk.shop.exported()
+        records = desk.shop.stored()
         assert [record.get("erased", False) for record in records] == [True, True, False, False, False]
         dead = [records[0], records[1], records[3]]
         ids = [record["id"] for record in dead]
@@ -188,7 +188,7 @@ def test_dead_letters_tell_of_a_person_of_whom_the_journal_knows_no_more(tmp_pat
         assert daemon.post("/identify/public", body, desk.shop.public.id).status == 200
         desk.send(daemon, 1, visitor="ada-visitor")
         delivered(desk, daemon, *range(2, 20))
-        wait_until(lambda: desk.shop.exported()[0]["anonymousId"] != "ada-visitor")
+        wait_until(lambda: desk.shop.stored()[0]["anonymousId"] != "ada-visitor")
         told = json.loads(desk.shop.command("forget", "--user", "ada", "--json"))
         assert (told["counts"]["dead letters"], told["counts"]["records"]) == (1, 0)
         shown = json.loads(desk.run("dead-letters", "show", "crm", "1", "--json"))["record"]

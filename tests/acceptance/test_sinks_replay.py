@@ -42,7 +42,7 @@ def test_a_replay_writes_again_what_is_asked_for_and_nothing_else(desk: Desk, *,
             "1 records written to crm again",
         ]
         assert desk.crm.numbers() == [*first, 2, 3, 4, 3]
-        at = desk.shop.exported()[3]["receivedAt"]
+        at = desk.shop.stored()[3]["receivedAt"]
         assert desk.told("replay", "crm", "--from", at, "--to", at)["from"] == 4
         assert desk.told("replay", "crm", "--from", at.removesuffix("Z"))["from"] == 4  # UTC
         assert desk.crm.numbers() == [*first, 2, 3, 4, 3, 4, 4, 5]
@@ -73,8 +73,8 @@ def test_a_replay_from_before_what_is_left_says_from_where_it_really_begins(tmp_
     desk = Desk(tmp_path, tables={"journal": 'keep_size = "3kB"'})
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, *range(1, 31))
-        wait_until(lambda: desk.shop.exported()[0]["data"]["number"] > 20)
-        oldest = desk.shop.exported()[0]
+        wait_until(lambda: desk.shop.stored()[0]["data"]["number"] > 20)
+        oldest = desk.shop.stored()[0]
         number = oldest["data"]["number"]
         for start in ("1", "1d"):
             first, second, *_ = desk.run("replay", "crm", "--from", start).splitlines()

@@ -121,7 +121,7 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
     daemon_log = "\n".join(daemon.log)
     assert "events cannot be stored: " in daemon_log
     assert "events can be stored again" in daemon_log
-    journal = shop.exported()
+    journal = shop.stored()
     assert [record["data"]["number"] for record in journal] == accepted
     assert [record["userId"] for record in journal] == [None] * len(journal)
     # A place in the journal that could not be stored makes a sink get records again.
@@ -157,5 +157,5 @@ def test_a_daemon_killed_while_the_disk_is_full_has_lost_nothing(tmp_path: Path)
                 daemon.kill()
         with shop.serve():
             pass
-        assert [record["data"]["number"] for record in shop.exported()] == accepted
+        assert [record["data"]["number"] for record in shop.stored()] == accepted
         assert {record["data"]["number"] for record in shop.archived()} == {*accepted}

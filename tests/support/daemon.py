@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -257,10 +258,7 @@ class Shop:
 
         By what is on the disk: how many are pending by the metrics may be a quarter of a second old.
         """
-        apart = self.folder / "journal.db"
-        with closing(
-            sqlite3.connect(f"file:{apart if apart.exists() else self.database}?mode=ro", uri=True)
-        ) as journal:
+        with self._journal() as journal:
             (last,) = journal.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
             places = dict(journal.execute("SELECT name, position FROM cursors").fetchall())
         return all(places.get(name, 0) >= last for name in consumers)
@@ -274,6 +272,21 @@ class Shop:
         with Daemon(self.config) as daemon:
             yield daemon
             assert daemon.terminate() == 0, "\n".join(daemon.log)
+
+    def stored(self) -> list[dict[str, Any]]:
+        """The journal's records, as they are on the disk. As `exported`, without the start of a command."""
+        with self._journal() as journal:
+            bodies = journal.execute("SELECT body FROM journal ORDER BY position").fetchall()
+        return [json.loads(body) for (body,) in bodies]
+
+    @contextmanager
+    def _journal(self) -> Iterator[sqlite3.Connection]:
+        options = tomllib.loads(self.config.read_text())
+        url: str = options.get("journal", {}).get("url") or options["store"]["url"]
+        kind, _, path = url.partition(":")
+        assert kind == "sqlite"
+        with closing(sqlite3.connect(f"file:{self.folder / path}?mode=ro", uri=True)) as journal:
+            yield journal
 
     def exported(self, *arguments: str) -> list[dict[str, Any]]:
         """The journal's records."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from .daemon import Daemon, Shop
+from .daemon import Daemon, Key, Shop
 from .redis_server import RedisServer, redis_server
 
 __all__ = ["RedisShop", "redis_shop"]
 
 
+_made: dict[str, tuple[dict[bytes, bytes], Key, Key]] = {}
+"""By tenant: what the commands for its keys leave in an empty store, by its key without the prefix; and these keys."""
+
+
 @dataclass
 class RedisShop(Shop):
-    """A `Shop` on that server, with keys made by the commands. It has no database file.
+    """A `Shop` on that server. It has no database file.
 
     Several shops share a server with a prefix each: `tables={"plugins.redis": 'prefix = "other:"'}`.
     """
@@ -26,8 +32,28 @@ class RedisShop(Shop):
         super().__post_init__()
         self.config.write_text(self.config.read_text().replace('"sqlite:ingestd.db"', f'"{self.redis.url}"'))
         self.database.unlink()
-        self.public = self.create_key("public", self.tenant)
-        self.server = self.create_key("server", self.tenant)
+        self.public, self.server = self._make_keys()
+
+    def _make_keys(self) -> tuple[Key, Key]:
+        """Made by the commands once and copied, as a `Shop` does it, unless the store has something already."""
+        options: dict[str, Any] = tomllib.loads(self.config.read_text())
+        prefix = options.get("plugins", {}).get("redis", {}).get("prefix", "ingestd:").encode()
+        with self.redis.client() as client:
+            is_empty = next(client.scan_iter(prefix + b"*"), None) is None
+            if is_empty and self.tenant in _made:
+                content, public, server = _made[self.tenant]
+                for name, value in content.items():
+                    client.restore(prefix + name, 0, value)
+                return public, server
+            public, server = self.create_key("public", self.tenant), self.create_key("server", self.tenant)
+            if is_empty:
+                lasting = [name for name in client.scan_iter(prefix + b"*") if client.pttl(name) == -1]
+                content = {name.removeprefix(prefix): client.dump(name) for name in lasting}
+                _made[self.tenant] = content, public, server
+            return public, server
+
+    def stored(self) -> list[dict[str, Any]]:
+        return self.exported()
 
     @contextmanager
     def serve_with(self, count: int) -> Iterator[list[Daemon]]:

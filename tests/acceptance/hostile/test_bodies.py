@@ -214,7 +214,7 @@ TEXTS = ["Pâtes", "\U0001f600", "\0\x7f\u2028\ufeff\uffff", '"\\/', "e\u0301", 
 
 
 def exported(shop: Shop, visitor: str) -> list[Any]:
-    return [record["data"] for record in shop.exported() if record.get("anonymousId") == visitor]
+    return [record["data"] for record in shop.stored() if record.get("anonymousId") == visitor]
 
 
 def test_numbers_come_out_as_they_were_sent(shop: Shop, daemon: Daemon) -> None:

@@ -57,7 +57,7 @@ def test_the_event_of_a_client_that_goes_is_stored_whole_or_not_at_all(
         client.send(whole if number % 2 else whole[: chance.randrange(len(whole))])
         leave(client)
     quiet(daemon)
-    stored = [record["data"] for record in shop.exported() if record.get("anonymousId") == visitor]
+    stored = [record["data"] for record in shop.stored() if record.get("anonymousId") == visitor]
     assert outcomes(daemon)["accepted"] - accepted == len(stored)
     numbers = [data["number"] for data in stored]
     assert len(set(numbers)) == len(numbers)

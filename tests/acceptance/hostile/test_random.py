@@ -96,7 +96,7 @@ def test_tens_of_thousands_of_spoilt_bodies_are_stored_whole_or_refused(shop: Sh
     bodies = list(spoilt_bodies(random.Random(4)))
     keys = {"/track": shop.public, "/identify/public": shop.public, "/customer-events": shop.server}
     paths = [list(keys)[number % len(keys)] for number in range(CONNECTIONS)]
-    earlier = len(shop.exported())
+    earlier = len(shop.stored())
     before = outcomes(daemon)
     statuses: Counter[int] = Counter()
     kept: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def test_tens_of_thousands_of_spoilt_bodies_are_stored_whole_or_refused(shop: Sh
     assert (counted["invalid"], counted["unknown_key"]) == (statuses[400], statuses[404])
     assert counted.total() == BODIES
     assert min(statuses.values()) > BODIES / 200
-    received = [record for record in shop.exported()[earlier:] if record["type"] in {"event", "identify"}]
+    received = [record for record in shop.stored()[earlier:] if record["type"] in {"event", "identify"}]
     stored = Counter(content(record, identify=record["type"] == "identify") for record in received)
     assert stored.total() == counted["accepted"]
     assert stored <= kept
