@@ -204,13 +204,13 @@ async def test_what_is_begun_in_one_long_turn_leaves_in_parts_and_in_order(serve
     async with Daemons(server, tmp_path) as daemons:
         backend = await daemons.open()
         errors: list[Exception | None] = []
-        before, records = backend.link.batches, make_records(100)
+        before, records = backend.database.link.batches, make_records(100)
         for record in records:
             await backend.journal.begin(record, backend.store.begin(1), errors.append)
         assert not errors, "the loop has had no turn, so Redis cannot have answered"
         await until(lambda: len(errors) == len(records))
         assert set(errors) == {None}
-        assert backend.link.batches - before > 2, "Redis could begin before the last was there"
+        assert backend.database.link.batches - before > 2, "Redis could begin before the last was there"
         assert [record.body for record in await read_all(backend.journal)] == [record.body for record in records]
 
 

@@ -82,9 +82,9 @@ class Daemon:
 
     async def trips(self, event: Event) -> int:
         """How many it takes to store an event."""
-        before = self.backend.link.batches
+        before = self.backend.database.link.batches
         await self.store(event)
-        return self.backend.link.batches - before
+        return self.backend.database.link.batches - before
 
 
 @asynccontextmanager
@@ -171,9 +171,9 @@ async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisSe
         assert await daemon.trips(make_event("a")) == 2
         assert await daemon.trips(make_event("a", NOW + 1)) == 1
         assert await daemon.trips(make_event("a", NOW + 2, message_id="m", session_id=None)) == 1
-        before = daemon.backend.link.batches
+        before = daemon.backend.database.link.batches
         await daemon.together.store([make_event("a", NOW + number) for number in range(100)])
-        assert daemon.backend.link.batches == before + 1
+        assert daemon.backend.database.link.batches == before + 1
 
 
 async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(

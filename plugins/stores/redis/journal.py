@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -16,13 +16,11 @@ from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Sta
 from ingestd.store import State
 
 from ..tail import READ_BYTES, Tail
+from .database import Database
 from .link import Operation, raw, refusal
 from .memory import RecalledState
 from .state import pairs
 from .step import StepState
-
-if TYPE_CHECKING:
-    from .backend import RedisBackend
 
 __all__ = ["RedisJournal"]
 
@@ -47,8 +45,8 @@ class _Waiting(NamedTuple):
 
 
 class RedisJournal(Journal):
-    def __init__(self, backend: RedisBackend) -> None:
-        self._backend = backend
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._known = 0
         """The newest position this daemon knows of."""
         self._waiting: list[_Waiting] = []
@@ -75,7 +73,7 @@ class RedisJournal(Journal):
             }  # fmt: skip
             if cursor.record is not None:
                 place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
-        answer = await self._backend.link.queue(*self._operation(records, state, claim, place, rows))
+        answer = await self._database.link.queue(*self._operation(records, state, claim, place, rows))
         if (failure := _failure(answer)) is not None:
             raise failure
         if answer[0] == "not holder":
@@ -101,7 +99,7 @@ class RedisJournal(Journal):
                     self._appended([record], last, version)
             then(error)
 
-        link = self._backend.link
+        link = self._database.link
         try:
             link.begin(self._operation([record], state, claim, None, _rows(state)), answered)
         except Exception as error:  # noqa: BLE001 - it is told
@@ -136,7 +134,7 @@ class RedisJournal(Journal):
             (state.now, record.type, record.at, raw(record.body), _claim(claim), _seen(state))
             for record, state, claim in appends
         ]
-        results, last, version = await self._backend.link.queue("append_each", 0, units)
+        results, last, version = await self._database.link.queue("append_each", 0, units)
         answers = [_failure(result) for result in results]
         done = [each.record for each, failure in zip(appends, answers, strict=True) if failure is None]
         self._appended(done, last, version)
@@ -158,17 +156,17 @@ class RedisJournal(Journal):
 
     def _appended(self, records: Sequence[Record], last: int, version: int) -> None:
         if records:
-            if self._tail_since != self._backend.link.connected_at:
-                self._tail_since = self._backend.link.connected_at
+            if self._tail_since != self._database.link.connected_at:
+                self._tail_since = self._database.link.connected_at
                 self._tail.forget()
             self._tail.add(records, last)
         self._learn(last, version)
 
     def recall(self, now: int) -> State:
-        return RecalledState(self._backend.memory, now)
+        return RecalledState(self._database.memory, now)
 
     async def claimed(self, key: str, state: State) -> str | None:
-        found = await self._backend.link.ask("get", state.now, f"claim:{key}")
+        found = await self._database.link.ask("get", state.now, f"claim:{key}")
         return found if isinstance(found, str) else None
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
@@ -194,14 +192,14 @@ class RedisJournal(Journal):
         return records
 
     async def _look_up_page(self, after: int, limit: int) -> Sequence[Record]:
-        entries, replaced = await self._backend.pipeline(
+        entries, replaced = await self._database.pipeline(
             ("XRANGE", self._key("journal"), f"{after + 1}-0", "+", "COUNT", limit),
             ("ZRANGEBYSCORE", self._key("replaced-at"), after + 1, "+inf", "LIMIT", 0, limit),
         )
         records = [_record(name, fields) for name, fields in entries]
         if not replaced:
             return records
-        bodies = await self._backend.link.ask("replaced", 0, [int(position) for position in replaced])
+        bodies = await self._database.link.ask("replaced", 0, [int(position) for position in replaced])
         records += [Record(type_, at, body.encode(), position) for position, type_, at, body in bodies]
         return sorted(records, key=lambda record: record.position)[:limit]
 
@@ -214,19 +212,19 @@ class RedisJournal(Journal):
             await future
 
     async def last(self) -> int:
-        last, version = await self._backend.link.ask("last", 0)
+        last, version = await self._database.link.ask("last", 0)
         if last < self._known:
             self._unlearn(last)
         self._learn(last, version)
         return int(last)
 
     async def place(self, name: str, start: Start) -> int:
-        return int(await self._backend.link.ask("place", 0, name, start == "beginning"))
+        return int(await self._database.link.ask("place", 0, name, start == "beginning"))
 
     async def hold(self, name: str, start: Start) -> Cursor:
-        holder, lease = self._backend.name, round(LEASE * 1000)
+        holder, lease = self._database.name, round(LEASE * 1000)
         while True:
-            got = await self._backend.link.ask("hold", 0, name, start == "beginning", holder, lease)
+            got = await self._database.link.ask("hold", 0, name, start == "beginning", holder, lease)
             if got:
                 position, fence = got
                 self._held[name] = position
@@ -235,33 +233,33 @@ class RedisJournal(Journal):
 
     async def release(self, cursor: Cursor) -> None:
         if self._held.pop(cursor.name, None) is not None:
-            await self._backend.link.ask("release", 0, [cursor.name], self._backend.name)
+            await self._database.link.ask("release", 0, [cursor.name], self._database.name)
 
     async def release_all(self) -> None:
         names = [*self._held]
         self._held = {}
         if names:
-            await self._backend.link.ask("release", 0, names, self._backend.name)
+            await self._database.link.ask("release", 0, names, self._database.name)
 
     async def cursors(self) -> Sequence[Cursor]:
-        places = pairs(await self._backend.link.ask("places", 0))
+        places = pairs(await self._database.link.ask("places", 0))
         return sorted(Cursor(name, position, fence) for name, (position, fence) in places)
 
     async def extent(self) -> Extent:
-        first, last, records, held, at = await self._backend.link.ask("extent", 0)
+        first, last, records, held, at = await self._database.link.ask("extent", 0)
         return Extent(first, last, records, held, at if at is not False else None)
 
     async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        return [Outline(*outline) for outline in await self._backend.link.ask("outlines", 0, after, limit)]
+        return [Outline(*outline) for outline in await self._database.link.ask("outlines", 0, after, limit)]
 
     async def trim(self, up_to: int, limit: int) -> int:
         self._tail.forget(up_to)
-        return int(await self._backend.link.ask("trim", 0, up_to, limit, _TRIM_BYTES))
+        return int(await self._database.link.ask("trim", 0, up_to, limit, _TRIM_BYTES))
 
     async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
         self._tail.forget()
         given = [(record.position, record.type, record.at, raw(record.body), raw(body)) for record, body in changes]
-        return int(await self._backend.link.ask("replace", 0, given)) if given else 0
+        return int(await self._database.link.ask("replace", 0, given)) if given else 0
 
     async def keep(self) -> None:
         """Renew the leases of the places this daemon holds; for its whole life.
@@ -272,7 +270,7 @@ class RedisJournal(Journal):
             await asyncio.sleep(_KEEP)
             with suppress(Unavailable):  # the link tells of it
                 names, lease = [*self._held], round(LEASE * 1000)
-                for name in await self._backend.link.ask("keep", 0, names, self._backend.name, lease):
+                for name in await self._database.link.ask("keep", 0, names, self._database.name, lease):
                     self._lose(name)
                 await self.last()
 
@@ -281,7 +279,7 @@ class RedisJournal(Journal):
         while True:
             await asyncio.sleep(_FOLLOW)
             try:
-                if await self._backend.block(self._key("journal"), self._known, _BLOCK):
+                if await self._database.block(self._key("journal"), self._known, _BLOCK):
                     await self.last()
             except (RedisError, OSError, Unavailable, TimeoutError) as error:
                 _log.debug("following the journal: %s", error)
@@ -319,7 +317,7 @@ class RedisJournal(Journal):
                 each.future.set_exception(_passed())
 
     def _key(self, name: str) -> str:
-        return self._backend.prefix + name
+        return self._database.prefix + name
 
 
 def _rows(state: State) -> Sequence[Any]:

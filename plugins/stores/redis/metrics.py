@@ -24,11 +24,11 @@ class RedisCollector(Collector):
         backends = self._backends
         yield CounterMetricFamily(
             "ingestd_redis_batches", "Commands sent to Redis, each for some of what was asked in one turn.",
-            value=sum(backend.link.batches for backend in backends),
+            value=sum(backend.database.link.batches for backend in backends),
         )  # fmt: skip
         yield CounterMetricFamily(
             "ingestd_redis_operations", "Operations on state and journal in them.",
-            value=sum(backend.link.operations for backend in backends),
+            value=sum(backend.database.link.operations for backend in backends),
         )  # fmt: skip
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
         yield GaugeMetricFamily(

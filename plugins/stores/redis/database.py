@@ -1,0 +1,90 @@
+"""One Redis as this process uses it: the link for what is asked in batches, and connections for what only reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from redis import asyncio as aioredis
+from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import RedisError
+
+from ingestd.errors import Unavailable
+
+from .durability import Durability, ask
+from .link import Link, explain
+from .memory import Memory
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+
+
+class Database:
+    """Journal and state work on it. `timeout` and `patience` are those of the `Link`, in seconds."""
+
+    def __init__(self, pool: ConnectionPool, *, prefix: str, timeout: float, patience: float, replicas: int) -> None:
+        self.prefix = prefix
+        self.name = uuid4().hex
+        """Of this opening: leases are given to it."""
+        self.memory = Memory()
+        self._pool = pool
+        self._client = aioredis.Redis(connection_pool=pool)
+        self._timeout = timeout
+        self._make_link = partial(
+            Link, pool.make_connection, prefix=prefix, timeout=timeout, patience=patience, replicas=replicas
+        )
+        self.link = self._make_link()
+
+    async def open(self) -> Durability:
+        """Raises `RedisError`, `OSError`, `TimeoutError`."""
+        self.name = uuid4().hex
+        self.link = self._make_link()
+        async with asyncio.timeout(self._timeout):
+            # By itself: to what may be asked of it a server may say no, and to this it may not.
+            await self._pool.release(await self._pool.get_connection())
+            return await ask(self._client)
+
+    async def close(self) -> None:
+        await self.link.close()
+        await self._pool.disconnect()
+
+    async def durability(self) -> Durability:
+        """Raises `Unavailable`."""
+        return await self._asked(ask(self._client))
+
+    async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The answers to some commands that only read. Raises `Unavailable`."""
+        if self.link.problem is not None:
+            raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
+
+        async def ask_all() -> list[Any]:
+            connection = await self._pool.get_connection()
+            try:
+                await connection.send_packed_command(connection.pack_commands(commands))
+                return [await connection.read_response() for _ in commands]
+            except BaseException:  # answers may be left on it
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await self._pool.release(connection)
+
+        return await self._asked(ask_all())
+
+    async def block(self, stream: str, after: int, milliseconds: int) -> bool:
+        """Wait for an entry of a stream behind that position; whether there is one.
+
+        Raises `RedisError`, `OSError`, `TimeoutError`.
+        """
+        found = await self._client.xread({stream: f"{after}-0"}, count=1, block=milliseconds)
+        return bool(found)
+
+    async def _asked(self, question: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await question
+        except (RedisError, OSError, TimeoutError) as error:
+            raise Unavailable(f"The store cannot be read at the moment: {explain(error)}.") from error
