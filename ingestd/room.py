@@ -15,6 +15,7 @@ __all__ = ["Room"]
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
 _IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
+_LONGEST_REST = 0.05  # seconds
 _BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
 
 
@@ -40,6 +41,9 @@ class Room:
         """Not whether they are so many now: few connections want nothing for a moment after each of their commits."""
         self._wanted = 0
         """Events of batches in hand, and of those that wait for their turn."""
+        self._calm = asyncio.Event()
+        """Set while there is no burst of batches."""
+        self._calm.set()
         self._in_hand = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -61,6 +65,17 @@ class Room:
 
     def give_back(self, count: int) -> None:
         self.waiting -= count
+
+    async def give_way(self, seconds: float) -> None:
+        """Sleep so long; and then until a burst of batches is over, for 50 ms at the most.
+
+        For who does a little in each turn of the event loop: a burst would have it do next to nothing, and pay for it.
+        """
+        await asyncio.sleep(seconds)
+        if not self._calm.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_REST):
+                    await self._calm.wait()
 
     @contextlib.asynccontextmanager
     async def turn(self, count: int) -> AsyncIterator[None]:
@@ -106,6 +121,7 @@ class Room:
     def _want(self, change: int) -> None:
         self._look()
         self._wanted += change
+        self._tell()
 
     def _fits(self, count: int) -> bool:
         self._look()
@@ -120,3 +136,10 @@ class Room:
         self._pressed = min(max(0.0, self._pressed + change), _BURST)
         if self._pressed in {0.0, _BURST}:
             self._flood = self._pressed == _BURST
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._wanted > _IN_A_FLOOD and not self._flood:
+            self._calm.clear()
+        else:
+            self._calm.set()

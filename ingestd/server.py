@@ -136,13 +136,13 @@ class Server:
             self.watch(watch_loop_delay(metrics.loop_delay.observe), name="delay of the loop")
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()
+            room = Room(config.http.max_waiting)
             consumers = Consumers(
                 self.journal, self.store, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, hurried=stop.hurried,
+                died=self._died, hurried=stop.hurried, give_way=room.give_way,
             )  # fmt: skip
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
-            room = Room(config.http.max_waiting)
             retention = Retention(self.journal, config.journal, consumers, refuse=room.refuse)
             await retention.start()
             metrics.show_journal(retention)

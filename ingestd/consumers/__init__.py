@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ _LOOK = 2.0  # seconds after which it is looked how far others are, though no re
 class Consumers:
     """All consumers of a daemon. `now` gives the time of their steps, `died` is told of a dead task.
 
-    `backoff` is in place of each consumer's own, if given.
+    `backoff` is in place of each consumer's own, if given. `give_way` is what steps do for `Step.give_way`.
 
     `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close. None is
     waited for once `hurried` is set.
@@ -49,6 +49,7 @@ class Consumers:
         backoff: Backoff | None = None,
         grace: float = 5.0,
         hurried: asyncio.Event | None = None,
+        give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -58,6 +59,7 @@ class Consumers:
         self._backoff = backoff or Backoff()
         self._grace = grace
         self._hurried = hurried or asyncio.Event()
+        self._give_way = give_way
         self._moved = asyncio.Event()
         self._last = 0
         self._runners = [self._runner(each) for each in consumers]
@@ -74,6 +76,7 @@ class Consumers:
             backoff=self._own_backoff or consumer.backoff,
             grace=self._grace,
             moved=self._moved,
+            give_way=self._give_way,
         )
 
     @property

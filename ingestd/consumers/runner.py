@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ..backoff import Backoff
@@ -42,6 +42,7 @@ class Runner:
         backoff: Backoff,
         grace: float,
         moved: asyncio.Event,
+        give_way: Callable[[float], Awaitable[None]],
     ) -> None:
         self._grace = grace
         self.name = consumer.name
@@ -53,6 +54,7 @@ class Runner:
         self._store = store
         self._now = now
         self._moved = moved
+        self._give_way = give_way
         self._cursor = Cursor(consumer.name, 0)
         self._in_hand: Sequence[Record] = ()
         """What has been read and not been done with."""
@@ -259,7 +261,7 @@ class Runner:
         self.status.position = position
 
     async def _step(self) -> None:
-        step = Step(self._store.begin(self._now(), step=True))
+        step = self._new_step()
         try:
             await self._consumer.process(self._in_hand, step)
         except BaseException:
@@ -279,6 +281,9 @@ class Runner:
                 await self._consumer.prepare(ahead)
         finally:
             await _to_the_end(committing)
+
+    def _new_step(self) -> Step:
+        return Step(self._store.begin(self._now(), step=True), self._give_way)
 
     async def _commit(self, step: Step, count: int) -> None:
         done, rest = self._in_hand[:count], self._in_hand[count:]
@@ -301,7 +306,7 @@ class Runner:
 
     async def _do_errand(self) -> Exception | None:
         """Returns why it failed, unless nothing else could be done either."""
-        step = Step(self._store.begin(self._now(), step=True))
+        step = self._new_step()
         try:
             await self._consumer.errand(step, self._journal)
         except BaseException as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -66,19 +65,19 @@ class AttributionConsumer(Consumer):
         exclusions, is_user = self._rules.exclusions, self.is_user
         pause = 0 if len(records) == self.max_records else self.pause
         found: list[Seen | Erasure] = []
-        await asyncio.sleep(0)
+        await step.give_way()
         until = perf_counter() + _TURN
         for record in records:
             if (each := read(record, exclusions, is_user)) is not None:
                 found.append(each)
             if perf_counter() > until:
-                await asyncio.sleep(pause)
+                await step.give_way(pause)
                 until = perf_counter() + _TURN
         await _load(step.state, [each for each in found if isinstance(each, Seen)])
         decided: list[Decided] = []
         for each in found:
             if perf_counter() > until:
-                await asyncio.sleep(pause)
+                await step.give_way(pause)
                 until = perf_counter() + _TURN
             if isinstance(each, Erasure):
                 await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)

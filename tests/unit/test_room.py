@@ -176,6 +176,40 @@ async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_
         clock.now += 0.03125
 
 
+async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.room._LONGEST_REST", 3600)
+    room = Room(100_000)
+    few = await batches(room, 100, 100)
+    await room.give_way(0)  # that is no burst
+    more = await batches(room, 1)
+    waiting = asyncio.create_task(room.give_way(0))
+    await turns()
+    assert not waiting.done()
+    await all_through(more)
+    await waiting
+    await all_through(few)
+
+
+async def test_a_burst_that_goes_on_keeps_nobody_who_gives_way_for_ever() -> None:
+    room = Room(100_000)
+    made = await batches(room, 1000)
+    await room.give_way(0)
+    await all_through(made)
+
+
+async def test_a_flood_has_no_more_of_the_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.room._LONGEST_REST", 3600)
+    clock = Clock()
+    room = Room(100_000, clock)
+    made = await batches(room, *[100] * 64)
+    waiting = asyncio.create_task(room.give_way(0))
+    clock.now += 10
+    await pass_on(made)
+    await waiting
+    await room.give_way(0)
+    await all_through(made)
+
+
 async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> None:
     clock = Clock()
     room = Room(100_000, clock)
