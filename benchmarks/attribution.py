@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ingestd.consumer import Consumer, Step
 from ingestd.consumers import Consumers
@@ -113,7 +114,7 @@ async def long_journey(orders: int = 300) -> None:
         cpu = time.process_time()
         for number in range(orders):
             step = Step(backend.store.begin(NOW))
-            at = order(1000 + number, "v-0", "u")._replace(position=position + number + 1)
+            at = replace(order(1000 + number, "v-0", "u"), position=position + number + 1)
             await follower.process([at], step)
             assert len(json.loads(step.records[0].body)["touchpoints"]) == VISITORS * TOUCHES
             await backend.journal.append(step.records, step.state)

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ingestd.events import Record
 from ingestd.ids import time_uuid
@@ -72,7 +73,7 @@ async def held_up(server: PostgresServer, batch: Sequence[Record]) -> float:
     """The longest time, in milliseconds, for which the event loop did nothing else during one write."""
     sink = make_sink(server)
     await sink.open()
-    await sink.write([batch[0]._replace(body=b'{"id":"0"}')])
+    await sink.write([replace(batch[0], body=b'{"id":"0"}')])
     longest, write = 0.0, asyncio.create_task(sink.write(batch))
     while not write.done():
         begun = time.perf_counter()

@@ -68,7 +68,10 @@ class ApartJournal(Journal):
         # All at once, so that none overtakes another whose state took longer.
         rest = [place for place, error in enumerate(answers) if error is None]
         entered = await self._journal.append_each(
-            [appends[place]._replace(state=self._home.begin(appends[place].state.now)) for place in rest]
+            [
+                Append(each.record, self._home.begin(each.state.now), each.claim)
+                for each in [appends[place] for place in rest]
+            ]
         )
         for place, error in zip(rest, entered, strict=True):
             answers[place] = error

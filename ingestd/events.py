@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from .ids import time_uuid
 from .times import format_time
 
-__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session", "as_record"]
+__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint(Enum):
@@ -143,7 +142,7 @@ class Event:
             self.extra,
             msgspec.UNSET if is_event else self.traits,
         )
-        return as_record((self.type, self.received_at, _encode(members), 0))
+        return Record(self.type, self.received_at, _encode(members))
 
 
 class _Members(msgspec.Struct, rename="camel", gc=False):
@@ -171,7 +170,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One entry of the journal.
 
     `body` is one JSON object, encoded once and the same bytes in the journal and in every sink;
@@ -188,10 +187,3 @@ class Record(NamedTuple):
         """The JSON object as Python values."""
         value: dict[str, Any] = msgspec.json.decode(self.body)
         return value
-
-
-as_record: Callable[[tuple[str, int, bytes, int]], Record] = partial(tuple.__new__, Record)
-"""Makes a record of its fields in half of the time: every event becomes one, and each consumer is given it as another.
-
-The constructor of a `NamedTuple` is a function in Python.
-"""

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from .events import Record
 from .store import State
 
@@ -41,7 +43,7 @@ class Claim(NamedTuple):
     ttl: int
 
 
-class Append(NamedTuple):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """A record with the unit of work that it came of, and its claim."""
 
     record: Record

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import overload
 
-from .events import Record, as_record
+from .events import Record
 
 __all__ = ["Records", "length_of", "lines_of"]
 
@@ -73,7 +73,7 @@ class Records(Sequence[Record]):
     def _all(self) -> list[Record]:
         if self._made is None:
             bodies = [self._lines[start:end] for start, end in zip(self._starts(), self._ends, strict=True)]
-            self._made = [*map(as_record, zip(self._types, self._ats, bodies, self._positions, strict=True))]
+            self._made = [*map(Record, self._types, self._ats, bodies, self._positions)]
         return self._made
 
 

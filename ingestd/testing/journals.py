@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ..backend import Backend
 from ..errors import Claimed
 from ..events import Record
@@ -33,8 +35,8 @@ async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Excep
         if len(errors) == len(appends):
             all_known.set()
 
-    for place, (record, state, claim) in enumerate(appends):
-        await journal.begin(record, state, partial(learn, place), claim)
+    for place, each in enumerate(appends):
+        await journal.begin(each.record, each.state, partial(learn, place), each.claim)
     if appends:
         await all_known.wait()
     return [errors[place] for place in range(len(appends))]
@@ -57,7 +59,7 @@ class JournalContract(TrimmingContract):
         async with self.backend(tmp_path) as backend:
             last = await append(backend, records)
             read = list(await backend.journal.read(0, 10))
-            assert [record._replace(position=0) for record in read] == records
+            assert [replace(record, position=0) for record in read] == records
             assert read[-1].position == last == await backend.journal.last()
 
     async def test_positions_only_increase(self, tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ class JournalContract(TrimmingContract):
             assert await backend.journal.replace([]) == 0
             changes = [(record, b'{"id": null}') for record in before[10:290]]
             assert await backend.journal.replace(changes) == 280
-            expected = [*before[:10], *(record._replace(body=body) for record, body in changes), *before[290:]]
+            expected = [*before[:10], *(replace(record, body=body) for record, body in changes), *before[290:]]
             assert list(await backend.journal.read(0, 1000)) == expected
             assert (await backend.journal.extent()).bytes == sum(size_of(record) for record in expected)
         async with self.backend(tmp_path) as backend:
@@ -273,7 +275,7 @@ class JournalContract(TrimmingContract):
             await append(backend, [make_record("one"), make_record("two")])
             one, two = await backend.journal.read(0, 10)
             assert await backend.journal.replace([(one, b'{"id": 1}')]) == 1
-            absent = two._replace(position=two.position + 5)
+            absent = replace(two, position=two.position + 5)
             assert await backend.journal.replace([(one, b"{}"), (two, b'{"id": 2}'), (absent, b"{}")]) == 1
             assert [record.body for record in await backend.journal.read(0, 10)] == [b'{"id": 1}', b'{"id": 2}']
 

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..events import Record
 from ..ids import time_uuid
 
@@ -90,4 +92,4 @@ def _record(value: Mapping[str, Any], number: int = 1) -> Record:
 
 def placed(record: Record) -> Record:
     """As the journal gives it: each one has a position of its own, behind those before it."""
-    return record._replace(position=next(_positions))
+    return replace(record, position=next(_positions))

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ..backend import Backend
 from ..journal import Extent, Journal, Outline, size_of
 from .appending import NOW, append, make_record
@@ -31,7 +33,7 @@ class TrimmingContract(ABC):
         """An opened back end, closed at the end. The same place again holds what was made durable there."""
 
     async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
-        records = [make_record("“é” 🛒" * n)._replace(at=NOW + n) for n in range(10)]
+        records = [replace(make_record("“é” 🛒" * n), at=NOW + n) for n in range(10)]
         async with self.backend(tmp_path) as backend:
             assert await backend.journal.extent() == Extent(1, 0, 0, 0, None)
             await append(backend, records[:3])
@@ -45,7 +47,7 @@ class TrimmingContract(ABC):
 
     async def test_outlines_are_of_the_records_a_read_returns(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await append(backend, [make_record("“é” 🛒" * n)._replace(at=NOW - n) for n in range(300)])
+            await append(backend, [replace(make_record("“é” 🛒" * n), at=NOW - n) for n in range(300)])
             await _trim(backend.journal, 20)
             for after, limit in (0, 10), (15, 200), (100, 1000), (300, 10):
                 read = await backend.journal.read(after, limit)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from ingestd.events import Record, as_record
+from ingestd.events import Record
 from ingestd.journal import size_of_all
 
 __all__ = ["READ_BYTES", "Tail"]
@@ -31,8 +31,8 @@ class _Stretch:
         if not self._numbered:
             self._numbered = True
             self.records = [
-                as_record((type_, at, body, position))
-                for position, (type_, at, body, _) in enumerate(self.records, self.first)
+                Record(record.type, record.at, record.body, position)
+                for position, record in enumerate(self.records, self.first)
             ]
         return self.records
 
@@ -46,12 +46,11 @@ class Tail:
         """The position behind the last of them."""
         self._bytes = 0
 
-    def add(self, records: Sequence[Record], last: int) -> None:
-        """Take records that have become durable; `last` is the position of the last of them."""
+    def add(self, records: Sequence[Record], last: int, size: int) -> None:
+        """Take records that have become durable; `last` is the position of the last of them, `size` that of all."""
         first = last - len(records) + 1
         if first != self._next:
             self.forget()
-        size = size_of_all(records)
         self._stretches.append(_Stretch(first, records, size))
         self._next = last + 1
         self._bytes += size

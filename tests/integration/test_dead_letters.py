@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ingestd import times
 from ingestd.apart import ApartJournal
@@ -596,7 +597,7 @@ class Sinks:
                 await at_rest(backend)
                 await pause(backend)
                 await until(lambda: status.paused)
-                await append(backend, [record._replace(at=1000) for record in view(3)])
+                await append(backend, [replace(record, at=1000) for record in view(3)])
                 await give(backend, Replay(first=1, last=2))
                 await until(lambda: status.pending == 3 and status.oldest_at == 1000)
                 assert status.oldest_pending_seconds > 0

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
@@ -921,9 +922,9 @@ async def test_the_queries_shown_do_what_is_said_of_them(warehouse: Warehouse) -
         *make_records(1, **order, anonymousId="visitor-3", data={"order_id": "o-1", "total": 49.9, "currency": "EUR"}),
     ]
     person = {"tenant": "shop", "userId": "u-17", "anonymousIds": ["visitor-1"]}
-    erasure = make_records(1, type="erasure", **person, anonymousId=None)[0]._replace(type="erasure")
+    erasure = replace(make_records(1, type="erasure", **person, anonymousId=None)[0], type="erasure")
     after = make_records(1, userId="u-17", anonymousId="visitor-4")
-    everything = [each._replace(position=place) for place, each in enumerate([*batch, erasure, *after], 1)]
+    everything = [replace(each, position=place) for place, each in enumerate([*batch, erasure, *after], 1)]
     async with warehouse.opened() as sink:
         await sink.write(everything)
     queries = shown_queries()

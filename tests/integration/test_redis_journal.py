@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ingestd.config import JournalOptions
 from ingestd.consumer import Consumer, Step
@@ -282,7 +283,7 @@ async def test_what_is_blanked_is_not_left_in_the_stream(server: RedisServer, tm
         assert [record for record in blanked if record.body[:32] in dumped] == []
         assert sum(record.body[:32] in dumped for record in records) > len(records) / 4  # else nothing is shown by that
         assert await read_all(backend.journal) == [
-            record._replace(body=blanked.get(record, record.body)) for record in records
+            replace(record, body=blanked.get(record, record.body)) for record in records
         ]
         less = sum(len(record.body) - len(b"blank") for record in blanked)
         assert await backend.journal.extent() == extent._replace(bytes=extent.bytes - less)

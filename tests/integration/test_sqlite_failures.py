@@ -305,9 +305,8 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
         journal, store = backend.journal, backend.store
         claims = [Claim(f"message:{name}", name, 1000) for name in "abc"]
         together = [Append(record(claim.value), store.begin(NOW), claim) for claim in claims]
-        for _, state, claim in together:
-            assert claim is not None
-            assert await journal.claimed(claim.key, state) is None
+        for each, claim in zip(together, claims, strict=True):
+            assert await journal.claimed(claim.key, each.state) is None
         await journal.append([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
         commits = backend.database.statistics.stored
         errors = await journal.append_each(together)

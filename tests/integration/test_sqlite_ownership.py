@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ingestd.errors import CommandError, ConfigError, Conflict
 from ingestd.events import Record
@@ -99,7 +100,7 @@ async def test_a_command_beside_a_daemon_in_another_process(tmp_path: Path) -> N
             await state.delete("nothing")
             record = Record("note", NOW, '{"by": "“é”"}'.encode())
             position = await command.journal.append([record], state)
-            assert list(await command.journal.read(0, 10)) == [record._replace(position=position)]
+            assert list(await command.journal.read(0, 10)) == [replace(record, position=position)]
             assert await command.journal.last() == position
             again = command.store.begin(NOW)
             assert await again.get("key") == "swapped"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ingestd.events import Record
+from ingestd.journal import size_of_all
 from ingestd.plugins.stores.tail import Tail
 
 MIB = 1 << 20
@@ -28,9 +30,9 @@ def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
             assert isinstance(how, list)
             records = [Record("event", 0, bytes(size)) for size in how]
             last += len(records)
-            tail.add(records, last)
+            tail.add(records, last, size_of_all(records))
             for position, record in enumerate(records, last - len(records) + 1):
-                journal[position] = record._replace(position=position)
+                journal[position] = replace(record, position=position)
         elif what == "trim":
             assert isinstance(how, int)
             tail.forget(how)
@@ -40,7 +42,7 @@ def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
             tail.read(how, limit)
         elif what == "replace":
             tail.forget()
-            journal = {position: record._replace(body=b"{}") for position, record in journal.items()}
+            journal = {position: replace(record, body=b"{}") for position, record in journal.items()}
         else:  # a commit of which nobody knows whether it happened
             last += 1
             journal[last] = Record("event", 0, b"unseen", last)
@@ -54,7 +56,8 @@ def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
 def test_what_has_just_become_durable_is_in_memory_up_to_a_bound() -> None:
     tail = Tail()
     for position in range(1, 13):
-        tail.add([Record("event", 0, bytes(MIB))], position)
+        records = [Record("event", 0, bytes(MIB))]
+        tail.add(records, position, size_of_all(records))
     assert tail.read(1, 5) is None
     newest = tail.read(9, 5)
     assert newest is not None

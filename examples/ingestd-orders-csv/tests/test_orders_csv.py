@@ -38,7 +38,7 @@ def attribution(event: Record, touchpoint: dict[str, str | None] | None) -> Reco
         1, type="attribution", orderEventId=of["id"], orderId=of["data"]["order_id"], orderAt=of["timestamp"],
         model="last_touch", value=value, touchpoint=touchpoint,
     )  # fmt: skip
-    return record._replace(type="attribution")
+    return Record("attribution", record.at, record.body, record.position)
 
 
 def lines(folder: Path) -> list[Line]:

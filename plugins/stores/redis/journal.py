@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from ingestd.errors import Claimed, Failed, NotHolder, Stale, Unavailable
 from ingestd.events import Record
-from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
 from ingestd.store import State
 
 from ..tail import READ_BYTES, Tail
@@ -131,8 +131,15 @@ class RedisJournal(Journal):
 
     async def _append_together(self, appends: Sequence[Append]) -> list[Exception | None]:
         units = [
-            (state.now, record.type, record.at, raw(record.body), _claim(claim), _seen(state))
-            for record, state, claim in appends
+            (
+                each.state.now,
+                each.record.type,
+                each.record.at,
+                raw(each.record.body),
+                _claim(each.claim),
+                _seen(each.state),
+            )
+            for each in appends
         ]
         results, last, version = await self._database.link.queue("append_each", 0, units)
         answers = [_failure(result) for result in results]
@@ -159,7 +166,7 @@ class RedisJournal(Journal):
             if self._tail_since != self._database.link.connected_at:
                 self._tail_since = self._database.link.connected_at
                 self._tail.forget()
-            self._tail.add(records, last)
+            self._tail.add(records, last, size_of_all(records))
         self._learn(last, version)
 
     def recall(self, now: int) -> State:

@@ -151,10 +151,11 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log
     rows = _Rows()
     size = 0
     for unit in units:
-        for type_, at, body, _ in unit.records:
+        for record in unit.records:
             last += 1
-            records += (last, at, type_, body)
-        size += size_of_all(unit.records)
+            records += (last, record.at, record.type, record.body)
+        unit.size = size_of_all(unit.records)
+        size += unit.size
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
         for row in unit.rows:
             rows.add(row)

@@ -249,6 +249,7 @@ class Commits:
 
     def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
         records: list[Record] = []
+        size = 0
         self._entries.land(flown.values())
         for unit in live:
             if unit in failed:
@@ -263,8 +264,9 @@ class Commits:
             if unit.records:
                 self.last = unit.position
                 records += unit.records
+                size += unit.size
         if records:
-            self.tail.add(records, self.last)
+            self.tail.add(records, self.last, size)
             self._wake()
         if self._gathering:
             self._write_soon(_TURNS)

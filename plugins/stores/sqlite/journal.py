@@ -43,6 +43,7 @@ class _Landing:
 
     def __init__(self, appends: Sequence[Append]) -> None:
         self._appends = appends
+        self._claims = [(place, each.state, each.claim) for place, each in enumerate(appends) if each.claim is not None]
         self._errors: list[Exception | None] = [None] * len(appends)
         self._under_way = len(appends)
         self._landed: asyncio.Future[None] | None = None
@@ -53,37 +54,35 @@ class _Landing:
         """Whether `make_claims` does not pause, since it need not read any of them from the file."""
         return all(
             isinstance(state, EntriesState) and state.entries.known(claim.key) is not None
-            for _, state, claim in self._appends
-            if claim is not None
+            for _, state, claim in self._claims
         )
 
     async def make_claims(self) -> None:
-        for place, (_, state, claim) in enumerate(self._appends):
-            if claim is not None:
-                try:
-                    await _make(claim, state)
-                except Exception as error:  # noqa: BLE001 - whoever waits is told
-                    self.places.remove(place)
-                    self._end(place, error)
+        for place, state, claim in self._claims:
+            try:
+                await _make(claim, state)
+            except Exception as error:  # noqa: BLE001 - whoever waits is told
+                self.places.remove(place)
+                self._end(place, error)
 
     def begin(self, commits: Commits) -> bool:
         """Returns whether they are begun; else each is to be by itself."""
         states: list[EntriesState] = []
         records: list[Record] = []
         for place in self.places:
-            record, state, _ = self._appends[place]
-            assert isinstance(state, EntriesState)
-            states.append(state)
-            records.append(record)
+            each = self._appends[place]
+            assert isinstance(each.state, EntriesState)
+            states.append(each.state)
+            records.append(each.record)
         return commits.begin_together(states, records, self._end_all, self._parts)
 
     def _parts(self) -> list[Unit]:
         return [self._part(place) for place in self.places]
 
     def _part(self, place: int) -> Unit:
-        record, state, _ = self._appends[place]
-        assert isinstance(state, EntriesState)
-        return Unit(state.touched, lambda unit: self._end(place, unit.error), [record])
+        each = self._appends[place]
+        assert isinstance(each.state, EntriesState)
+        return Unit(each.state.touched, lambda unit: self._end(place, unit.error), [each.record])
 
     def _end_all(self, unit: Unit) -> None:
         if unit.error is None:
@@ -157,8 +156,8 @@ class SqliteJournal(Journal):
             await landing.make_claims()
         if not (claimed and landing.begin(commits)):
             for place in landing.places:
-                record, state, claim = appends[place]
-                await self.begin(record, state, partial(landing.tell, place), None if claimed else claim)
+                each = appends[place]
+                await self.begin(each.record, each.state, partial(landing.tell, place), None if claimed else each.claim)
         return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:

@@ -18,7 +18,8 @@ class Unit:
 
     `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
     written. `settled` is called with the unit on the event loop, when it is durable or has its `error`. `cleared` are
-    the keys of rows that are to go, of which something is in the log of renewals.
+    the keys of rows that are to go, of which something is in the log of renewals. `position` and `size`, that of its
+    records together, are known when it has been written.
 
     `parts`, if there are any, makes the units of one record each that this one stands for, as long as nothing keeps
     one of them from being stored: then they are written, and told, in its place. `count` says how many they are.
@@ -37,6 +38,7 @@ class Unit:
         "records",
         "rows",
         "settled",
+        "size",
     )
 
     def __init__(
@@ -60,6 +62,7 @@ class Unit:
         self.count = 1 if parts is None else len(records)
         self.error: Exception | None = None
         self.position = 0
+        self.size = 0
         self.rows: list[Row] = []
         self.cleared: Set[str] = frozenset()
 
