@@ -170,7 +170,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, gc=False):  # many are kept for long, and none can be in a cycle
     """One entry of the journal.
 
     `body` is one JSON object, encoded once and the same bytes in the journal and in every sink;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import overload
 
 from .events import Record
@@ -73,7 +73,7 @@ class Records(Sequence[Record]):
     def _all(self) -> list[Record]:
         if self._made is None:
             bodies = [self._lines[start:end] for start, end in zip(self._starts(), self._ends, strict=True)]
-            self._made = [*map(Record, self._types, self._ats, bodies, self._positions)]
+            self._made = [*starmap(Record, zip(self._types, self._ats, bodies, self._positions, strict=True))]
         return self._made
 
 

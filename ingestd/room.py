@@ -15,8 +15,8 @@ __all__ = ["Room"]
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
 _IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
-_LONGEST_REST = 0.05  # seconds
 _BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
+_LONGEST_REST = 0.05  # seconds: what is done behind the answer goes on, if slowly, also in a burst
 
 
 class Room:
@@ -121,7 +121,7 @@ class Room:
     def _want(self, change: int) -> None:
         self._look()
         self._wanted += change
-        self._tell()
+        self._note_calm()
 
     def _fits(self, count: int) -> bool:
         self._look()
@@ -136,9 +136,9 @@ class Room:
         self._pressed = min(max(0.0, self._pressed + change), _BURST)
         if self._pressed in {0.0, _BURST}:
             self._flood = self._pressed == _BURST
-            self._tell()
+            self._note_calm()
 
-    def _tell(self) -> None:
+    def _note_calm(self) -> None:
         if self._wanted > _IN_A_FLOOD and not self._flood:
             self._calm.clear()
         else:
