@@ -24,7 +24,7 @@ from .validation import parse_body
 __all__ = ["Batches"]
 
 
-class _Item(Struct):
+class _Item(Struct, gc=False):
     """One event on its way to its answer: `error` is why it was refused when it was read."""
 
     kind: Kind = "event"
@@ -62,20 +62,21 @@ class Batches:
     def _result(self, request: Request, items: Sequence[_Item], stored: Iterator[Resolved | Exception]) -> Answer:
         """The answer; and its events are counted. `stored` are the results of those that could be read."""
         answers: list[Session | Refused] = []
-        counts: Counter[tuple[Kind, str, Outcome]] = Counter()
+        outcomes: list[Outcome] = []
         for item in items:
             result = next(stored) if item.error is None else item.error
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
-                outcome = refused.outcome
+                outcomes.append(refused.outcome)
                 answers.append(refused)
             else:
                 outcome, session = result.outcome, result.session
+                outcomes.append(outcome)
                 answers.append(session)
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
-            counts[item.kind, item.key, outcome] += 1
         assert next(stored, None) is None
+        counts = Counter(zip([item.kind for item in items], [item.key for item in items], outcomes, strict=True))
         for (kind, key, outcome), count in counts.items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from .events import Event
 
-__all__ = ["Pace", "beside_each_other", "chains", "ties"]
+__all__ = ["Pace", "UnderWay", "beside_each_other", "chains", "ties"]
 
 _T = TypeVar("_T")
 
@@ -38,6 +38,34 @@ def ties(event: Event) -> list[Hashable]:
     if event.type == "identify" and event.user_id is not None:
         tied.append(("user", event.user_id))
     return tied
+
+
+class UnderWay:
+    """The events that are being resolved; those that come later and have a tie to one of them wait for it."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, int] = {}
+        """With each tie, the last one to come."""
+        self._awaited: dict[int, asyncio.Future[None]] = {}
+
+    def begin(self, place: int, tied: Sequence[Hashable]) -> list[asyncio.Future[None]]:
+        """Returns what is to be waited for, which is done when the others have ended."""
+        before = [self._end_of(self._last[tie]) for tie in tied if tie in self._last]
+        for tie in tied:
+            self._last[tie] = place
+        return before
+
+    def _end_of(self, place: int) -> asyncio.Future[None]:
+        if place not in self._awaited:
+            self._awaited[place] = asyncio.get_running_loop().create_future()
+        return self._awaited[place]
+
+    def end(self, place: int, tied: Sequence[Hashable]) -> None:
+        for tie in tied:
+            if self._last[tie] == place:
+                del self._last[tie]
+        if place in self._awaited:
+            self._awaited.pop(place).set_result(None)
 
 
 def chains(events: Sequence[Event]) -> list[list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -88,7 +88,7 @@ class Principal:
     grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-class Session(NamedTuple):
+class Session(msgspec.Struct, frozen=True, gc=False):
     session_id: str
     is_new: bool
 

@@ -44,11 +44,15 @@ class Claim(NamedTuple):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """A record with the unit of work that it came of, and its claim."""
+    """A record with the unit of work that it came of, and its claim.
+
+    Several without claims may be of one unit, each of another `part` of it; see `Journal.begin_part`.
+    """
 
     record: Record
     state: State
     claim: Claim | None = None
+    part: int = 0
 
 
 class Extent(NamedTuple):
@@ -119,6 +123,15 @@ class Journal(ABC):
             then(error)
         else:
             then(None)
+
+    def begin_part(self, state: State) -> int | None:
+        """Let a unit of work of the store go on as that of one more event, behind those it has been of.
+
+        What it reads and writes from now on is another part of it, the number of which this returns. `append_each` then
+        takes each part as if it was a unit by itself, and a part without a record with the others. None where a unit
+        can be of one event only. A back end that can do this overrides it: units cost more than what most events do.
+        """
+        return None
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         """Append records in order, each as if by itself; for each, what that raised, None once it is durable.

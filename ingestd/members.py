@@ -1,8 +1,6 @@
-"""An event of a batch on its way to its result."""
+"""An event of a batch on its way to its result, where that is some trips away."""
 
 from __future__ import annotations
-
-import asyncio
 
 from .events import Event
 from .outcomes import Outcome
@@ -19,22 +17,18 @@ class Member:
     `state` is the unit of work that it is resolved with, from `begin` or `be_recalled` on.
     """
 
-    __slots__ = ("_awaited", "_message_id", "event", "first", "is_done", "recalled", "resolved", "result", "state")
+    __slots__ = ("_message_id", "event", "first", "recalled", "resolved", "result", "state")
 
     state: State
 
     def __init__(self, event: Event) -> None:
         self.event = event
-        """Until it is done."""
         self._message_id = event.message_id
-        self._awaited: asyncio.Future[None] | None = None
         self.recalled: Recalled | None = None
         self.resolved: Resolved | None = None
         self.first: Member | None = None
         """The one before it in the batch with the same message."""
         self.result: Resolved | Exception | None = None
-        self.is_done = False
-        """Whether those tied to it may go on."""
 
     def begin(self, store: Store) -> None:
         """Be resolved with a unit of work of its own."""
@@ -43,21 +37,6 @@ class Member:
     def be_recalled(self, recalled: Recalled) -> None:
         """Be resolved with what is remembered."""
         self.recalled, self.resolved, self.state = recalled, recalled.resolved, recalled.state
-
-    def be_done(self) -> None:
-        """Have those go on that are tied to it; its event is no longer needed, and may take much memory."""
-        self.is_done = True
-        del self.event
-        if self._awaited is not None:
-            self._awaited.set_result(None)
-
-    async def wait(self) -> None:
-        """Returns when it is done."""
-        if self.is_done:
-            return
-        if self._awaited is None:
-            self._awaited = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._awaited)
 
     def repeats(self, messages: dict[str, Member]) -> bool:
         """Whether it is answered as an earlier one of the batch."""

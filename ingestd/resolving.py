@@ -133,7 +133,7 @@ class Resolver:
 def _in_session(event: Event, session: Session | None) -> Session:
     if session is None:
         raise LookupError("no plugin resolved the session")
-    event.session_id, event.session_is_new = session
+    event.session_id, event.session_is_new = session.session_id, session.is_new
     return session
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -100,19 +100,21 @@ class Storing:
     async def _keep(
         self, result: Resolved | Exception, state: State, then: Callable[[Resolved | Exception], None]
     ) -> None:
-        self._end(then, await keep(self._store, result, state))
+        [kept] = await keep(self._store, [result], state)
+        self._end(then, kept)
 
     def _end(self, then: Callable[[Resolved | Exception], None], result: Resolved | Exception) -> None:
         self._room.give_back(1)
         then(result)
 
 
-async def keep(store: Store, result: Resolved | Exception, state: State) -> Resolved | Exception:
-    """What becomes of an event without a record, or that failed: what it has seen or written is to be durable."""
+async def keep(store: Store, results: Sequence[Resolved | Exception], state: State) -> list[Resolved | Exception]:
+    """What becomes of events of one unit that have no record or failed: what was seen or written is to be durable."""
     try:
         await store.commit(state)
     except Exception as error:  # noqa: BLE001 - it is told
         # Others may have seen what a failed event wrote already (its session, say), so that is kept, not undone;
         # where it cannot be kept, the back end tells of it itself.
-        return error if isinstance(result, Resolved) or not isinstance(error, Unavailable) else result
-    return result
+        fatal = not isinstance(error, Unavailable)
+        return [error if fatal or isinstance(result, Resolved) else result for result in results]
+    return [*results]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from .chains import Pace, beside_each_other, chains, ties
+from .chains import Pace, beside_each_other, chains
 from .errors import Claimed, Stale
 from .events import Event
 from .hooks import Hooks
 from .journal import Append, Journal
 from .members import Member, result_of
+from .one_by_one import OneByOne
 from .recalling import Recaller
 from .resolving import Resolved, Resolver, repeated
 from .room import Room
@@ -48,7 +48,9 @@ class Together:
             return []
         coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
         del event
-        members = await (self._resolve_far(coming, pace) if self._store.distant else self._resolve_near(coming, pace))
+        if not self._store.distant:
+            return await OneByOne(self._resolver, self._store, self._journal, pace).store(coming)
+        members = await self._resolve_far(coming, pace)
         stored: list[Resolved | Exception] = [each.result for each in members if isinstance(each.result, Resolved)]
         if len(stored) == len(members):  # as nearly always
             return stored
@@ -56,50 +58,6 @@ class Together:
         if loose:
             await asyncio.gather(*map(self._settle, loose))
         return [result_of(member) for member in members]
-
-    async def _resolve_near(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
-        """Each event becomes a record before the next one is read, as long as all it asks for is in memory.
-
-        What it is made of is freed while it is still in the processor's cache; with the bodies of whole batches in hand
-        an event took 73 µs of CPU instead of 64. While one has to wait, others go on that have no tie to it.
-        """
-        members: list[Member] = []
-        messages: dict[str, Member] = {}
-        last: dict[Hashable, Member] = {}
-
-        async def resolve(coming: Iterator[Event | None]) -> None:
-            for event in coming:
-                if event is not None:
-                    member = Member(event)
-                    member.begin(self._store)
-                    members.append(member)
-                    before = []
-                    for tie in ties(event):
-                        earlier = last.get(tie)
-                        if earlier is not None and not earlier.is_done:
-                            before.append(earlier)
-                        last[tie] = member
-                    told = event.message_id is not None  # a message; most tell none, and are spared two calls
-                    del event
-                    if before:
-                        await self._look_up(member)
-                        for earlier in before:
-                            await earlier.wait()
-                    if not (told and member.repeats(messages)):
-                        try:
-                            member.resolved = await self._resolver.resolve(member.event, member.state)
-                        except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
-                            member.result = error
-                        else:
-                            if told:
-                                member.claim(messages)
-                    member.be_done()
-                if pace.is_over():
-                    await pace.pause()
-
-        await beside_each_other(resolve, events)
-        await self._append_all(members)
-        return members
 
     async def _resolve_far(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
         """All are read first, so that what they ask for leaves together."""
@@ -120,11 +78,6 @@ class Together:
         if stale := [member for member in members if isinstance(member.result, Stale)]:
             await self._store_anew(stale, stretches)
         return members
-
-    async def _look_up(self, member: Member) -> None:
-        """Have its message looked up before those tied to it are done, or it would be one after the other."""
-        with contextlib.suppress(Exception):  # which is met again there
-            await self._resolver.earlier(member.event, member.state)
 
     async def _store_anew(self, members: Sequence[Member], stretches: Stretches) -> None:
         """Those that something was remembered wrongly of, or that came behind such a one."""
@@ -160,4 +113,4 @@ class Together:
     async def _settle(self, member: Member) -> None:
         result = member.result if isinstance(member.result, Exception) else member.resolved
         assert result is not None
-        member.result = await keep(self._store, result, member.state)
+        [member.result] = await keep(self._store, [result], member.state)

@@ -257,6 +257,26 @@ class JournalContract(TrimmingContract):
             for number in set(range(1, 100, 2)) - refused.keys():
                 assert await reader.get(f"{KEY}:{number}") == f"{number}"
 
+    async def test_of_events_of_one_unit_each_record_is_stored_and_all_they_wrote(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            state, appends = backend.store.begin(NOW), []
+            for number in range(50):
+                part = backend.journal.begin_part(state) if number else 0
+                if part is None:
+                    state, part = backend.store.begin(NOW), 0
+                await state.put(f"{KEY}:{number}", f"{number}")
+                if number % 10 != 3:
+                    appends.append(Append(make_record(f"{number}"), state, part=part))
+                elif part == 0:
+                    await backend.store.commit(state)
+            assert await backend.journal.append_each(appends) == [None] * 45
+        async with self.backend(tmp_path) as backend:
+            ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
+            assert ids == [f"{number}" for number in range(50) if number % 10 != 3]
+            reader = backend.store.begin(NOW)
+            for number in range(50):
+                assert await reader.get(f"{KEY}:{number}") == f"{number}"
+
     async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await append(backend, [make_record(f"{n}" * 50) for n in range(300)])

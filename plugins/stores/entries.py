@@ -80,9 +80,16 @@ class Entry:
     will most likely be renewed.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "sliding", "value", "written")
+    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "key", "sliding", "value", "written")
 
-    def __init__(self, value: str | None = None, fields: dict[str, Field] | None = None, expires: int | None = None):
+    def __init__(
+        self,
+        key: str,
+        value: str | None = None,
+        fields: dict[str, Field] | None = None,
+        expires: int | None = None,
+    ) -> None:
+        self.key = key
         self.value = value
         self.fields = fields
         self.expires = expires
@@ -101,11 +108,11 @@ class Entry:
         """Whether all that is to be written of it is that it lives longer."""
         return self.value is not None and self.value == self.written and self.expires is not None
 
-    def row(self, key: str, *, early: bool = False) -> Row:
+    def row(self, *, early: bool = False) -> Row:
         """What is to be written of it. `early`: as a renewal also where the value is new, if it is a sliding one."""
         renewal = self.is_renewed or (early and self.sliding and self.value is not None and self.expires is not None)
         self.written = None if self.expires is None else self.value
-        return key, self.value, _UNCHANGED if renewal else self.fields, self.expires
+        return self.key, self.value, _UNCHANGED if renewal else self.fields, self.expires
 
     def saved(self) -> tuple[Any, ...]:
         """What `restore` takes to make it as it is now."""
@@ -123,10 +130,10 @@ class SetEntry(Entry):
 
     __slots__ = ("changes", "members", "numbers")
 
-    def __init__(self, members: Mapping[str, Change] = MappingProxyType({})):
+    def __init__(self, key: str, members: Mapping[str, Change] = MappingProxyType({})) -> None:
         lives = [expires for _, _, expires in members.values()]
         super().__init__(
-            expires=None if None in lives else max((life for life in lives if life is not None), default=None)
+            key, expires=None if None in lives else max((life for life in lives if life is not None), default=None)
         )
         self.members = {member: at for member, (_, at, _) in members.items() if at is not None}
         self.numbers = {member: number for member, (number, _, _) in members.items()}
@@ -136,9 +143,9 @@ class SetEntry(Entry):
     def absent(self) -> bool:
         return not self.members
 
-    def row(self, key: str, *, early: bool = False) -> Row:
+    def row(self, *, early: bool = False) -> Row:
         changes, self.changes = self.changes, {}
-        return key, None, changes, None
+        return self.key, None, changes, None
 
     def add(self, member: str, at: int, expires: int | None, numbers: Iterator[int]) -> None:
         """A new member gets the next of `numbers`."""
@@ -313,14 +320,14 @@ class Entries:
         if self._wanted:
             self._begin()
 
-    def kill(self, key: str, entry: Entry) -> None:
+    def kill(self, entry: Entry) -> None:
         """What this entry says never came to be: forget it, and let all who have seen it know."""
         entry.dead = True
         entry.dirty = False
-        if self._known.get(key) is entry:
-            del self._known[key]
+        if self._known.get(entry.key) is entry:
+            del self._known[entry.key]
             if entry.flying:
-                self._adrift.add(key)
+                self._adrift.add(entry.key)
 
     def forget(self, keys: Iterable[str]) -> None:
         """The file has changed beside the commits: load these again, but for what is about to be written anyway."""
@@ -332,8 +339,8 @@ class Entries:
 
 def _made(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
     if not is_set(key):
-        return Entry() if row is None else Entry(*row)
-    return SetEntry() if row is None else SetEntry(row[1])
+        return Entry(key) if row is None else Entry(key, *row)
+    return SetEntry(key) if row is None else SetEntry(key, row[1])
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:

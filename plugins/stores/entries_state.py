@@ -14,31 +14,49 @@ __all__ = ["EntriesState"]
 
 
 class EntriesState(State):
-    """`touched` are the entries the unit has read or written, `written` the keys of the latter, some maybe twice."""
+    """`seen` are the entries the unit has read or written, `written` the latter, each as often as it has.
 
-    __slots__ = ("_missed", "dead", "entries", "now", "touched", "written")
+    One that was seen, let go of and loaded again is among them twice, as two; so is one that died, and what came after.
+    """
+
+    __slots__ = ("_missed", "_starts", "entries", "now", "seen", "written")
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
         self.entries = entries
-        self.touched: dict[str, Entry] = {}
-        self.written: list[str] = []
+        self.seen: list[Entry] = []
+        self.written: list[Entry] = []
+        self._starts = [(0, 0)]
+        """Of its parts, in `seen` and `written`."""
         self._missed: str | None = None
-        self.dead = False
-        """Whether it has seen an entry that is dead, and another of that key since."""
 
-    def undo(self) -> None:
-        """Take back what the unit wrote and no commit holds yet; who has seen it is refused."""
-        for key in self.written:
-            entry = self.touched[key]
+    def undo(self, part: int | None = None) -> None:
+        """Take back what the unit, or a part of it, wrote and no commit holds yet; who has seen it is refused."""
+        for entry in self.written if part is None else self.part(part)[1]:
             if entry.dirty:
-                self.entries.kill(key, entry)
+                self.entries.kill(entry)
+
+    def begin_part(self) -> int:
+        """What follows is another part of the unit, whose number this returns."""
+        self._starts.append((len(self.seen), len(self.written)))
+        return len(self._starts) - 1
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return len(self._starts)
+
+    def part(self, number: int) -> tuple[list[Entry], list[Entry]]:
+        """What a part has seen and written."""
+        ends = self._starts[number + 1] if number + 1 < self.parts else (len(self.seen), len(self.written))
+        (seen, written), (seen_end, written_end) = self._starts[number], ends
+        return self.seen[seen:seen_end], self.written[written:written_end]
 
     def _at_hand(self, key: str) -> Entry | None:
         """As `look`, of what is in memory: most is, and a coroutine more for each would cost as much as the work."""
         entry = self.entries.known(key)
-        if entry is not None and self.touched.setdefault(key, entry) is not entry:
-            self._replace(key, entry)
+        if entry is not None:
+            self.seen.append(entry)
         return entry
 
     async def look(self, key: str) -> Entry:
@@ -46,21 +64,13 @@ class EntriesState(State):
         if entry is None:
             missed, self._missed = self._missed, key
             entry = await self.entries.get(key, missed)
-            if self.touched.setdefault(key, entry) is not entry:
-                self._replace(key, entry)
+            self.seen.append(entry)
         return entry
-
-    def _replace(self, key: str, entry: Entry) -> None:
-        """The one it has seen was let go and loaded again meanwhile, or dropped since its commit failed."""
-        self.dead = self.dead or self.touched[key].dead
-        self.touched[key] = entry
 
     def _live(self, entry: Entry) -> str | None:
         return None if entry.expires is not None and entry.expires < self.now else entry.value
 
-    def _set(
-        self, key: str, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False
-    ) -> None:
+    def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         expires = None if ttl is None else self.now + ttl
         if value != present:  # where the old one is over, its row may be gone from the file soon
             entry.written = None
@@ -69,11 +79,11 @@ class EntriesState(State):
         elif entry.expires is None or (expires is not None and expires <= entry.expires):
             return
         entry.value, entry.fields, entry.expires = value, None, expires
-        self._changed(key, entry)
+        self._changed(entry)
 
-    def _changed(self, key: str, entry: Entry) -> None:
+    def _changed(self, entry: Entry) -> None:
         entry.dirty = True
-        self.written.append(key)
+        self.written.append(entry)
 
     async def get(self, key: str) -> str | None:
         return self._live(self._at_hand(key) or await self.look(key))
@@ -81,21 +91,21 @@ class EntriesState(State):
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
         entry = self._at_hand(key) or await self.look(key)
         previous = self._live(entry)
-        self._set(key, entry, previous, value, ttl)
+        self._set(entry, previous, value, ttl)
         return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
         entry = self._at_hand(key) or await self.look(key)
         if self._live(entry) != expected:
             return False
-        self._set(key, entry, expected, value, ttl)
+        self._set(entry, expected, value, ttl)
         return True
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
         entry = self._at_hand(key) or await self.look(key)
         present = self._live(entry)
         value = candidate if present is None else present
-        self._set(key, entry, present, value, ttl, sliding=True)
+        self._set(entry, present, value, ttl, sliding=True)
         return value, present is None
 
     async def delete(self, key: str) -> None:
@@ -103,12 +113,12 @@ class EntriesState(State):
         if not entry.absent:
             entry.value = entry.fields = entry.expires = None
             self.entries.deleted = True
-            self._changed(key, entry)
+            self._changed(entry)
         members = await self._set_of(key)
         if members.members:
             members.remove([*members.members])
             self.entries.deleted = True
-            self._changed(set_key(key), members)
+            self._changed(members)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
         entry = await self.look(key)
@@ -120,7 +130,7 @@ class EntriesState(State):
         }
         if newer:
             entry.value, entry.fields, entry.expires = None, {**before, **newer}, None
-            self._changed(key, entry)
+            self._changed(entry)
 
     async def fields(self, key: str) -> dict[str, Field]:
         return dict((await self.look(key)).fields or {})
@@ -153,14 +163,14 @@ class EntriesState(State):
         excess = len(entry.members) - keep
         if excess > 0:
             entry.remove([*islice(entry.members, int(first), int(first) + excess)])
-        self._changed(set_key(key), entry)
+        self._changed(entry)
 
     async def pull(self, key: str, members: Collection[str]) -> None:
         entry = await self._set_of(key)
         there = [member for member in members if member in entry.members]
         if there:
             entry.remove(there)
-            self._changed(set_key(key), entry)
+            self._changed(entry)
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
         entry = await self._set_of(key)

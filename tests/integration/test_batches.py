@@ -80,6 +80,22 @@ async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(d
         assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
 
 
+@pytest.mark.logs("one event could not be stored, for what is in it")
+async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again(
+    door: MakeDoor, tmp_path: Path
+) -> None:
+    async with door(tmp_path, Unstorable()) as public:
+        batch = of("none", "a", "odd", "b", "none")
+        for event, message in zip(batch["events"][1:4], ("1", "2", "3"), strict=True):
+            event["messageId"] = message
+        assert [result["status"] for result in results(await public.post(batch, "/batch"))] == [200, 200, 500, 200, 200]
+        batch["events"][2]["anonymousId"] = "mended"
+        assert [result["status"] for result in results(await public.post(batch, "/batch"))] == [200] * 5
+        stored = [record["anonymousId"] for record in await public.records()]
+        assert stored == ["none", "a", "b", "none", "none", "mended", "none"]
+        assert public.counted("duplicate") == 2
+
+
 class Watchful:
     """Remembers what it is asked, and lets in as many events as it is told."""
 

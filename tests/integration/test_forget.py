@@ -94,7 +94,7 @@ class Shop:
             event.user_id = await self.hooks.resolve_user(event, state)
         session = await self.hooks.resolve_session(event, state)
         assert session is not None
-        event.session_id, event.session_is_new = session
+        event.session_id, event.session_is_new = session.session_id, session.is_new
         if not is_event:
             await self.hooks.store_identity(event, state)
         await self.journal.append([event.to_record()], state)

@@ -16,7 +16,7 @@ import pytest
 
 from ingestd import hookimpl, hookspecs
 from ingestd.errors import Forbidden, Stale, Unavailable
-from ingestd.events import Endpoint, Event, Principal
+from ingestd.events import Endpoint, Event, Principal, Session
 from ingestd.hooks import HookFailure, Hooks
 from ingestd.journal import Append
 from ingestd.options import Duration
@@ -221,10 +221,10 @@ async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisS
     async with shop(server, tmp_path) as (here, there):
         first = await here.store(make_event("a"))
         await there.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
-        assert (await here.store(make_event("a", NOW + 2))).session == (SUPPLIED[0], False)
+        assert (await here.store(make_event("a", NOW + 2))).session == Session(SUPPLIED[0], is_new=False)
         # Activity anywhere keeps it alive, also where it is remembered as it was before.
         await there.store(make_event("a", NOW + IDLE))
-        assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == (SUPPLIED[0], False)
+        assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == Session(SUPPLIED[0], is_new=False)
         last = await here.store(make_event("a", NOW + 3 * IDLE + 1))
         assert last.session.is_new
         assert last.session.session_id not in {first.session.session_id, SUPPLIED[0]}

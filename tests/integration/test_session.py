@@ -95,16 +95,16 @@ class Model:
                 assert UUID(session.session_id).version == 4
                 assert session.session_id not in self.seen
             else:
-                assert session == (present, False)
+                assert session == Session(present, is_new=False)
             self.current[visit.visitor] = session.session_id, now
         else:
             supplied = visit.supplied.lower()
             if visit.endpoint is Endpoint.CUSTOMER_EVENTS:
-                assert session == (supplied, False)
+                assert session == Session(supplied, is_new=False)
                 if present == supplied:
                     self.current[visit.visitor] = supplied, now
             else:
-                assert session == (supplied, present != supplied)
+                assert session == Session(supplied, is_new=present != supplied)
                 self.current[visit.visitor] = supplied, now
         self.seen.add(session.session_id)
 
@@ -196,7 +196,7 @@ async def test_of_simultaneous_requests_with_the_same_session_one_starts_it(tmp_
 async def test_a_session_lives_for_exactly_the_idle_time(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         first = await resolve(backend.store, START)
-        assert await resolve(backend.store, START + IDLE) == (first.session_id, False)
+        assert await resolve(backend.store, START + IDLE) == Session(first.session_id, is_new=False)
         assert (await resolve(backend.store, START + 2 * IDLE + 1)).is_new
 
 
@@ -204,15 +204,17 @@ async def test_the_idle_time_is_configurable(tmp_path: Path) -> None:
     short = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("1s")))
     async with sqlite_backend(tmp_path) as backend:
         first = await resolve(backend.store, START, plugin=short)
-        assert await resolve(backend.store, START + 1000, plugin=short) == (first.session_id, False)
+        assert await resolve(backend.store, START + 1000, plugin=short) == Session(first.session_id, is_new=False)
         assert (await resolve(backend.store, START + 2001, plugin=short)).is_new
 
 
 async def test_timestamps_do_not_matter(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         first = await resolve(backend.store, START, timestamp=START - 10 * IDLE)
-        assert await resolve(backend.store, START + 1, timestamp=START - 5 * IDLE) == (first.session_id, False)
-        assert await resolve(backend.store, START + 1 + IDLE, timestamp=0) == (first.session_id, False)
+        assert await resolve(backend.store, START + 1, timestamp=START - 5 * IDLE) == Session(
+            first.session_id, is_new=False
+        )
+        assert await resolve(backend.store, START + 1 + IDLE, timestamp=0) == Session(first.session_id, is_new=False)
 
 
 async def test_a_clock_set_back_shortens_no_session(tmp_path: Path) -> None:
@@ -224,16 +226,16 @@ async def test_a_clock_set_back_shortens_no_session(tmp_path: Path) -> None:
             (Endpoint.CUSTOMER_EVENTS, first.session_id),
         ]:
             session = await resolve(backend.store, START - IDLE, endpoint=endpoint, supplied=supplied)
-            assert session == (first.session_id, False)
-        assert await resolve(backend.store, START + IDLE) == (first.session_id, False)
+            assert session == Session(first.session_id, is_new=False)
+        assert await resolve(backend.store, START + IDLE) == Session(first.session_id, is_new=False)
 
 
 async def test_a_late_callback_does_not_replace_or_prolong_the_live_session(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         old, live = str(uuid4()), await resolve(backend.store, START)
         callback = await resolve(backend.store, START + IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=old.upper())
-        assert callback == (old, False)
-        assert await resolve(backend.store, START + IDLE) == (live.session_id, False)
+        assert callback == Session(old, is_new=False)
+        assert await resolve(backend.store, START + IDLE) == Session(live.session_id, is_new=False)
         await resolve(backend.store, START + 2 * IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=old)
         assert (await resolve(backend.store, START + 2 * IDLE + 1)).is_new
 
@@ -242,7 +244,7 @@ async def test_a_callback_of_the_live_session_is_activity_in_it(tmp_path: Path) 
     async with sqlite_backend(tmp_path) as backend:
         live = await resolve(backend.store, START)
         await resolve(backend.store, START + IDLE, endpoint=Endpoint.CUSTOMER_EVENTS, supplied=live.session_id)
-        assert await resolve(backend.store, START + 2 * IDLE) == (live.session_id, False)
+        assert await resolve(backend.store, START + 2 * IDLE) == Session(live.session_id, is_new=False)
 
 
 async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_new(tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_n
         for endpoint in Endpoint:
             assert await resolve(backend.store, START + 1, message="m-1", endpoint=endpoint) == first
         for message in ("m-2", None):
-            assert await resolve(backend.store, START + 2, message=message) == (first.session_id, False)
+            assert await resolve(backend.store, START + 2, message=message) == Session(first.session_id, is_new=False)
         assert (await resolve(backend.store, START, message="m-1", visitor="w")).session_id != first.session_id
         assert (await resolve(backend.store, START, message="m-1", tenant="other")).session_id != first.session_id
 

@@ -133,7 +133,7 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
         state = backend.store.begin(1000)
         await state.put("on its way", "x")
         committed = asyncio.create_task(commits.commit(state, first=hold_up))
-        await until(lambda: not any(entry.dirty for entry in state.touched.values()))
+        await until(lambda: not any(entry.dirty for entry in state.seen))
         walk = asyncio.create_task(backend.database.presence.remake())
         # All that a walk could read meanwhile would be read.
         for _ in range(20):

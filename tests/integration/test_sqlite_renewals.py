@@ -284,7 +284,7 @@ async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_pa
         commits = backend.database.commits
         assert commits is not None
         changed = asyncio.create_task(commits.commit(state, first=hold_up))
-        await until(lambda: not state.touched["key"].dirty)
+        await until(lambda: not any(entry.dirty for entry in state.seen))
         folded = asyncio.create_task(backend.write_back.turn_over())  # it has the older value in hand
         await until(lambda: bool(commits._gathering))
         go_on.set()

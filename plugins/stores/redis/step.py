@@ -50,10 +50,10 @@ class StepState(EntriesState):
     def rows(self) -> list[list[Any]]:
         """What it has written, as batch.lua takes it."""
         found: list[list[Any]] = []
-        for key in self.written:
-            entry = self.touched[key]
+        for entry in self.written:
             if not entry.dirty:
                 continue
+            key = entry.key
             entry.dirty = False
             if isinstance(entry, SetEntry):
                 changes, entry.changes = entry.changes, {}

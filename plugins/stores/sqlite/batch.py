@@ -93,7 +93,7 @@ def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit], last: i
     failed: dict[Unit, Exception] = {}
     lost: set[str] = set()
     for unit in units:
-        if not lost.isdisjoint(unit.entries):
+        if any(entry.key in lost for entry in unit.entries):
             failed[unit] = Unavailable(DEPENDS)
         else:
             connection.execute("SAVEPOINT unit")

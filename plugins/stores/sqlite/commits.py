@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 
@@ -80,11 +80,10 @@ class Commits:
         `also` is run on the connection's thread, in the same transaction, and `first` before all else in it. Raises
         `Unavailable`, and `Failed` for what can never be stored.
         """
-        entries = {} if state is None else state.touched
+        entries = [] if state is None else state.seen
         try:
-            if state is not None:
-                self._check(state)
-            if not (records or cursor or also or first or any(each.dirty or each.flying for each in entries.values())):
+            _check(entries)
+            if not (records or cursor or also or first or any(each.dirty or each.flying for each in entries)):
                 return self.last  # there is nothing to wait for
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._gather(Unit(entries, partial(_settle_future, done), records, cursor, also, first=first))
@@ -94,46 +93,15 @@ class Commits:
                 state.undo()
             raise
 
-    def begin(self, state: EntriesState, records: Sequence[Record], settled: Callable[[Unit], None]) -> None:
-        """As `commit`, without waiting, of a unit with records: `settled` is called when it is known what came of it.
+    def begin(self, unit: Unit) -> None:
+        """As `commit`, without waiting, of a unit with records. Raises `Unavailable`.
 
         Those that are begun one after the other without a pause are in one commit. Where there is an error, also one
         that is raised here, what the unit has written is still to be undone.
         """
-        self._check(state)
-        self._gather(Unit(state.touched, settled, records))
-
-    def begin_together(
-        self,
-        states: Sequence[EntriesState],
-        records: Sequence[Record],
-        settled: Callable[[Unit], None],
-        parts: Callable[[], Sequence[Unit]],
-    ) -> bool:
-        """As `begin` for each state and its record, in one unit, which takes less time than as many; see `Unit.parts`.
-
-        Returns whether it is begun: not where there is none, where one has seen another entry than the others under
-        its key, or is dead, or where nothing more is taken.
-        """
-        if not records or self._closing:
-            return False
-        entries: dict[str, Entry] = {}
-        for state in states:
-            if state.dead:
-                return False
-            for key, entry in state.touched.items():
-                if entries.setdefault(key, entry) is not entry:
-                    return False
-        self._gather(Unit(entries, settled, records, parts=parts))
-        return True
-
-    def _check(self, state: EntriesState) -> None:
-        """Raises `Unavailable` where the unit has seen what never was stored."""
-        if state.dead:
-            raise Unavailable(DEPENDS)
-        for entry in state.touched.values():
-            if entry.dead:
-                raise Unavailable(DEPENDS)
+        if unit.parts is None:  # else who is refused is found out when they are written
+            _check(unit.entries)
+        self._gather(unit)
 
     async def wait(self, after: int) -> None:
         """Returns when there are durable records behind that position."""
@@ -180,7 +148,7 @@ class Commits:
         live: list[Unit] = []
         late: list[Unit] = []
         for place, unit in enumerate(units):
-            for entry in unit.entries.values():
+            for entry in unit.entries:
                 if entry.dead:
                     if unit.parts is not None:
                         units[place + 1 : place + 1] = unit.parts()  # which come next
@@ -219,11 +187,12 @@ class Commits:
 
     def _take_off(self, unit: Unit, flown: dict[str, Entry]) -> None:
         """Take what it has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
-        for key, entry in unit.entries.items():
+        for entry in unit.entries:
             if entry.dirty:
+                key = entry.key
                 if not entry.is_renewed:
                     self._presence.add(key)
-                row = entry.row(key, early=self._renewals.has_room)
+                row = entry.row(early=self._renewals.has_room)
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):
                     unit.cleared |= {key}
@@ -254,7 +223,7 @@ class Commits:
         for unit in live:
             if unit in failed:
                 for key, *_ in unit.rows:
-                    self._entries.kill(key, flown[key])
+                    self._entries.kill(flown[key])
                 unit.error = _for_the_caller(failed[unit])
                 continue
             # An entry is in one unit of a commit, so what one clears no other renews.
@@ -313,6 +282,13 @@ def _tell(units: list[Unit]) -> None:
             unit.settled(unit)
         except Exception:  # noqa: BLE001 - the others are to know all the same
             _log.exception("what waited for a commit failed")
+
+
+def _check(entries: Iterable[Entry]) -> None:
+    """Raises `Unavailable` where a unit has seen what never was stored."""
+    for entry in entries:
+        if entry.dead:
+            raise Unavailable(DEPENDS)
 
 
 def _settle_future(future: asyncio.Future[int], unit: Unit) -> None:

@@ -74,14 +74,14 @@ async def _replay(database: Database, request: Request) -> tuple[bool, EntriesSt
         # All entries are in memory now, so nothing below pauses and nobody sees a unit half done.
         for key in keys:
             await state.look(key)
-        before = {key: entry.saved() for key, entry in state.touched.items()}
+        before = {entry: entry.saved() for entry in state.seen}
         agreed = False
         try:
             agreed = await _same_results(state, request)
         finally:
             if not agreed:
-                for key, was in before.items():
-                    state.touched[key].restore(was)
+                for entry, was in before.items():
+                    entry.restore(was)
                 state.written.clear()
         return agreed, state
     finally:

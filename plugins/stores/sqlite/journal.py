@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ingestd.errors import Claimed, CommandError, Refused
+from ingestd.errors import Claimed, CommandError, Refused, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
 from ingestd.store import State
@@ -31,11 +31,31 @@ async def _make(claim: Claim, state: State) -> None:
         raise Claimed(earlier)
 
 
-def _take_back(state: State, error: Exception | None) -> None:
-    """What a unit wrote, where it has been refused."""
+def _take_back(state: EntriesState, error: Exception | None, part: int | None = None) -> None:
+    """What a unit or a part of it wrote, where that has been refused."""
     if isinstance(error, Refused):
-        assert isinstance(state, EntriesState)
-        state.undo()
+        state.undo(part)
+
+
+def _ours(state: State) -> EntriesState:
+    assert isinstance(state, EntriesState)
+    return state
+
+
+def _part(
+    state: EntriesState, number: int, records: Sequence[Record], then: Callable[[Exception | None], None]
+) -> Unit:
+    """A part of a unit of work as one by itself."""
+
+    def settled(unit: Unit) -> None:
+        _take_back(state, unit.error, number)
+        then(unit.error)
+
+    return Unit(state.part(number)[0], settled, records)
+
+
+def _nobody(error: Exception | None) -> None:
+    """Who asked learns of it elsewhere."""
 
 
 class _Landing:
@@ -43,7 +63,11 @@ class _Landing:
 
     def __init__(self, appends: Sequence[Append]) -> None:
         self._appends = appends
-        self._claims = [(place, each.state, each.claim) for place, each in enumerate(appends) if each.claim is not None]
+        self._claims = [
+            (place, _ours(each.state), each.claim) for place, each in enumerate(appends) if each.claim is not None
+        ]
+        # It is made now, behind all parts: with the record of one refused, another would have its claim stored.
+        assert all(state.parts == 1 for _, state, _ in self._claims)
         self._errors: list[Exception | None] = [None] * len(appends)
         self._under_way = len(appends)
         self._landed: asyncio.Future[None] | None = None
@@ -52,10 +76,7 @@ class _Landing:
 
     def has_claims_at_hand(self) -> bool:
         """Whether `make_claims` does not pause, since it need not read any of them from the file."""
-        return all(
-            isinstance(state, EntriesState) and state.entries.known(claim.key) is not None
-            for _, state, claim in self._claims
-        )
+        return all(state.entries.known(claim.key) is not None for _, state, claim in self._claims)
 
     async def make_claims(self) -> None:
         for place, state, claim in self._claims:
@@ -65,24 +86,45 @@ class _Landing:
                 self.places.remove(place)
                 self._end(place, error)
 
-    def begin(self, commits: Commits) -> bool:
-        """Returns whether they are begun; else each is to be by itself."""
-        states: list[EntriesState] = []
-        records: list[Record] = []
-        for place in self.places:
-            each = self._appends[place]
-            assert isinstance(each.state, EntriesState)
-            states.append(each.state)
-            records.append(each.record)
-        return commits.begin_together(states, records, self._end_all, self._parts)
+    def begin(self, commits: Commits) -> None:
+        """All that are to be stored, in one unit."""
+        appends = [self._appends[place] for place in self.places]
+        if not appends:
+            return
+        states = dict.fromkeys([each.state for each in appends])
+        seen = [entry for state in states for entry in _ours(state).seen]
+        unit = Unit(seen, self._end_all, [each.record for each in appends], parts=self._parts)
+        try:
+            commits.begin(unit)
+        except Unavailable as error:
+            unit.error = error
+            self._end_all(unit)
+
+    def begin_alone(self, commits: Commits, place: int) -> None:
+        """One, in a unit of its own."""
+        unit = self._part(place)
+        try:
+            commits.begin(unit)
+        except Unavailable as error:
+            unit.error = error
+            unit.settled(unit)
 
     def _parts(self) -> list[Unit]:
-        return [self._part(place) for place in self.places]
+        """Each in a unit of its own; and between them, for what they have written, those that have no record."""
+        units: list[Unit] = []
+        done: dict[EntriesState, int] = {}
+        for place in self.places:
+            state, part = _ours(self._appends[place].state), self._appends[place].part
+            units += [_part(state, number, (), _nobody) for number in range(done.get(state, 0), part)]
+            units.append(self._part(place))
+            done[state] = part + 1
+        for state, number in done.items():
+            units += [_part(state, rest, (), _nobody) for rest in range(number, state.parts)]
+        return units
 
     def _part(self, place: int) -> Unit:
         each = self._appends[place]
-        assert isinstance(each.state, EntriesState)
-        return Unit(each.state.touched, lambda unit: self._end(place, unit.error), [each.record])
+        return _part(_ours(each.state), each.part, [each.record], partial(self.tell, place))
 
     def _end_all(self, unit: Unit) -> None:
         if unit.error is None:
@@ -92,7 +134,8 @@ class _Landing:
                 self._end(place, unit.error)
 
     def _end(self, place: int, error: Exception | None) -> None:
-        _take_back(self._appends[place].state, error)
+        each = self._appends[place]
+        _take_back(_ours(each.state), error, each.part)
         self.tell(place, error)
 
     def tell(self, place: int, error: Exception | None) -> None:
@@ -119,10 +162,9 @@ class SqliteJournal(Journal):
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
-        assert isinstance(state, EntriesState)
         if claim is not None:
             await _make(claim, state)
-        return await self._database.commit(state, records, cursor)
+        return await self._database.commit(_ours(state), records, cursor)
 
     async def begin(
         self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
@@ -131,19 +173,23 @@ class SqliteJournal(Journal):
         if commits is None:
             await super().begin(record, state, then, claim)
             return
-        assert isinstance(state, EntriesState)
+        ours = _ours(state)
 
         def settled(unit: Unit) -> None:
-            _take_back(state, unit.error)
+            _take_back(ours, unit.error)
             then(unit.error)
 
         try:
             if claim is not None:
                 await _make(claim, state)
-            commits.begin(state, [record], settled)
+            commits.begin(Unit(ours.seen, settled, [record]))
         except Exception as error:  # noqa: BLE001 - whoever waits raises it
-            _take_back(state, error)
+            _take_back(ours, error)
             then(error)
+
+    def begin_part(self, state: State) -> int | None:
+        assert isinstance(state, EntriesState)
+        return None if self._database.commits is None else state.begin_part()
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         commits = self._database.commits
@@ -151,13 +197,15 @@ class SqliteJournal(Journal):
             return await super().append_each(appends)
         landing = _Landing(appends)
         # No pause between the first claim and the records: whoever saw a claim meanwhile could have it stored alone.
-        claimed = landing.has_claims_at_hand()
-        if claimed:
+        if landing.has_claims_at_hand():
             await landing.make_claims()
-        if not (claimed and landing.begin(commits)):
-            for place in landing.places:
-                each = appends[place]
-                await self.begin(each.record, each.state, partial(landing.tell, place), None if claimed else each.claim)
+            landing.begin(commits)
+        else:
+            for place, each in enumerate(appends):
+                if each.claim is None:
+                    landing.begin_alone(commits, place)
+                else:
+                    await self.begin(each.record, each.state, partial(landing.tell, place), each.claim)
         return await landing.wait()
 
     async def claimed(self, key: str, state: State) -> str | None:

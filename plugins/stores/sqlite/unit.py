@@ -14,7 +14,7 @@ __all__ = ["Unit"]
 
 
 class Unit:
-    """What one commit is asked to write. `entries` are all it has seen; `rows` the dirty ones, as they were.
+    """What one commit is asked to write. `entries` are all it has seen, some maybe twice; `rows` are of the dirty ones.
 
     `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
     written. `settled` is called with the unit on the event loop, when it is durable or has its `error`. `cleared` are
@@ -43,7 +43,7 @@ class Unit:
 
     def __init__(
         self,
-        entries: dict[str, Entry],
+        entries: Sequence[Entry],
         settled: Callable[[Unit], None],
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
@@ -71,7 +71,7 @@ class Unit:
         if self.parts is None:
             return [self]
         parts = self.parts()
-        owners = {key: part for part in reversed(parts) for key in part.entries}
+        owners = {entry.key: part for part in reversed(parts) for entry in part.entries}
         for row in self.rows:
             owners[row[0]].rows.append(row)
         for key in self.cleared:
