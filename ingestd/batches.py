@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from .answers import Answer, results
 from .errors import BadRequest, Refused, SchemaViolation, TooLarge
@@ -24,12 +24,20 @@ from .validation import parse_body
 __all__ = ["Batches"]
 
 
-class _Item(Struct, gc=False):
-    """One event on its way to its answer: `error` is why it was refused when it was read."""
+class _Read:
+    """What the events of a batch said they are, in their order, and why some were refused when they were read."""
 
-    kind: Kind = "event"
-    key: str = ""
-    error: Refused | None = None
+    def __init__(self) -> None:
+        self.kinds: list[Kind] = []
+        self.keys: list[str] = []
+        self.refused: dict[int, Refused] = {}
+
+    def with_results(self, stored: Iterable[Resolved | Exception]) -> Iterator[Resolved | Exception]:
+        """What became of each; `stored` is that of those that were not refused."""
+        if not self.refused:
+            return iter(stored)
+        rest = iter(stored)
+        return iter([self.refused[at] if at in self.refused else next(rest) for at in range(len(self.kinds))])
 
 
 class Batches:
@@ -55,16 +63,15 @@ class Batches:
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
         async with self._room.turn(len(bodies)):
-            items: list[_Item] = []
-            stored = await self._together.store(self._read_all(request, principal, bodies, items))
-            return self._result(request, items, iter(stored))
+            read = _Read()
+            stored = await self._together.store(self._read_all(request, principal, bodies, read))
+            return self._result(request, read, stored)
 
-    def _result(self, request: Request, items: Sequence[_Item], stored: Iterator[Resolved | Exception]) -> Answer:
-        """The answer; and its events are counted. `stored` are the results of those that could be read."""
+    def _result(self, request: Request, read: _Read, stored: Sequence[Resolved | Exception]) -> Answer:
+        """The answer; and its events are counted."""
         answers: list[Session | Refused] = []
         outcomes: list[Outcome] = []
-        for item in items:
-            result = next(stored) if item.error is None else item.error
+        for result in read.with_results(stored):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
                 outcomes.append(refused.outcome)
@@ -75,33 +82,33 @@ class Batches:
                 answers.append(session)
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
-        assert next(stored, None) is None
-        counts = Counter(zip([item.kind for item in items], [item.key for item in items], outcomes, strict=True))
-        for (kind, key, outcome), count in counts.items():
+        for (kind, key, outcome), count in Counter(zip(read.kinds, read.keys, outcomes, strict=True)).items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)
 
     def _read_all(
-        self, request: Request, principal: Principal, bodies: Sequence[Raw], items: list[_Item]
+        self, request: Request, principal: Principal, bodies: Sequence[Raw], read: _Read
     ) -> Iterator[Event | None]:
         """Its events, each read when it is asked for; None for one that is refused."""
         for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
-            item = _Item()
-            items.append(item)
-            yield self._read(request, principal, bytes(body), record_id, item)
+            yield self._read(request, principal, bytes(body), record_id, read)
 
-    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, item: _Item) -> Event | None:
+    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, read: _Read) -> Event | None:
+        kind: Kind = "event"
+        key, event = "", None
         try:
             if len(raw) > self._max_body:
                 raise TooLarge(f"The event is larger than {self._max_body} bytes.")
             body = parse_body(raw)
-            item.kind = _take_kind(body)
-            if item.kind == "event":
-                item.key = self._reader.key_of(body)
-            return self._reader.read(request, principal, body, kind=item.kind, record_id=record_id)
+            kind = _take_kind(body)
+            if kind == "event":
+                key = self._reader.key_of(body)
+            event = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
         except Refused as refused:
-            item.error = refused.with_traceback(None)  # which holds this frame, and that the item
-            return None
+            read.refused[len(read.kinds)] = refused.with_traceback(None)  # which holds this frame, and all of the batch
+        read.kinds.append(kind)
+        read.keys.append(key)
+        return event
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:

@@ -44,16 +44,27 @@ class UnderWay:
     """The events that are being resolved; those that come later and have a tie to one of them wait for it."""
 
     def __init__(self) -> None:
+        self._alone: tuple[int, Sequence[Hashable]] | None = None
+        """The only one there is, as nearly always; it is not among the others."""
         self._last: dict[Hashable, int] = {}
         """With each tie, the last one to come."""
         self._awaited: dict[int, asyncio.Future[None]] = {}
 
     def begin(self, place: int, tied: Sequence[Hashable]) -> list[asyncio.Future[None]]:
         """Returns what is to be waited for, which is done when the others have ended."""
+        if self._alone is None and not self._last:
+            self._alone = place, tied
+            return []
+        if self._alone is not None:
+            alone, self._alone = self._alone, None
+            self._tie(*alone)
         before = [self._end_of(self._last[tie]) for tie in tied if tie in self._last]
+        self._tie(place, tied)
+        return before
+
+    def _tie(self, place: int, tied: Sequence[Hashable]) -> None:
         for tie in tied:
             self._last[tie] = place
-        return before
 
     def _end_of(self, place: int) -> asyncio.Future[None]:
         if place not in self._awaited:
@@ -61,6 +72,9 @@ class UnderWay:
         return self._awaited[place]
 
     def end(self, place: int, tied: Sequence[Hashable]) -> None:
+        if self._alone is not None:
+            self._alone = None
+            return
         for tie in tied:
             if self._last[tie] == place:
                 del self._last[tie]

@@ -23,12 +23,13 @@ class Reader:
 
     def __init__(self, validator: Validator, stored_address: Callable[[str], str] | None) -> None:
         self._validator = validator
+        self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
 
     def key_of(self, body: Mapping[str, Any]) -> str:
         """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
         named = body.get("key")
-        return named if isinstance(named, str) and named in self._validator.keys else ""
+        return self._keys.get(named, "") if isinstance(named, str) else ""
 
     def read(
         self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
