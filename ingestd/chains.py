@@ -88,10 +88,16 @@ def chains(events: Sequence[Event]) -> list[list[int]]:
     first: dict[Hashable, int] = {}
     for place, event in enumerate(events):
         for tie in ties(event):
-            _join(leaders, first.setdefault(tie, place), place)
+            earlier = first.setdefault(tie, place)
+            if earlier != place:
+                _join(leaders, earlier, place)
     groups: dict[int, list[int]] = {}
     for place in range(len(events)):
-        groups.setdefault(_leader(leaders, place), []).append(place)
+        leader = _leader(leaders, place)
+        if leader == place:
+            groups[place] = [place]
+        else:
+            groups[leader].append(place)
     return [*groups.values()]
 
 
@@ -103,9 +109,8 @@ def _leader(leaders: list[int], place: int) -> int:
 
 
 def _join(leaders: list[int], one: int, other: int) -> None:
-    if one != other:
-        one, other = _leader(leaders, one), _leader(leaders, other)
-        leaders[max(one, other)] = min(one, other)
+    one, other = _leader(leaders, one), _leader(leaders, other)
+    leaders[max(one, other)] = min(one, other)
 
 
 async def beside_each_other(work: Callable[[Iterator[_T]], Awaitable[None]], all: Iterable[_T]) -> None:

@@ -38,6 +38,11 @@ class Member:
         """Be resolved with what is remembered."""
         self.recalled, self.resolved, self.state = recalled, recalled.resolved, recalled.state
 
+    @property
+    def is_recalled(self) -> bool:
+        """Whether it is known what becomes of it if all is still as it is remembered."""
+        return self.recalled is not None or self.result is not None or self.first is not None
+
     def repeats(self, messages: dict[str, Member]) -> bool:
         """Whether it is answered as an earlier one of the batch."""
         if self._message_id is None:
@@ -56,7 +61,7 @@ class Member:
             del messages[self._message_id]
         if self.recalled is not None:
             self.recalled.undo(self.event)
-        self.recalled = self.resolved = self.result = None
+        self.first = self.recalled = self.resolved = self.result = None
 
 
 def result_of(member: Member) -> Resolved | Exception:

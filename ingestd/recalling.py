@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from .errors import Stale
 from .events import Event
@@ -14,7 +14,7 @@ from .store import State
 __all__ = ["Recalled", "Recaller"]
 
 
-class Recalled(NamedTuple):
+class Recalled(msgspec.Struct, frozen=True, gc=False):
     """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out."""
 
     resolved: Resolved

@@ -23,15 +23,32 @@ class Stretches:
         self._recaller = recaller
         self._store = store
         self._messages = messages
+        self._missed: set[str] = set()
+        """The visitors of those that could not be recalled when they were read."""
         self._pace = Pace()
+
+    async def recall(self, member: Member) -> None:
+        """Recall one that was just read: what it is made of is still in the processor's cache.
+
+        Where one before it in its chain could not be recalled, that is taken back by `resolve`.
+        """
+        visitor = member.event.anonymous_id
+        if not self._recaller.works or visitor in self._missed or member.repeats(self._messages):
+            return
+        if not await self._recall(member):
+            self._missed.add(visitor)
 
     async def resolve(self, chain: Sequence[Member]) -> None:
         """What is recalled takes effect last, when it is appended: so whatever else there is comes before that."""
-        recalled: list[Member] = []
+        done = next((place for place, member in enumerate(chain) if not member.is_recalled), len(chain))
+        recalled = [member for member in chain[:done] if member.first is None]
+        rest = chain[done:]
+        for member in rest:
+            member.undo(self._messages)
         misses = 0 if self._recaller.works else _MISSES
-        for place, member in enumerate(chain):
+        for place, member in enumerate(rest):
             if misses == _MISSES:
-                await self._resolve_all([*recalled, *chain[place:]])
+                await self._resolve_all([*recalled, *rest[place:]])
                 return
             if self._pace.is_over():
                 await self._pace.pause()

@@ -60,14 +60,16 @@ class Together:
         return [result_of(member) for member in members]
 
     async def _resolve_far(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
-        """All are read first, so that what they ask for leaves together."""
+        """All are read first, and recalled if they can be, so that what the others ask for leaves together."""
         members: list[Member] = []
+        stretches = Stretches(self._resolver, self._recaller, self._store, {})
         for event in events:
             if pace.is_over():
                 await pace.pause()
             if event is not None:
-                members.append(Member(event))
-        stretches = Stretches(self._resolver, self._recaller, self._store, {})
+                member = Member(event)
+                members.append(member)
+                await stretches.recall(member)
 
         async def resolve(coming: Iterator[Sequence[int]]) -> None:
             for chain in coming:

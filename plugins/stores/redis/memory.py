@@ -49,6 +49,8 @@ class Memory:
 class RecalledState(State):
     """Does what changes no value, and raises `Stale` for all else. `seen` is what batch.lua is to check and renew."""
 
+    __slots__ = ("_memory", "failed", "now", "seen")
+
     def __init__(self, memory: Memory, now: int) -> None:
         self.now = now
         self.seen: list[tuple[Any, ...]] = []
