@@ -84,6 +84,8 @@ class OneByOne:
                         self._loosen(state, place)
                     else:
                         self._take(place, resolved, state, part, message_id)
+                if self._appends[place] is None:  # what it has written is its own affair
+                    shared = None
                 del event
                 self._under_way.end(place, tied)
             if self._pace.is_over():

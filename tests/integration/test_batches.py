@@ -64,35 +64,77 @@ async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(door: MakeD
 
 
 class Unstorable:
-    """Has one event write what no store can keep."""
+    """Has the events of one user write what no store can keep."""
 
     @hookimpl
     async def enrich(self, event: Event, state: State) -> None:
-        if event.anonymous_id == "odd":
+        if event.user_id == "odd":
             await state.put("unstorable:odd", "\ud800")
 
 
-@pytest.mark.logs("one event could not be stored, for what is in it")
-async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(door: MakeDoor, tmp_path: Path) -> None:
-    async with door(tmp_path, Unstorable()) as public:
-        answer = await public.post(of("a", "odd", "b"), "/batch")
-        assert [result["status"] for result in results(answer)] == [200, 500, 200]
-        assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
+class Emptying:
+    """Drops every event."""
+
+    @hookimpl
+    def filter_event(self, event: Event) -> str:
+        return "not wanted"
+
+
+KNOWN = ["a", "b", "c", "d", "e"]
+
+
+def one_odd(messages: dict[int, str] | None = None) -> dict[str, Any]:
+    """A batch of the known visitors, the third of whom is odd."""
+    batch = of(*KNOWN)
+    batch["events"][2]["userId"] = "odd"
+    for place, message in (messages or {}).items():
+        batch["events"][place]["messageId"] = message
+    return batch
 
 
 @pytest.mark.logs("one event could not be stored, for what is in it")
-async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again(
-    door: MakeDoor, tmp_path: Path
+@pytest.mark.parametrize("known", [True, False], ids=["known visitors", "strangers"])
+async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(
+    door: MakeDoor, tmp_path: Path, *, known: bool
 ) -> None:
     async with door(tmp_path, Unstorable()) as public:
-        batch = of("none", "a", "odd", "b", "none")
-        for event, message in zip(batch["events"][1:4], ("1", "2", "3"), strict=True):
-            event["messageId"] = message
-        assert [result["status"] for result in results(await public.post(batch, "/batch"))] == [200, 200, 500, 200, 200]
-        batch["events"][2]["anonymousId"] = "mended"
+        if known:
+            await public.post(of(*KNOWN), "/batch")
+        before = len(await public.records())
+        answer = await public.post(one_odd(), "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 200, 500, 200, 200]
+        assert [record["anonymousId"] for record in await public.records()][before:] == ["a", "b", "d", "e"]
+
+
+@pytest.mark.logs("one event could not be stored, for what is in it")
+@pytest.mark.parametrize("known", [True, False], ids=["known visitors", "strangers"])
+async def test_what_a_dropped_event_has_written_fails_no_other_one(
+    door: MakeDoor, tmp_path: Path, *, known: bool
+) -> None:
+    async with door(tmp_path, Unstorable(), Emptying()) as public:
+        if known:
+            await public.post(of(*KNOWN), "/batch")
+        answer = await public.post(one_odd(), "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 200, 500, 200, 200]
+        assert await public.records() == []
+
+
+@pytest.mark.logs("one event could not be stored, for what is in it")
+@pytest.mark.parametrize("known", [True, False], ids=["known visitors", "strangers"])
+async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again(
+    door: MakeDoor, tmp_path: Path, *, known: bool
+) -> None:
+    async with door(tmp_path, Unstorable()) as public:
+        if known:
+            await public.post(of(*KNOWN), "/batch")
+        before = len(await public.records())
+        batch = one_odd({1: "1", 2: "2", 3: "3"})
+        answer = await public.post(batch, "/batch")
+        assert [result["status"] for result in results(answer)] == [200, 200, 500, 200, 200]
+        del batch["events"][2]["userId"]
         assert [result["status"] for result in results(await public.post(batch, "/batch"))] == [200] * 5
-        stored = [record["anonymousId"] for record in await public.records()]
-        assert stored == ["none", "a", "b", "none", "none", "mended", "none"]
+        stored = [record["anonymousId"] for record in await public.records()][before:]
+        assert stored == ["a", "b", "d", "e", "a", "c", "e"]
         assert public.counted("duplicate") == 2
 
 
