@@ -24,7 +24,7 @@ from .validation import parse_body
 __all__ = ["Batches"]
 
 
-class _Read:
+class _Batch:
     """What the events of a batch said they are, in their order, and why some were refused when they were read."""
 
     def __init__(self) -> None:
@@ -63,15 +63,15 @@ class Batches:
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
         async with self._room.turn(len(bodies)):
-            read = _Read()
-            stored = await self._together.store(self._read_all(request, principal, bodies, read))
-            return self._result(request, read, stored)
+            batch = _Batch()
+            stored = await self._together.store(self._read_all(request, principal, bodies, batch))
+            return self._result(request, batch, stored)
 
-    def _result(self, request: Request, read: _Read, stored: Sequence[Resolved | Exception]) -> Answer:
+    def _result(self, request: Request, batch: _Batch, stored: Sequence[Resolved | Exception]) -> Answer:
         """The answer; and its events are counted."""
         answers: list[Session | Refused] = []
         outcomes: list[Outcome] = []
-        for result in read.with_results(stored):
+        for result in batch.with_results(stored):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
                 outcomes.append(refused.outcome)
@@ -82,18 +82,18 @@ class Batches:
                 answers.append(session)
                 if session.is_new and outcome is not Outcome.DUPLICATE:
                     self._metrics.session_begun()
-        for (kind, key, outcome), count in Counter(zip(read.kinds, read.keys, outcomes, strict=True)).items():
+        for (kind, key, outcome), count in Counter(zip(batch.kinds, batch.keys, outcomes, strict=True)).items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
         return results(request.endpoint, answers)
 
     def _read_all(
-        self, request: Request, principal: Principal, bodies: Sequence[Raw], read: _Read
+        self, request: Request, principal: Principal, bodies: Sequence[Raw], batch: _Batch
     ) -> Iterator[Event | None]:
         """Its events, each read when it is asked for; None for one that is refused."""
         for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
-            yield self._read(request, principal, bytes(body), record_id, read)
+            yield self._read(request, principal, bytes(body), record_id, batch)
 
-    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, read: _Read) -> Event | None:
+    def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, batch: _Batch) -> Event | None:
         kind: Kind = "event"
         key, event = "", None
         try:
@@ -105,9 +105,10 @@ class Batches:
                 key = self._reader.key_of(body)
             event = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
         except Refused as refused:
-            read.refused[len(read.kinds)] = refused.with_traceback(None)  # which holds this frame, and all of the batch
-        read.kinds.append(kind)
-        read.keys.append(key)
+            # Without its traceback, which holds this frame, and all of the batch.
+            batch.refused[len(batch.kinds)] = refused.with_traceback(None)
+        batch.kinds.append(kind)
+        batch.keys.append(key)
         return event
 
 

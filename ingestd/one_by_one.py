@@ -84,7 +84,9 @@ class OneByOne:
                         self._loosen(state, place)
                     else:
                         self._take(place, resolved, state, part, message_id)
-                if self._appends[place] is None:  # what it has written is its own affair
+                if (
+                    self._appends[place] is None
+                ):  # where what it has written cannot be stored, no other is to be told so
                     shared = None
                 del event
                 self._under_way.end(place, tied)

@@ -42,16 +42,16 @@ def _ours(state: State) -> EntriesState:
     return state
 
 
-def _part(
-    state: EntriesState, number: int, records: Sequence[Record], then: Callable[[Exception | None], None]
+def _unit(
+    state: EntriesState, records: Sequence[Record], then: Callable[[Exception | None], None], part: int | None = None
 ) -> Unit:
-    """A part of a unit of work as one by itself."""
+    """A unit of work, or a part of one as one by itself."""
 
     def settled(unit: Unit) -> None:
-        _take_back(state, unit.error, number)
+        _take_back(state, unit.error, part)
         then(unit.error)
 
-    return Unit(state.part(number)[0], settled, records)
+    return Unit(state.seen if part is None else state.part(part)[0], settled, records)
 
 
 def _nobody(error: Exception | None) -> None:
@@ -115,16 +115,16 @@ class _Landing:
         done: dict[EntriesState, int] = {}
         for place in self.places:
             state, part = _ours(self._appends[place].state), self._appends[place].part
-            units += [_part(state, number, (), _nobody) for number in range(done.get(state, 0), part)]
+            units += [_unit(state, (), _nobody, number) for number in range(done.get(state, 0), part)]
             units.append(self._part(place))
             done[state] = part + 1
         for state, number in done.items():
-            units += [_part(state, rest, (), _nobody) for rest in range(number, state.parts)]
+            units += [_unit(state, (), _nobody, rest) for rest in range(number, state.parts)]
         return units
 
     def _part(self, place: int) -> Unit:
         each = self._appends[place]
-        return _part(_ours(each.state), each.part, [each.record], partial(self.tell, place))
+        return _unit(_ours(each.state), [each.record], partial(self.tell, place), each.part)
 
     def _end_all(self, unit: Unit) -> None:
         if unit.error is None:
@@ -174,15 +174,10 @@ class SqliteJournal(Journal):
             await super().begin(record, state, then, claim)
             return
         ours = _ours(state)
-
-        def settled(unit: Unit) -> None:
-            _take_back(ours, unit.error)
-            then(unit.error)
-
         try:
             if claim is not None:
                 await _make(claim, state)
-            commits.begin(Unit(ours.seen, settled, [record]))
+            commits.begin(_unit(ours, [record], then))
         except Exception as error:  # noqa: BLE001 - whoever waits raises it
             _take_back(ours, error)
             then(error)
