@@ -18,6 +18,7 @@ from ..pipeline import Pipeline
 from .access import AccessLog
 from .client import ClientConnection
 from .ingest import Exchange
+from .tasks import RequestTasks
 from .terms import Terms
 
 __all__ = ["BASE_PATH", "Ingest"]
@@ -45,6 +46,7 @@ class Ingest(HTTPServerConnectionDelegate):
         """Those of requests that begin now. One that has begun keeps its own."""
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""
+        self.tasks = RequestTasks()
         self.draining = False
         """Whether the daemon is shutting down: answers then end their connection, and say so."""
 

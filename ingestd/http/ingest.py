@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable
@@ -110,7 +109,7 @@ class Exchange(HTTPMessageDelegate):
             self._answer_without_pipeline()
         else:
             work = self._terms.pipeline.handle(self._request(endpoint), self._give)
-            self._task = asyncio.get_running_loop().create_task(work, name="request")
+            self._ingest.tasks.begin(work)
 
     def on_connection_close(self) -> None:
         self._answered = True

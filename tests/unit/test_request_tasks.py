@@ -1,0 +1,151 @@
+"""Requests are handled in the order they come, in a task they share; and none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.http.tasks import RequestTasks
+
+whose: ContextVar[int | None] = ContextVar("whose", default=None)
+
+
+class Request:
+    """Does as it is told, and notes what it sees."""
+
+    def __init__(self, number: int, waits: int = 0) -> None:
+        self.number = number
+        self.waits = waits
+        self.seen: list[int | None] = []
+        """What the context says: at its begin, and then whose it is, again after each time it has waited."""
+        self.tasks: list[asyncio.Task[Any] | None] = []
+        self.done = False
+
+    async def handle(self) -> None:
+        self._look()
+        whose.set(self.number)
+        self._look()
+        for _ in range(self.waits):
+            await asyncio.sleep(0)
+            self._look()
+        self.done = True
+
+    def _look(self) -> None:
+        self.seen.append(whose.get())
+        self.tasks.append(asyncio.current_task())
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_requests_that_do_not_wait_share_a_task() -> None:
+    tasks, requests = RequestTasks(), [Request(number) for number in range(5)]
+    for request in requests:
+        tasks.begin(request.handle())
+    assert not any(request.done for request in requests)
+    await asyncio.sleep(0)
+    assert all(request.done for request in requests)
+    assert len({task for request in requests for task in request.tasks}) == 1
+
+
+async def test_none_waits_for_another_one() -> None:
+    tasks, end = RequestTasks(), asyncio.Event()
+    waiting = [asyncio.ensure_future(end.wait()) for _ in range(2)]
+    tasks.begin(_await(waiting[0]))
+    behind = Request(1)
+    tasks.begin(behind.handle())
+    await turns()
+    assert behind.done
+    later = Request(2)
+    tasks.begin(_await(waiting[1]))
+    tasks.begin(later.handle())
+    await turns()
+    assert later.done
+    end.set()
+    await asyncio.wait(waiting)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=5))
+def test_each_has_its_own_context_and_task_for_as_long_as_it_waits(came: list[list[int]]) -> None:
+    async def all_of() -> list[Request]:
+        tasks = RequestTasks()
+        requests: list[Request] = []
+        for turn in came:
+            for waits in turn:
+                requests.append(Request(len(requests), waits))
+                tasks.begin(requests[-1].handle())
+            await asyncio.sleep(0)
+        await turns()
+        return requests
+
+    requests = asyncio.run(all_of())
+    assert all(request.done for request in requests)
+    for request in requests:
+        assert request.seen == [None] + [request.number] * (1 + request.waits)
+        assert len({*request.tasks}) == 1
+    waited = [request.tasks[0] for request in requests if request.waits]
+    assert len({*waited}) == len(waited)
+
+
+async def test_a_limit_of_time_is_that_of_one_request() -> None:
+    async def handle() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        ended.set()
+
+    tasks, ended = RequestTasks(), asyncio.Event()
+    others = [Request(number, waits=3) for number in range(2)]
+    tasks.begin(others[0].handle())
+    tasks.begin(handle())
+    tasks.begin(others[1].handle())
+    await ended.wait()
+    await turns()
+    assert all(request.done for request in others)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_one_that_is_cancelled_takes_no_other_along(waits: bool) -> None:
+    async def handle() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+    tasks, others = RequestTasks(), [Request(1), Request(2, waits=1), Request(3)]
+    tasks.begin(others[0].handle())
+    tasks.begin(handle())
+    for request in others[1:]:
+        tasks.begin(request.handle())
+    await turns()
+    assert all(request.done for request in others)
+
+
+async def test_who_ends_all_tasks_ends_the_requests_that_wait() -> None:
+    async def handle() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
+
+    ended: list[bool] = []
+    tasks = RequestTasks()
+    for _ in range(3):
+        tasks.begin(handle())
+    await turns()
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in under_way:
+        task.cancel()
+    await asyncio.wait(under_way)
+    assert ended == [True] * 3
+
+
+async def _await(future: asyncio.Future[Any]) -> None:
+    await future
