@@ -178,34 +178,23 @@ def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str,
 
 def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[Any]]:
     """A function that calls one implementation after the other, until one answers."""
-    calls = [_guarded(call, hook) for call in _chain(manager, hook)]
-    if len(calls) == 1:
-        return calls[0]
+    chain = _chain(manager, hook)
 
     async def first(*arguments: Any) -> Any:
-        for call in calls:
-            answer = await call(*arguments)
+        for plugin, function in chain:
+            try:
+                answer = function(*arguments)
+                if hasattr(answer, "__await__"):
+                    answer = await answer
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, hook) from error
             if answer is not None:
                 return answer
         return None
 
     return first
-
-
-def _guarded(call: _Call, hook: str) -> Callable[..., Awaitable[Any]]:
-    """A function that calls this implementation, and tells whose fault it is when it fails."""
-    plugin, function = call
-
-    async def guarded(*arguments: Any) -> Any:
-        try:
-            answer = function(*arguments)
-            return await answer if hasattr(answer, "__await__") else answer
-        except Refused:
-            raise
-        except Exception as error:
-            raise HookFailure(plugin, hook) from error
-
-    return guarded
 
 
 def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:

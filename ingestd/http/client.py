@@ -103,6 +103,11 @@ class ClientConnection(HTTPConnection):
         """Let this request's body be so large; to be called before it is read."""
         raise NotImplementedError
 
+    def answer(self, data: bytes) -> None:
+        """Send bytes that are the whole answer, its head and its body."""
+        self.write(data)
+        self.finish()
+
 
 def malformed() -> BadRequest:
     return BadRequest("The request is not well-formed HTTP/1.1.", code="invalid_http")

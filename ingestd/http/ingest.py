@@ -202,8 +202,7 @@ class Exchange(HTTPMessageDelegate):
         if self._ingest.access.samples:
             self._log(Answer(200, body))
         self._end()
-        self._connection.write(self._terms.plain_head % (self._id.encode(), len(body)) + body)
-        self._connection.finish()
+        self._connection.answer(self._terms.plain_head % (self._id.encode(), len(body)) + body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()

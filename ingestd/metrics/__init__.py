@@ -129,8 +129,7 @@ class Metrics:
         self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False, events: int = 1
     ) -> None:
         """Count a request that had one outcome, and so many events; `key` is a known event key or empty."""
-        self.count(endpoint, key, outcome, events)
-        self.took(endpoint, seconds, batch=batch)
+        self._requests.answered(endpoint, key, outcome, events, seconds, batch=batch)
 
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
         """Count events, or identify requests, of one outcome."""

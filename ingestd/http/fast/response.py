@@ -78,6 +78,13 @@ class Response(ClientConnection):
     def write(self, chunk: bytes) -> Future[None]:
         return self._send(self._framed(chunk))
 
+    def answer(self, data: bytes) -> None:
+        client = self.client
+        if not client.is_gone(self):
+            self.begun = True
+            client.send(data)
+            client.finished(self)
+
     def finish(self) -> None:
         if self._left and not self.client.is_gone(self):
             self.client.close()

@@ -46,12 +46,13 @@ def _unit(
     state: EntriesState, records: Sequence[Record], then: Callable[[Exception | None], None], part: int | None = None
 ) -> Unit:
     """A unit of work, or a part of one as one by itself."""
+    seen = state.seen if part is None else state.part(part)[0]
+    return Unit(seen, partial(_settle, state, part, then), records)
 
-    def settled(unit: Unit) -> None:
-        _take_back(state, unit.error, part)
-        then(unit.error)
 
-    return Unit(state.seen if part is None else state.part(part)[0], settled, records)
+def _settle(state: EntriesState, part: int | None, then: Callable[[Exception | None], None], unit: Unit) -> None:
+    _take_back(state, unit.error, part)
+    then(unit.error)
 
 
 def _nobody(error: Exception | None) -> None:
