@@ -179,6 +179,8 @@ def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str,
 def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[Any]]:
     """A function that calls one implementation after the other, until one answers."""
     chain = _chain(manager, hook)
+    if len(chain) == 1 and inspect.iscoroutinefunction(chain[0].function):
+        return _guarded(chain[0], hook)
 
     async def first(*arguments: Any) -> Any:
         for plugin, function in chain:
@@ -195,6 +197,21 @@ def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[
         return None
 
     return first
+
+
+def _guarded(call: _Call, hook: str) -> Callable[..., Awaitable[Any]]:
+    """As `_first`, of one coroutine function: what most hooks of an event are."""
+    plugin, function = call
+
+    async def guarded(*arguments: Any) -> Any:
+        try:
+            return await function(*arguments)
+        except Refused:
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+
+    return guarded
 
 
 def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:

@@ -15,7 +15,11 @@ __all__ = ["Recalled", "Recaller"]
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out."""
+    """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out.
+
+    Until then its data and context are in its record alone: they are larger than all else of it, and what is freed at
+    once leaves its place in the processor's cache to the next event.
+    """
 
     resolved: Resolved
     state: State
@@ -25,6 +29,9 @@ class Recalled(msgspec.Struct, frozen=True, gc=False):
     def undo(self, event: Event) -> None:
         """Make the event again what it was when it came."""
         _restore(event, self.user_id, self.session_id)
+        assert self.resolved.record is not None
+        said = self.resolved.record.decode()
+        event.data, event.context, event.extra = said["data"], said["context"], said["extra"]
 
 
 class Recaller:
@@ -55,6 +62,7 @@ class Recaller:
         except Exception:
             _restore(event, user_id, session_id)
             raise
+        event.data = event.context = event.extra = {}
         return Recalled(resolved, state, user_id, session_id)
 
 

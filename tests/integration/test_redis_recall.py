@@ -106,10 +106,12 @@ def make_event(visitor: str, at: int = NOW, number: int = 0, **members: Any) -> 
     common: dict[str, Any] = {
         "type": kind, "endpoint": Endpoint.IDENTIFY if kind == "identify" else Endpoint.TRACK,
         "key": None if kind == "identify" else "Page View", "user_id": None, "session_id": None, "message_id": None,
+        "data": {} if kind == "identify" else {"title": f"{number} shirts", "prices": [number, 0.5, None]},
+        "context": {"page": {"url": f"https://shop.example/{number}?q=é"}}, "extra": {"number": number},
     }  # fmt: skip
     return Event(
-        id=str(UUID(int=number)), tenant="shop", received_at=at, timestamp=at, data={}, traits={}, anonymous_id=visitor,
-        session_is_new=False, dispatch_id=None, context={}, extra={}, **(common | members),
+        id=str(UUID(int=number)), tenant="shop", received_at=at, timestamp=at, traits={}, anonymous_id=visitor,
+        session_is_new=False, dispatch_id=None, **(common | members),
     )  # fmt: skip
 
 
