@@ -84,9 +84,8 @@ class OneByOne:
                         self._loosen(state, place)
                     else:
                         self._take(place, resolved, state, part, message_id)
-                if (
-                    self._appends[place] is None
-                ):  # where what it has written cannot be stored, no other is to be told so
+                # Where what it has written cannot be stored, no other is to be told so.
+                if self._appends[place] is None:
                     shared = None
                 del event
                 self._under_way.end(place, tied)
