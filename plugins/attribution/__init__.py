@@ -32,7 +32,7 @@ __all__ = ["AttributionPlugin"]
 _Count = Annotated[int, Meta(ge=2)]
 
 _ORDERS = ("attributed", "direct", "repeated", "conflict")
-_REVERSALS = ("reversed", "nothing_left", "unknown_order", "other_currency")
+_REVERSALS = ("reversed", "nothing_left", "waiting", "repeated", "other_currency", "unknown_order", "too_many")
 
 
 class AttributionPlugin:
