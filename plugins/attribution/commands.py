@@ -99,8 +99,9 @@ async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
     for name in await _tenants(tenant, daemon):
         for refund in await waiting.find(name, order_id):
             asked = "all that is left" if refund.amount is None else _money(refund.amount, refund.currency)
+            kind = "refund" if refund.reason == "refund" else "cancellation"
             text += (
-                f"; the {refund.reason} {refund.event_id} of {name} waits for its order:"
+                f"; the {kind} {refund.event_id} of {name} waits for its order:"
                 f" {asked}, received {times.format_time(refund.received_at)}"
             )
     return text

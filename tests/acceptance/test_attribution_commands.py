@@ -241,7 +241,7 @@ def test_what_waits_for_an_order_that_has_not_come(filled: tuple[Shop, dict[str,
         line = refused(shop, "show", "o-late", *tenant)
         assert "the order 'o-late' is not attributed" in line
         assert f"; the refund {ids['early']} of shop waits for its order: 7.5 " in line
-        assert f"; the cancel {ids['early_cancel']} of shop waits for its order: all that is left, received" in line
+        assert f"; the cancellation {ids['early_cancel']} of shop waits for its order: all that is left, " in line
         assert line.isprintable()
     assert "waits" not in refused(shop, "show", "o-late", "--tenant", "other")
 
