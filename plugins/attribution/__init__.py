@@ -32,7 +32,16 @@ __all__ = ["AttributionPlugin"]
 _Count = Annotated[int, Meta(ge=2)]
 
 _ORDERS = ("attributed", "direct", "repeated", "conflict")
-_REVERSALS = ("reversed", "nothing_left", "waiting", "repeated", "other_currency", "unknown_order", "too_many")
+_REVERSALS = (
+    "reversed",
+    "nothing_left",
+    "no_amount",
+    "waiting",
+    "repeated",
+    "other_currency",
+    "unknown_order",
+    "too_many",
+)
 
 
 class AttributionPlugin:

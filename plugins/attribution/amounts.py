@@ -44,14 +44,19 @@ def amount_of_refund(amounts: Iterable[Any], products: Any) -> Decimal | None:
 
 
 def _worth_of_items(products: Any) -> Decimal | None:
-    """The sum of price times quantity. None where no item has a price."""
+    """The sum of price times quantity. None where there is no item.
+
+    An item without a price adds nothing: a refund that names some items must not take the whole order back.
+    """
     items = [item for item in products if isinstance(item, dict)] if isinstance(products, list) else []
-    total = None
+    if not items:
+        return None
+    total = Decimal(0)
     with localcontext(EXACT):
         for item in items:
             price, quantity = finite_number(item.get("price")), finite_number(item.get("quantity"))
             if price is not None:
-                total = (total or Decimal(0)) + decimal(price) * decimal(1 if quantity is None else quantity)
+                total += decimal(price) * decimal(1 if quantity is None else quantity)
     return total
 
 

@@ -165,6 +165,13 @@ class AttributionConsumer(Consumer):
                 refund.reason, refund.event_id, refund.order_id, refund.tenant,
             )  # fmt: skip
             return mark
+        if refund.amount == 0:
+            self.tally.reversal("no_amount")
+            log.info(
+                "the refund %s of the order %r of %s reverses nothing: its amount is 0, or its products have no price",
+                refund.event_id, refund.order_id, refund.tenant,
+            )  # fmt: skip
+            return mark
         reversal = reverse(refund, mark, decided_at)
         if reversal is None:
             self.tally.reversal("nothing_left")

@@ -47,7 +47,16 @@ def orders(daemon: Daemon) -> dict[str, float]:
 
 
 def reversals(daemon: Daemon) -> dict[str, float]:
-    results = ("reversed", "nothing_left", "waiting", "repeated", "other_currency", "unknown_order", "too_many")
+    results = (
+        "reversed",
+        "nothing_left",
+        "no_amount",
+        "waiting",
+        "repeated",
+        "other_currency",
+        "unknown_order",
+        "too_many",
+    )
     return counted(daemon, "reversals", results)
 
 

@@ -204,7 +204,7 @@ async def test_a_refund_id_that_reversed_nothing_can_be_sent_again(tmp_path: Pat
     right = [refund(shop, total=30, refund_id="r-1") for _ in range(2)]
     bodies, counted = await worked_off(tmp_path, [order(shop), *wrong, *right])
     assert totals(bodies) == [30]
-    assert counted == {"other_currency": 1, "nothing_left": 1, "reversed": 1, "repeated": 1}
+    assert counted == {"other_currency": 1, "no_amount": 1, "reversed": 1, "repeated": 1}
 
 
 async def test_a_cancellation_has_no_refund_id(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_a_partial_refund_takes_back_what_it_names(tmp_path: Path) -> None
         ({"value": 20, "products": [item]}, 20),
         ({"value": "20", "products": [item]}, 30),
         ({"total": 10, "value": 20, "products": [item]}, 10),
-        ({"products": [{"product_id": "a"}]}, 100),
+        ({"products": [{"product_id": "a"}]}, None),
         ({"products": []}, 100),
         ({"products": [{"price": 0}]}, None),
         ({}, 100),

@@ -161,9 +161,12 @@ class Reference:
         if self._refund_id(refund) is not None and self._refund_id(refund) in decided.refund_ids:
             self.reversals["repeated"] += 1
             return
-        value, asked = _value(decided.order), _value(refund)
+        value, asked, wanted = _value(decided.order), _value(refund), _amount_of_refund(refund)
         if value["currency"] and asked["currency"] and value["currency"] != asked["currency"]:
             self.reversals["other_currency"] += 1
+            return
+        if wanted == 0:
+            self.reversals["no_amount"] += 1
             return
         whole = amount_of(value)
         amount = None
@@ -172,7 +175,6 @@ class Reference:
             amount = whole
         else:
             left = abs(whole) - sum(abs(each) for each in decided.reversed if each)
-            wanted = _amount_of_refund(refund)
             amount = left if wanted is None else min(left, wanted)
             nothing_left = not amount
             amount = amount if whole > 0 else -amount
@@ -277,9 +279,9 @@ def _amount_of_refund(refund: Mapping[str, Any]) -> Fraction | None:
     for name in ("revenue", "total", "value"):
         if isinstance(data.get(name), (int, float)) and not isinstance(data[name], bool):
             return abs(Fraction(str(data[name])))
-    priced = [item for item in data.get("products", []) if "price" in item]
-    worth = sum(Fraction(str(item["price"])) * Fraction(str(item.get("quantity", 1))) for item in priced)
-    return abs(Fraction(worth)) if priced else None
+    items = data.get("products", [])
+    worth = sum(Fraction(str(item.get("price", 0))) * Fraction(str(item.get("quantity", 1))) for item in items)
+    return abs(Fraction(worth)) if items else None
 
 
 def _value(record: Mapping[str, Any]) -> dict[str, Any]:

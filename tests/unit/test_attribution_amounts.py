@@ -33,11 +33,12 @@ ANYTHING = NUMBERS | NO_NUMBERS
         ((None, None, None), [{"price": 0}], 0),
         ((None, None, None), [{"price": 5, "quantity": "2"}], 5),
         ((None, None, None), [{"price": 10}, {"price": -3}], 7),
+        # Items without a price add nothing.
+        ((None, None, None), [{"product_id": "p", "quantity": 2}], 0),
+        ((None, None, None), [{"price": None}, {"price": "5"}, {"price": True}], 0),
         # else all that is left.
         ((None, None, None), None, None),
         ((None, None, None), [], None),
-        ((None, None, None), [{"product_id": "p", "quantity": 2}], None),
-        ((None, None, None), [{"price": None}, {"price": "5"}, {"price": True}], None),
         ((None, None, None), {"price": 5}, None),
         ((None, None, None), [5, "5", None, [{"price": 5}]], None),
         # Only numbers are amounts.
@@ -72,6 +73,8 @@ def test_amounts_are_exact_and_never_negative(amounts: tuple[Any, ...], products
             expected = Fraction(str(amount))
     if expected is None and isinstance(products, list):
         for item in products:
+            if isinstance(item, dict):
+                expected = expected or Fraction(0)
             if isinstance(item, dict) and finite_number(item.get("price")) is not None:
                 quantity = finite_number(item.get("quantity"))
                 price = Fraction(str(item["price"])) * Fraction("1" if quantity is None else str(quantity))
