@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from ingestd import times
@@ -15,13 +16,15 @@ from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.journal import Journal
 from ingestd.options import since
+from ingestd.terminal import printable
 
+from .amounts import worth
 from .journey_text import journey
 from .marks import TENANTS, Mark, Marks
 from .models import MODELS
-from .orders import worth
 from .report import Report
 from .report_text import csv_lines, json_lines, table
+from .waiting import WaitingRefunds
 
 __all__ = ["register"]
 
@@ -56,8 +59,10 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
                 break
     _only_one({body["tenant"] for body in found})
     # An attribution comes before its reversals, so retention may have left these alone.
-    if not found or (mark is not None and found[0]["type"] != "attribution"):
-        raise CommandError(_not_there(arguments.order_id, mark))
+    if mark is None and not found:
+        raise CommandError(await _undecided(arguments.order_id, arguments.tenant, daemon))
+    if mark is not None and (not found or found[0]["type"] != "attribution"):
+        raise CommandError(_removed(arguments.order_id, mark))
     if arguments.json:
         _write(json.dumps(body) for body in found)
     else:
@@ -71,30 +76,49 @@ def _only_one(tenants: set[str]) -> None:
 
 async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, Mark]:
     """The marks of the order, by tenant: they tell where in the journal it is."""
-    tenants = [tenant] if tenant is not None else [name async for _, name in daemon.store.scan(TENANTS)]
     marks = Marks(daemon.store.begin(times.now()), 0)
     found = {}
-    for name in tenants:
+    for name in await _tenants(tenant, daemon):
         mark = await marks.find(name, order_id, "") or await marks.find(name, None, order_id)
         if mark is not None:
             found[name] = mark
     return found
 
 
+async def _tenants(tenant: str | None, daemon: Daemon) -> list[str]:
+    return [tenant] if tenant is not None else [name async for _, name in daemon.store.scan(TENANTS)]
+
+
 def _is_of(body: dict[str, Any], order_id: str) -> bool:
     return bool(body["orderId"] == order_id or (body["orderId"] is None and body.get("orderEventId") == order_id))
 
 
-def _not_there(order_id: str, mark: Mark | None) -> str:
-    if mark is None:
-        return f"the order {order_id!r} is not attributed: it has not been sent, or its turn has not come yet"
+async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
+    text = f"the order {order_id!r} is not attributed: it has not been sent, or its turn has not come yet"
+    waiting = WaitingRefunds(daemon.store.begin(times.now()), 0)
+    for name in await _tenants(tenant, daemon):
+        for refund in await waiting.find(name, order_id):
+            asked = "all that is left" if refund.amount is None else _money(refund.amount, refund.currency)
+            kind = "refund" if refund.reason == "refund" else "cancellation"
+            text += (
+                f"; the {kind} {refund.event_id} of {name} waits for its order:"
+                f" {asked}, received {times.format_time(refund.received_at)}"
+            )
+    return text
+
+
+def _removed(order_id: str, mark: Mark) -> str:
     value = worth(mark.revenue, mark.total)
-    amount = "no value" if value is None else f"{value} {mark.currency or ''}".rstrip()
+    amount = "no value" if value is None else _money(value, mark.currency)
     return (
         f"the attribution of the order {order_id!r} has been removed from the journal. What is remembered:"
         f" received {times.format_time(mark.at)}, {amount}, {mark.reversed} of it reversed,"
         f" {len(mark.touches)} touchpoints, the last one {_age(mark)} before it"
     )
+
+
+def _money(amount: float | Decimal, currency: str | None) -> str:
+    return printable(f"{amount} {currency or ''}".rstrip())  # callers choose the currency
 
 
 def _age(mark: Mark) -> str:

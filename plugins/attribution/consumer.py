@@ -12,14 +12,17 @@ import msgspec
 from ingestd.consumer import Consumer, Step
 from ingestd.events import Record
 from ingestd.store import State
+from ingestd.unusable_ids import UnusableIds
 
+from .amounts import currency_code
 from .hours import Decided, add_all
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
-from .marks import Marks, Order, mark_key
+from .marks import Mark, Marks, Order, Refund, mark_key
 from .models import Model
-from .orders import Reason, decide, reverse
+from .orders import decide, reverse
 from .reading import Erasure, Seen, read
 from .touches import Exclusions
+from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
 
@@ -56,19 +59,19 @@ class AttributionConsumer(Consumer):
     """Seconds that events have between two turns, as long as this can keep up."""
 
     def __init__(self, rules: Rules) -> None:
-        self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
-        """Whether a user id stands for a user, as whoever makes the links has it."""
+        self.unusable_ids = UnusableIds()
+        """Texts that are no id of a visitor, a user or an order."""
         self.tally = Tally(lambda result: None, lambda result: None)
         self._rules = rules
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
-        exclusions, is_user = self._rules.exclusions, self.is_user
+        exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
         pause = 0 if len(records) == self.max_records else self.pause
         found: list[Seen | Erasure] = []
         await step.give_way()
         until = perf_counter() + _TURN
         for record in records:
-            if (each := read(record, exclusions, is_user)) is not None:
+            if (each := read(record, exclusions, unusable_ids)) is not None:
                 found.append(each)
             if perf_counter() > until:
                 await step.give_way(pause)
@@ -91,10 +94,9 @@ class AttributionConsumer(Consumer):
         journeys = Journeys(step.state, self._rules.limits, seen.received_at)
         # An order's own campaign is no touch before it, and a link counts from the next record on.
         if seen.order is not None:
-            if seen.reverses is not None:
-                await self._reverse(seen.order, step, seen.reverses)
-            else:
-                await self._decide(seen.order, journeys, step, decided)
+            await self._decide(seen.order, journeys, step, decided)
+        elif seen.refund is not None:
+            await self._refund(seen.refund, step)
         if seen.touch is not None:
             await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
         if seen.user_id is not None:
@@ -123,41 +125,75 @@ class AttributionConsumer(Consumer):
         )
         step.append(record)
         decided.append(Decided(order, candidates))
-        await marks.set(order, mark)
         self.tally.order("attributed" if candidates.touches else "direct")
+        for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
+            mark = self._reversed(refund, mark, step, order.received_at)
+        await marks.set(order, mark)
 
-    async def _reverse(self, refund: Order, step: Step, reason: Reason) -> None:
+    async def _refund(self, refund: Refund, step: Step) -> None:
+        if refund.order_id is None:
+            self.tally.reversal("unknown_order")
+            return
         marks = Marks(step.state, self._rules.order_memory)
         mark = await marks.of(refund)
         if mark is None:
-            self.tally.reversal("unknown_order")
+            await self._wait(refund, step)
             return
-        if refund.currency is not None and mark.currency is not None and refund.currency != mark.currency:
+        after = self._reversed(refund, mark, step, refund.received_at)
+        if after is not mark:
+            await marks.set(refund, after)
+
+    async def _wait(self, refund: Refund, step: Step) -> None:
+        result = await WaitingRefunds(step.state, self._rules.order_memory).add(refund)
+        self.tally.reversal(result)
+        if result == "too_many":
+            log.warning(
+                "the %s %s of the order %r of %s came before its order and is ignored: %d already wait for that order",
+                refund.reason, refund.event_id, refund.order_id, refund.tenant, MAX_WAITING,
+            )  # fmt: skip
+
+    def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int) -> Mark:
+        """Append the reversal, if the refund makes one; returns the mark of the order after it."""
+        if refund.refund_id is not None and refund.refund_id in mark.refund_ids:
+            self.tally.reversal("repeated")
+            return mark
+        currency = currency_code(mark.currency)
+        if refund.currency is not None and currency is not None and refund.currency != currency:
             self.tally.reversal("other_currency")
             log.warning(
                 "the %s %s of the order %r of %s is in another currency than the order, and reverses nothing",
-                reason, refund.event_id, refund.order_id, refund.tenant,
+                refund.reason, refund.event_id, refund.order_id, refund.tenant,
             )  # fmt: skip
-            return
-        reversal = reverse(refund, mark, reason)
+            return mark
+        if refund.amount == 0:
+            self.tally.reversal("no_amount")
+            log.info(
+                "the refund %s of the order %r of %s reverses nothing: its amount is 0, or its products have no price",
+                refund.event_id, refund.order_id, refund.tenant,
+            )  # fmt: skip
+            return mark
+        reversal = reverse(refund, mark, decided_at)
         if reversal is None:
             self.tally.reversal("nothing_left")
-            return
-        record, mark = reversal
+            return mark
+        record, after = reversal
         step.append(record)
-        await marks.set(refund, mark)
         self.tally.reversal("reversed")
+        return after
 
 
 async def _load(state: State, found: Sequence[Seen]) -> None:
     """Most of what these will need, at once: what a step reads one by one, it waits for one by one."""
     orders = [each.order for each in found if each.order is not None]
+    refunds = [each.refund for each in found if each.refund is not None]
+    about_orders: list[Order | Refund] = [*orders, *(refund for refund in refunds if refund.order_id is not None)]
     users = {(each.tenant, each.user_id) for each in found} | {(order.tenant, order.user_id) for order in orders}
     visitors = {(each.tenant, each.anonymous_id) for each in found if each.order or each.user_id is not None}
     await state.load(
         keys=[
             *(link_key(*visitor) for visitor in visitors),
-            *(mark_key(order.tenant, order.order_id, order.event_id) for order in orders),
+            *(mark_key(each.tenant, each.order_id, each.event_id) for each in about_orders),
+            *(waiting_key(each.tenant, each.order_id) for each in about_orders if each.order_id is not None),
         ],
         sets=[
             *(visitors_key(tenant, user) for tenant, user in users if user is not None),

@@ -13,10 +13,10 @@ import msgspec
 
 from ingestd.store import State, state_key
 
+from .amounts import currency_code, worth
 from .journeys import Candidates
 from .marks import Order
 from .models import MODELS, weights
-from .orders import worth
 from .report import DIRECT, NOT_SET
 
 __all__ = ["OTHERS", "Decided", "Sums", "add_all", "read_day", "sum_up"]
@@ -75,7 +75,7 @@ def _add(rows: dict[_Name, Sums], decided: Decided, half_life: int) -> None:
     order, value = decided.order, worth(decided.order.revenue, decided.order.total)
     amount = float(value) if value is not None and abs(value) < _LARGEST else 0.0
     for campaign, shares in _shares(decided, half_life).items():
-        name = order.tenant, campaign, None if order.currency is None else order.currency[:_LONGEST]
+        name = order.tenant, campaign, currency_code(order.currency)
         if name not in rows and len(rows) >= _MOST:
             name = "", OTHERS, name[2]
             if name not in rows and len(rows) >= _MOST + _MOST_OTHERS:

@@ -8,8 +8,8 @@ from typing import Any
 from ingestd.terminal import printable
 from ingestd.times import parse_time
 
+from .amounts import worth
 from .models import MODELS
-from .orders import worth
 
 __all__ = ["journey"]
 

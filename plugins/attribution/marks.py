@@ -1,17 +1,35 @@
-"""Orders as the journal has them, and the marks of those that are decided: none is decided twice."""
+"""Orders and refunds as the journal has them, and the marks of decided orders: none is decided twice."""
 
 from __future__ import annotations
+
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Literal
 
 import msgspec
 
 from ingestd.store import State, state_key
 
+from .amounts import currency_code
 from .models import Model
 
-__all__ = ["TENANTS", "Mark", "Marks", "Order", "mark_key"]
+__all__ = [
+    "TENANTS",
+    "Mark",
+    "Marks",
+    "Order",
+    "Reason",
+    "Refund",
+    "entry_life",
+    "mark_key",
+    "refund_id_digest",
+    "remember_tenant",
+]
+
+Reason = Literal["refund", "cancel"]
 
 TENANTS = "attribution-tenant"
-"""The kind of entries that name the tenants with decided orders."""
+"""The kind of entries that name the tenants with decided orders or waiting refunds."""
 
 _MARGIN = 30 * 86_400_000
 """Marks stay so much longer than they count: their life is by the clock, what counts by the journal."""
@@ -31,6 +49,35 @@ class Order(msgspec.Struct, frozen=True):
     revenue: int | float | None
     total: int | float | None
     currency: str | None
+
+
+class Refund(msgspec.Struct, frozen=True, array_like=True):
+    """An `Order Refunded` or `Order Cancelled` as the journal has it. Times are in milliseconds.
+
+    Nothing of a person is in it. It is stored while it waits: a later version may append members with defaults.
+    """
+
+    tenant: str
+    order_id: str | None
+    event_id: str
+    received_at: int
+    reason: Reason
+    amount: Decimal | None
+    """How much it asks for, never negative. None asks for all that is left of the order."""
+    currency: str | None
+    """As `currency_code` gives it."""
+    refund_id: str | None
+    """As `refund_id_digest` gives it."""
+
+    def repeats(self, other: Refund) -> bool:
+        """Whether this is the other one sent again under the same refund id."""
+        terms = (self.refund_id, self.reason, self.amount, self.currency)
+        return self.refund_id is not None and terms == (other.refund_id, other.reason, other.amount, other.currency)
+
+
+def refund_id_digest(refund_id: str) -> str:
+    """A refund id in 16 characters: callers choose its length, and the mark of an order keeps many."""
+    return blake2b(refund_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 class Mark(msgspec.Struct, array_like=True):
@@ -56,9 +103,12 @@ class Mark(msgspec.Struct, array_like=True):
     """Id and age at the order of each touchpoint, oldest first."""
     model: Model
     half_life: int
+    refund_ids: list[str] = []
+    """Digests of the refund ids that have reversed something, the oldest first; their number is bounded."""
 
     def same_value(self, order: Order) -> bool:
-        return (self.revenue, self.total, self.currency) == (order.revenue, order.total, order.currency)
+        amounts = (self.revenue, self.total) == (order.revenue, order.total)
+        return amounts and currency_code(self.currency) == currency_code(order.currency)
 
 
 def mark_key(tenant: str, order_id: str | None, event_id: str) -> str:
@@ -78,8 +128,8 @@ class Marks:
         self._state = state
         self._memory = memory
 
-    async def of(self, order: Order) -> Mark | None:
-        """The mark of the order this is or refers to, unless it is too old for it."""
+    async def of(self, order: Order | Refund) -> Mark | None:
+        """The mark of the order, or of the order that a refund refers to, unless it is too old."""
         mark = await self.find(order.tenant, order.order_id, order.event_id)
         return mark if mark is not None and order.received_at - mark.at <= self._memory else None
 
@@ -87,11 +137,22 @@ class Marks:
         text = await self._state.get(mark_key(tenant, order_id, event_id))
         return None if text is None else _decode(text)
 
-    async def set(self, order: Order, mark: Mark) -> None:
+    async def set(self, order: Order | Refund, mark: Mark) -> None:
         key = mark_key(order.tenant, order.order_id, order.event_id)
-        # From the order on, also where the clock stands before it: a refund must not make the order forgotten.
-        life = max(0, mark.at - self._state.now) + self._memory + _MARGIN
+        life = entry_life(mark.at, self._state.now, self._memory)
         await self._state.put(key, msgspec.json.encode(mark).decode(), life)
-        tenant = state_key(TENANTS, order.tenant, "")
-        if await self._state.get(tenant) is None:
-            await self._state.put(tenant, order.tenant)
+        await remember_tenant(self._state, order.tenant)
+
+
+def entry_life(at: int, now: int, memory: int) -> int:
+    """How long the store keeps an entry that counts for `memory` from `at` on, all in milliseconds.
+
+    It begins at `at` also where the clock is behind that: a refund must not make its order forgotten.
+    """
+    return max(0, at - now) + memory + _MARGIN
+
+
+async def remember_tenant(state: State, tenant: str) -> None:
+    key = state_key(TENANTS, tenant, "")
+    if await state.get(key) is None:
+        await state.put(key, tenant)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from typing import Any, Literal
+from decimal import Decimal, localcontext
+from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
@@ -12,19 +12,21 @@ import msgspec
 from ingestd.events import Record
 from ingestd.times import format_time
 
+from .amounts import EXACT, decimal, worth
 from .journeys import Candidates
-from .marks import Mark, Order
+from .marks import Mark, Order, Refund
 from .models import MODELS, Model, weights
 from .touches import Touch
 
-__all__ = ["Reason", "attribution_id", "decide", "reverse", "worth"]
+__all__ = ["MAX_REFUND_IDS", "attribution_id", "decide", "reverse"]
 
 _NAMESPACE = UUID("6f1f4e0a-8a7f-5c6b-9a53-0d6b8f7a2c11")
 """Ids of records that are derived come from it and what they are derived from (RFC 9562, version 5)."""
 
-_MAX_IGNORED = 20  # told in a record
+MAX_REFUND_IDS = 1000
+"""Refund ids that the mark of an order keeps; of more, the oldest go."""
 
-Reason = Literal["refund", "cancel"]
+_MAX_IGNORED = 20  # told in a record
 
 
 def attribution_id(order: Order) -> str:
@@ -32,11 +34,6 @@ def attribution_id(order: Order) -> str:
     if order.order_id is None:
         return str(uuid5(_NAMESPACE, f"event:{order.event_id}"))
     return str(uuid5(_NAMESPACE, f"order:{len(order.tenant)}:{order.tenant}{order.order_id}"))
-
-
-def worth(revenue: int | float | None, total: int | float | None) -> int | float | None:
-    """What an order is worth, and what a refund takes of it: its revenue, or else its total."""
-    return revenue if revenue is not None else total
 
 
 def decide(order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int) -> tuple[Record, Mark]:
@@ -89,40 +86,51 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
     return Record("attribution", order.received_at, msgspec.json.encode(body)), mark
 
 
-def reverse(refund: Order, mark: Mark, reason: Reason) -> tuple[Record, Mark] | None:
-    """The reversal that a refund or cancellation makes of a decided order; None where nothing is left to reverse."""
+def reverse(refund: Refund, mark: Mark, decided_at: int) -> tuple[Record, Mark] | None:
+    """The reversal that a refund or cancellation makes of a decided order, and the mark after it.
+
+    None where it reverses nothing: it asks for nothing, or nothing is left. `decided_at` is when the second one
+    of refund and order was received.
+    """
     if mark.is_reversed:
         return None
     whole = worth(mark.revenue, mark.total)
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}
-    already = Decimal(mark.reversed)
+    reversed_, is_reversed = Decimal(mark.reversed), True
     if whole is not None:
-        left = abs(Decimal(str(whole))) - already
-        asked = worth(refund.revenue, refund.total) if reason == "refund" else None
-        amount = left if asked is None else min(left, abs(Decimal(str(asked))))
-        if not amount and left:
-            return None
-        value["revenue" if mark.revenue is not None else "total"] = _number(amount if whole >= 0 else -amount)
-        already += amount
-        is_reversed = amount == left
-    else:
-        is_reversed = True
+        with localcontext(EXACT):
+            left = abs(decimal(whole)) - reversed_
+            amount = left if refund.amount is None else min(left, refund.amount)
+            if not amount and left:
+                return None
+            value["revenue" if mark.revenue is not None else "total"] = _number(amount if whole >= 0 else -amount)
+            reversed_ += amount
+            is_reversed = amount == left
     ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
     body = {
         "id": str(uuid5(_NAMESPACE, f"reversal:{refund.event_id}")),
         "type": "attribution_reversal",
         "tenant": refund.tenant,
-        "decidedAt": format_time(refund.received_at),
+        "decidedAt": format_time(decided_at),
         "attributionId": mark.attribution_id,
         "orderId": refund.order_id,
-        "reason": reason,
+        "reason": refund.reason,
         "value": value,
         "cause": refund.event_id,
         "model": mark.model,
         "credits": _credits(ids, ages, mark.half_life),
     }
-    after = msgspec.structs.replace(mark, reversed=str(already), is_reversed=is_reversed, reversals=mark.reversals + 1)
-    return Record("attribution_reversal", refund.received_at, msgspec.json.encode(body)), after
+    refund_ids = mark.refund_ids
+    if refund.refund_id is not None:
+        refund_ids = [*refund_ids, refund.refund_id][-MAX_REFUND_IDS:]
+    after = msgspec.structs.replace(
+        mark,
+        reversed=str(reversed_),
+        is_reversed=is_reversed,
+        reversals=mark.reversals + 1,
+        refund_ids=refund_ids,
+    )
+    return Record("attribution_reversal", decided_at, msgspec.json.encode(body)), after
 
 
 def _credits(ids: Sequence[str], ages: Sequence[int], half_life: int) -> Mapping[str, list[dict[str, Any]]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.events import Record
+from ingestd.unusable_ids import UnusableIds
 
-from .marks import Order
-from .orders import Reason
+from .amounts import amount_of_refund, currency_code, finite_number
+from .marks import Order, Reason, Refund, refund_id_digest
 from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
 __all__ = ["Erasure", "Seen", "read"]
@@ -61,8 +61,9 @@ class Seen(NamedTuple):
     user_id: str | None
     """The user it links the visitor to."""
     order: Order | None
-    reverses: Reason | None
-    """Why it takes something of the order back; None where the order is completed."""
+    """The order it completes."""
+    refund: Refund | None
+    """The refund or cancellation it is."""
 
 
 class Erasure(msgspec.Struct):
@@ -73,7 +74,7 @@ class Erasure(msgspec.Struct):
     anonymousIds: list[str]  # noqa: N815
 
 
-class _Data(msgspec.Struct, gc=False):
+class _OrderData(msgspec.Struct, gc=False):
     """A shop's own schema may allow other types than ours: an order is decided whatever they are."""
 
     order_id: Any = None
@@ -82,12 +83,19 @@ class _Data(msgspec.Struct, gc=False):
     currency: Any = None
 
 
+class _RefundData(_OrderData, gc=False):
+    value: Any = None
+    products: Any = None
+    refund_id: Any = None
+
+
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_erasure = msgspec.json.Decoder(Erasure).decode
-_decode_data = msgspec.json.Decoder(_Data).decode
+_decode_order_data = msgspec.json.Decoder(_OrderData).decode
+_decode_refund_data = msgspec.json.Decoder(_RefundData).decode
 
 
-def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool]) -> Seen | Erasure | None:
+def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> Seen | Erasure | None:
     if record.type not in {"event", "identify"}:
         return _decode_erasure(record.body) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
@@ -108,41 +116,62 @@ def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool])
     if dispatch_id is not None or any(campaign):
         touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
-    links = record.type == "identify" and envelope.userId is not None and is_user(envelope.userId)
-    has_order = envelope.key in _ORDER_KEYS
-    if touch is None and not links and not has_order:
+    links = record.type == "identify" and envelope.userId is not None and envelope.userId not in unusable_ids
+    order = _order(envelope, record, unusable_ids) if envelope.key == "Order Completed" else None
+    reason = _REASONS.get(envelope.key)
+    refund = _refund(envelope, record, reason, unusable_ids) if reason is not None else None
+    if touch is None and not links and order is None and refund is None:
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        envelope.userId if links else None, _order(envelope, record) if has_order else None, _REASONS.get(envelope.key),
+        envelope.userId if links else None, order, refund,
     )  # fmt: skip
 
 
-def _order(envelope: _Envelope, record: Record) -> Order:
+def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Order:
     assert envelope.anonymousId is not None
-    data = _decode_data(envelope.data)
+    data = _decode_order_data(envelope.data)
     return Order(
         tenant=envelope.tenant,
         event_id=envelope.id,
         position=record.position,
         at=envelope.at,
         received_at=record.at,
-        order_id=_text(data.order_id),
+        order_id=_id(data.order_id, unusable_ids),
         anonymous_id=envelope.anonymousId,
         user_id=envelope.userId,
-        revenue=_number(data.revenue),
-        total=_number(data.total),
+        revenue=finite_number(data.revenue),
+        total=finite_number(data.total),
         currency=_text(data.currency),
     )
 
 
+def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: UnusableIds) -> Refund:
+    data = _decode_refund_data(envelope.data)
+    amount = refund_id = None
+    if reason == "refund":  # a cancellation takes back all that is left, whatever amounts it repeats of the order
+        amount = amount_of_refund((data.revenue, data.total, data.value), data.products)
+        refund_id = _id(data.refund_id, unusable_ids)
+    return Refund(
+        tenant=envelope.tenant,
+        order_id=_id(data.order_id, unusable_ids),
+        event_id=envelope.id,
+        received_at=record.at,
+        reason=reason,
+        amount=amount,
+        currency=currency_code(_text(data.currency)),
+        refund_id=None if refund_id is None else refund_id_digest(refund_id.strip()),
+    )
+
+
+def _id(value: Any, unusable_ids: UnusableIds) -> str | None:
+    """The id as it was sent. None where it is blank, or a word that clients write for nothing."""
+    text = _text(value)
+    return text if text is not None and text not in unusable_ids else None
+
+
 def _text(value: Any) -> str | None:
+    """A text that is not blank, as it was sent, or a whole number as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return (value or None) if isinstance(value, str) else None
-
-
-def _number(value: Any) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if abs(value) <= sys.float_info.max else None  # an integer that no amount can be reckoned with
+    return value if isinstance(value, str) and value.strip() else None

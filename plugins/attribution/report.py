@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Context, Decimal, localcontext
+from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
-from .orders import worth
+from .amounts import EXACT, currency_code, decimal, worth
 
 __all__ = ["DIRECT", "NOT_SET", "Report", "Row", "amount_of", "divide", "number"]
 
 DIRECT = "(direct)"
 NOT_SET = "(not set)"
-
-# Enough digits for sums and products of any numbers that JSON brings to be exact; small ones cost no more for it.
-_EXACT = Context(prec=1500)
 
 _Shares = tuple[tuple[str, Decimal], ...]
 
@@ -48,8 +45,8 @@ class Report:
         A reversal counts where its attribution does, if that was added before it, and else not at all.
         """
         amount = amount_of(body["value"]) or Decimal(0)
-        currency = body["value"]["currency"]
-        with localcontext(_EXACT):
+        currency = currency_code(body["value"]["currency"])
+        with localcontext(EXACT):
             if body["type"] == "attribution":
                 if body["id"] not in self._shares:
                     shares = self._shares_of(body)
@@ -77,7 +74,7 @@ class Report:
 
     def rows(self) -> list[Row]:
         """Currency by currency; what has most left of its revenue first, and then what has most orders."""
-        with localcontext(_EXACT):
+        with localcontext(EXACT):
             rows = [
                 Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
                 for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
@@ -87,7 +84,7 @@ class Report:
     @staticmethod
     def total(rows: Sequence[Row]) -> Row:
         """The sum of rows of one currency."""
-        with localcontext(_EXACT):
+        with localcontext(EXACT):
             sums = (sum(column, Decimal(0)) for column in zip(*(row[2:] for row in rows), strict=True))
             return Row("total", rows[0].currency, *sums)
 
@@ -95,12 +92,12 @@ class Report:
 def amount_of(value: Mapping[str, Any]) -> Decimal | None:
     """What the `value` of a record comes to, or None if it has neither revenue nor total."""
     amount = worth(value["revenue"], value["total"])
-    return None if amount is None else Decimal(str(amount))
+    return None if amount is None else decimal(amount)
 
 
 def divide(amount: Decimal, weights: Sequence[Decimal]) -> list[Decimal]:
     """Parts of an amount by weights that sum to about 1. The parts sum to the amount: the last one sees to it."""
-    with localcontext(_EXACT):
+    with localcontext(EXACT):
         parts = [amount * weight for weight in weights[:-1]]
         return [*parts, amount - sum(parts)]
 

@@ -47,7 +47,17 @@ def orders(daemon: Daemon) -> dict[str, float]:
 
 
 def reversals(daemon: Daemon) -> dict[str, float]:
-    return counted(daemon, "reversals", ("reversed", "nothing_left", "unknown_order", "other_currency"))
+    results = (
+        "reversed",
+        "nothing_left",
+        "no_amount",
+        "waiting",
+        "repeated",
+        "other_currency",
+        "unknown_order",
+        "too_many",
+    )
+    return counted(daemon, "reversals", results)
 
 
 def counted(daemon: Daemon, what: str, results: tuple[str, ...]) -> dict[str, float]:
@@ -316,7 +326,7 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
             refund("o-empty", "Order Cancelled"),
         ]
         refund("o-whole", "Order Cancelled")
-        refund("o-unknown", revenue=1)
+        refund("undefined", revenue=1)
         wait_until(lambda: reversals(daemon).get("unknown_order") == 1)
         assert reversals(daemon) == {"reversed": 7, "nothing_left": 1, "unknown_order": 1, "other_currency": 1}
         wait_until(lambda: len(derived(shop, "attribution_reversal")) == 7)
@@ -356,6 +366,48 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
     assert len({record["id"] for record in records}) == 7
     [line] = [line for line in daemon.log if "another currency" in line]
     assert "'o-whole' of shop" in line
+
+
+def test_refunds_before_their_order_wait_for_it(tmp_path: Path) -> None:
+    """On any endpoint, in a batch with their order, and while the daemon is stopped in between."""
+    shop = Shop(tmp_path)
+    items = [{"product_id": "a", "price": 12.5, "quantity": 2}, {"product_id": "gift"}]
+    with shop.serve() as daemon:
+        sender = Sender(shop, daemon)
+
+        def refund(order_id: str, key: str = "Order Refunded", endpoint: str = SERVER, **data: Any) -> str:
+            return sender.send(endpoint, "erp", key=key, data={"order_id": order_id, **data})
+
+        causes = [refund("o-1", products=items, currency="eur"), refund("o-1", total=5, endpoint=TRACK)]
+        for _ in range(2):
+            refund("o-1", total=7, refund_id="r-7")
+        refund("o-1", "Order Cancelled")
+        wait_until(lambda: reversals(daemon) == {"waiting": 4, "repeated": 1})
+    with shop.serve() as daemon:
+        sender = Sender(shop, daemon)
+        for _ in range(2):
+            sender.order("visitor", "o-1", total=100, currency="EUR")
+        events = [
+            {"key": key, "anonymousId": "visitor", "data": {"order_id": "o-2", "total": total}}
+            for key, total in (("Order Refunded", 30), ("Order Completed", 100), ("Order Refunded", 20))
+        ]
+        assert daemon.post("/batch", {"events": events}, shop.public.id).status == 200
+        wait_until(lambda: reversals(daemon) == {"reversed": 6, "waiting": 1})
+        assert orders(daemon) == {"direct": 2, "repeated": 1}
+        wait_until(lambda: len(derived(shop, "attribution_reversal")) == 6)
+    records = derived(shop, "attribution_reversal")
+    found = [(record["orderId"], record["reason"], record["value"]["total"]) for record in records]
+    assert found == [
+        ("o-1", "refund", 25),
+        ("o-1", "refund", 5),
+        ("o-1", "refund", 7),
+        ("o-1", "cancel", 63),
+        ("o-2", "refund", 30),
+        ("o-2", "refund", 20),
+    ]
+    assert [record["cause"] for record in records[:2]] == causes
+    decided = {record["orderId"]: record["decidedAt"] for record in derived(shop, "attribution")}
+    assert {record["decidedAt"] for record in records[:4]} == {decided["o-1"]}
 
 
 def test_an_order_that_is_sent_again_is_decided_once(tmp_path: Path) -> None:

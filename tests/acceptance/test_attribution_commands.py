@@ -86,6 +86,9 @@ def fill(shop: Shop, daemon: Daemon, other: Key) -> dict[str, str]:
     ids["excluded_domain"] = filler.touch("laptop", HOUR, google, page={"referrer": "https://www.shop.example/cart"})
     ids["order"] = filler.order("laptop", order_id="o-1", revenue=40, total=50, currency="EUR")
     ids["refund"] = filler.order("laptop", "Order Refunded", order_id="o-1", revenue=10)
+    early = {"order_id": "o-late", "value": 7.5, "currency": HOSTILE}
+    ids["early"] = filler.order("backend", "Order Refunded", **early)
+    ids["early_cancel"] = filler.order("backend", "Order Cancelled", order_id="o-late")
     filler.order("nobody", order_id="o-direct", total=20, currency="EUR")
     filler.touch("stranger", DAY, {"source": HOSTILE})
     ids["nameless"] = filler.order("stranger", revenue=0.5, currency="USD")
@@ -230,6 +233,17 @@ def test_an_order_nobody_knows(filled: tuple[Shop, dict[str, str]]) -> None:
     assert refused(shop, "show", "o-?").endswith(expected)
     for tenant in ("other", "none"):
         assert "is not attributed" in refused(shop, "show", "o-1", "--tenant", tenant)
+
+
+def test_what_waits_for_an_order_that_has_not_come(filled: tuple[Shop, dict[str, str]]) -> None:
+    shop, ids = filled
+    for tenant in ((), ("--tenant", "shop")):
+        line = refused(shop, "show", "o-late", *tenant)
+        assert "the order 'o-late' is not attributed" in line
+        assert f"; the refund {ids['early']} of shop waits for its order: 7.5 " in line
+        assert f"; the cancellation {ids['early_cancel']} of shop waits for its order: all that is left, " in line
+        assert line.isprintable()
+    assert "waits" not in refused(shop, "show", "o-late", "--tenant", "other")
 
 
 def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:

@@ -71,10 +71,23 @@ CONTEXTS = st.sampled_from(
 DATA = st.fixed_dictionaries(
     {},
     optional={
-        "order_id": st.sampled_from(["o-1", "o-1", "o-2", ""]),
+        "order_id": st.sampled_from(["o-1", "o-1", "o-2", "o-3", "", " ", " Guest"]),
         "revenue": st.sampled_from([40, 40.0, 12.5, 0.1, 0, -30]),
         "total": st.sampled_from([50, 33.33]),
-        "currency": st.sampled_from(["EUR", "EUR", "CZK", ""]),
+        "value": st.sampled_from([7, -2.5, 0, True, "30", [30]]),
+        "products": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "product_id": st.just("p"),
+                    "price": st.sampled_from([5, 0.1, 19.99, 0, -3]),
+                    "quantity": st.sampled_from([1, 2, 3, 0, 0.5]),
+                },
+            ),
+            max_size=3,
+        ),
+        "refund_id": st.sampled_from(["r-1", "r-1", " r-1 ", "7", 7, " ", "GUEST"]),
+        "currency": st.sampled_from(["EUR", "EUR", "eur", " Eur ", "CZK", "", " "]),
     },
 )
 VISITS = ["Page View"] * 4

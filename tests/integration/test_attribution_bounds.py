@@ -38,7 +38,9 @@ PAGES = JSON | st.dictionaries(
     st.sampled_from(["url", "referrer"]), JSON | TEXT.map("https://[::1/?utm_source={}".format)
 )
 CONTEXTS = st.fixed_dictionaries({}, optional={"campaign": CAMPAIGNS, "page": PAGES})
-DATA = st.dictionaries(st.sampled_from(["order_id", "revenue", "total", "currency", "products"]), JSON)
+ITEMS = st.lists(st.dictionaries(st.sampled_from(["price", "quantity"]), JSON), max_size=3)
+FIELDS = ["order_id", "revenue", "total", "value", "refund_id", "currency", "products"]
+DATA = st.dictionaries(st.sampled_from(FIELDS), JSON) | st.fixed_dictionaries({"order_id": TEXT, "products": ITEMS})
 
 
 async def decided(records: Sequence[Record], rules: Rules = DEFAULTS) -> list[dict[str, Any]]:
@@ -63,13 +65,16 @@ def size(body: dict[str, Any]) -> int:
 @pytest.mark.logs("sent again with another value", "is in another currency")
 @given(contexts=st.lists(CONTEXTS, min_size=1, max_size=8), data=st.lists(DATA, min_size=1, max_size=4))
 @example(contexts=[{}], data=[{"order_id": 0}, {"order_id": 0}])
+@example(contexts=[{}], data=[{"order_id": "o", "value": -(10**4000), "refund_id": 10**4299}])
+@example(contexts=[{}], data=[{"order_id": "o", "products": [{"price": 1.7e308, "quantity": 10**300}, {"price": 0.1}]}])
 @settings(max_examples=100, deadline=None)
 def test_orders_are_decided_whatever_callers_send(contexts: list[dict[str, Any]], data: list[dict[str, Any]]) -> None:
     shop = Shop()
     records = [shop.event("Page View", "a", context=context) for context in contexts]
+    early = [shop.event("Order Refunded", "a", each) for each in data]
     records += [shop.event("Order Completed", "a", each, context=contexts[0]) for each in data]
     records += [shop.event("Order Refunded", "a", each, context=contexts[0]) for each in data]
-    bodies = asyncio.run(decided(records))
+    bodies = asyncio.run(decided([*early, *records]))
     attributions = [body for body in bodies if body["type"] == "attribution"]
     orders = [each.get("order_id") for each in data]
     without_id = sum(each == "" or isinstance(each, bool) or not isinstance(each, str | int) for each in orders)

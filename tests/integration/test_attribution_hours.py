@@ -90,6 +90,12 @@ async def test_an_amount_that_nobody_has_takes_no_digits_from_the_others(tmp_pat
         assert (row.orders[0], row.revenue[0]) == (3, 2.5)
 
 
+async def test_case_and_blanks_of_a_currency_do_not_matter(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        step = [decided("a", currency=currency) for currency in ("EUR", "eur", " Eur\n", None, "", " ")]
+        assert await sums(backend.store, step) == {("shop", "a", "EUR"): [3] * 5, ("shop", "a", None): [3] * 5}
+
+
 async def test_currencies_are_told_apart_and_shops_named_where_there_are_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,12 @@ from ingestd.backend import Backend
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from tests.integration import test_attribution, test_attribution_bounds, test_attribution_replay
+from tests.integration import (
+    test_attribution,
+    test_attribution_bounds,
+    test_attribution_refunds,
+    test_attribution_replay,
+)
 from tests.integration.test_attribution_replay import LONG_AFTER, RULES, busy
 from tests.support import attribution
 from tests.support.apart import Apart
@@ -27,7 +32,7 @@ LEASE = 0.5  # seconds: some tests kill its holder again and again
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-for module in (test_attribution, test_attribution_bounds, test_attribution_replay):
+for module in (test_attribution, test_attribution_bounds, test_attribution_refunds, test_attribution_replay):
     globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
 
 

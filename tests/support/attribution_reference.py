@@ -18,12 +18,13 @@ __all__ = ["HOUR", "Reference", "Rules", "amount_of"]
 
 HOUR = 3_600_000
 FIELDS = ("source", "medium", "name", "term", "content")
+MAX_WAITING = 20
 MODELS = ("last_touch", "first_touch", "linear", "position_based", "time_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The options of the plugin; times in milliseconds. `no_user` are those of the plugin `identity`."""
+    """The options of the plugin; times in milliseconds. `unusable` are those of `[ids]`."""
 
     model: Literal["last_touch", "first_touch", "linear", "position_based", "time_decay"] = "last_touch"
     window: int = 168 * HOUR
@@ -35,7 +36,7 @@ class Rules:
     exclude_sources: tuple[str, ...] = ()
     exclude_mediums: tuple[str, ...] = ()
     exclude_domains: tuple[str, ...] = ()
-    no_user: tuple[str, ...] = ("guest",)
+    unusable: tuple[str, ...] = ("guest",)
 
 
 class _Touch(NamedTuple):
@@ -58,6 +59,7 @@ class _Decided:
     order: Mapping[str, Any]
     weights: dict[str, dict[str, float]]
     reversed: list[Fraction | None] = field(default_factory=list)
+    refund_ids: set[str | None] = field(default_factory=set)
 
 
 class Reference:
@@ -76,16 +78,17 @@ class Reference:
         self._touches: list[_Touch] = []
         self._links: list[_Link] = []
         self._decided: dict[tuple[str, str], _Decided] = {}
+        self._waiting: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for position, record in enumerate(records):
             if record.get("key") == "Order Completed":
                 self._decide(record)
             elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
-                self._reverse(record)
+                self._refund(record)
             shown = _touchpoint(record)
             if shown is not None and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
-            if record["type"] == "identify" and record["userId"] not in {None, *rules.no_user}:
+            if record["type"] == "identify" and record["userId"] not in {None, *rules.unusable}:
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
 
     def _decide(self, order: Mapping[str, Any]) -> None:
@@ -112,36 +115,58 @@ class Reference:
             model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
             for model in MODELS
         }
-        self._decided[_name(order)] = _Decided(order, weights)
+        self._decided[self._name(order)] = _Decided(order, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
                 "type": "attribution",
                 "tenant": tenant,
                 "decidedAt": order["receivedAt"],
-                "orderId": order["data"].get("order_id") or None,
+                "orderId": self._order_id(order),
                 "orderEventId": order["id"],
                 "orderAt": order["timestamp"],
                 "anonymousId": visitor,
                 "userId": user,
                 "model": self._rules.model,
                 "windowSeconds": self._rules.window // 1000,
-                "value": _value(order),
+                "value": _value(order) | {"currency": _currency_as_sent(order)},
                 "touchpoint": None if best is None else journey[best].shown,
                 "credits": weights,
                 "touchpoints": [touch.shown for touch in journey],
                 "leftOut": left_out,
             }
         )
+        for refund in self._waiting.pop(self._name(order), []):
+            if self._age(order, refund) <= self._rules.order_memory:
+                self._reverse(refund, self._decided[self._name(order)], order["receivedAt"])
 
-    def _reverse(self, refund: Mapping[str, Any]) -> None:
+    def _refund(self, refund: Mapping[str, Any]) -> None:
         decided = self._earlier(refund)
-        if decided is None:
+        if decided is not None:
+            self._reverse(refund, decided, refund["receivedAt"])
+        elif self._order_id(refund) is None:
             self.reversals["unknown_order"] += 1
+        else:
+            waiting = self._waiting.get(self._name(refund), [])
+            waiting = [each for each in waiting if self._age(refund, each) <= self._rules.order_memory]
+            if self._refund_id(refund) is not None and self._terms(refund) in map(self._terms, waiting):
+                self.reversals["repeated"] += 1
+            elif len(waiting) == MAX_WAITING:
+                self.reversals["too_many"] += 1
+            else:
+                self.reversals["waiting"] += 1
+                self._waiting[self._name(refund)] = [*waiting, refund]
+
+    def _reverse(self, refund: Mapping[str, Any], decided: _Decided, decided_at: str) -> None:
+        if self._refund_id(refund) is not None and self._refund_id(refund) in decided.refund_ids:
+            self.reversals["repeated"] += 1
             return
-        value, asked = _value(decided.order), _value(refund)
+        value, asked, wanted = _value(decided.order), _value(refund), _amount_of_refund(refund)
         if value["currency"] and asked["currency"] and value["currency"] != asked["currency"]:
             self.reversals["other_currency"] += 1
+            return
+        if wanted == 0:
+            self.reversals["no_amount"] += 1
             return
         whole = amount_of(value)
         amount = None
@@ -150,25 +175,25 @@ class Reference:
             amount = whole
         else:
             left = abs(whole) - sum(abs(each) for each in decided.reversed if each)
-            wanted = amount_of(asked) if refund["key"] == "Order Refunded" else None
-            amount = left if wanted is None else min(left, abs(wanted))
+            amount = left if wanted is None else min(left, wanted)
             nothing_left = not amount
             amount = amount if whole > 0 else -amount
         if nothing_left:
             self.reversals["nothing_left"] += 1
             return
         decided.reversed.append(amount)
+        decided.refund_ids.add(self._refund_id(refund))
         self.reversals["reversed"] += 1
         by = "revenue" if value["revenue"] is not None else "total"
         self.derived.append(
             {
                 "type": "attribution_reversal",
                 "tenant": refund["tenant"],
-                "decidedAt": refund["receivedAt"],
+                "decidedAt": decided_at,
                 "attributionOf": decided.order["id"],
                 "orderId": refund["data"]["order_id"],
                 "reason": "refund" if refund["key"] == "Order Refunded" else "cancel",
-                "value": {"revenue": None, "total": None, "currency": value["currency"], by: amount},
+                "value": {"revenue": None, "total": None, "currency": _currency_as_sent(decided.order), by: amount},
                 "cause": refund["id"],
                 "model": self._rules.model,
                 "credits": decided.weights,
@@ -177,11 +202,36 @@ class Reference:
 
     def _earlier(self, record: Mapping[str, Any]) -> _Decided | None:
         """The decision on the order this is or refers to, while it is remembered."""
-        decided = self._decided.get(_name(record))
+        decided = self._decided.get(self._name(record))
         if decided is None:
             return None
-        age = _moment(record["receivedAt"]) - _moment(decided.order["receivedAt"])
-        return decided if age <= self._rules.order_memory else None
+        return decided if self._age(record, decided.order) <= self._rules.order_memory else None
+
+    @staticmethod
+    def _age(now: Mapping[str, Any], record: Mapping[str, Any]) -> int:
+        """How long before the one the other was received."""
+        return _moment(now["receivedAt"]) - _moment(record["receivedAt"])
+
+    def _id(self, value: Any) -> str | None:
+        """The text of an id, unless it is a word for nothing."""
+        text = str(value)
+        return None if text.strip().lower() in {"", *self._rules.unusable} else text
+
+    def _order_id(self, record: Mapping[str, Any]) -> str | None:
+        return self._id(record["data"].get("order_id", ""))
+
+    def _refund_id(self, refund: Mapping[str, Any]) -> str | None:
+        refund_id = self._id(refund["data"].get("refund_id", ""))
+        return None if refund_id is None or refund["key"] == "Order Cancelled" else refund_id.strip()
+
+    def _terms(self, refund: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What makes two waiting refunds the same."""
+        return refund["key"], self._refund_id(refund), _amount_of_refund(refund), _value(refund)["currency"]
+
+    def _name(self, record: Mapping[str, Any]) -> tuple[str, str]:
+        """What there is one attribution of."""
+        order_id = self._order_id(record)
+        return record["tenant"], f"event {record['id']}" if order_id is None else f"order {order_id}"
 
     def _visitors(self, tenant: str, user: str | None) -> list[str]:
         """The visitors that are the user's by now; of too many those linked last."""
@@ -221,15 +271,29 @@ def amount_of(value: Mapping[str, Any]) -> Fraction | None:
     return None if amount is None else Fraction(str(amount))
 
 
+def _amount_of_refund(refund: Mapping[str, Any]) -> Fraction | None:
+    """What a refund asks for; None for all that is left."""
+    data = refund["data"]
+    if refund["key"] == "Order Cancelled":
+        return None
+    for name in ("revenue", "total", "value"):
+        if isinstance(data.get(name), (int, float)) and not isinstance(data[name], bool):
+            return abs(Fraction(str(data[name])))
+    items = data.get("products", [])
+    worth = sum(Fraction(str(item.get("price", 0))) * Fraction(str(item.get("quantity", 1))) for item in items)
+    return abs(Fraction(worth)) if items else None
+
+
 def _value(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells two values apart."""
     data = record["data"]
-    return {"revenue": data.get("revenue"), "total": data.get("total"), "currency": data.get("currency") or None}
+    currency = data.get("currency", "").strip().upper()
+    return {"revenue": data.get("revenue"), "total": data.get("total"), "currency": currency or None}
 
 
-def _name(record: Mapping[str, Any]) -> tuple[str, str]:
-    """What there is one attribution of."""
-    order_id = record["data"].get("order_id")
-    return record["tenant"], f"order {order_id}" if order_id else f"event {record['id']}"
+def _currency_as_sent(record: Mapping[str, Any]) -> str | None:
+    currency: str = record["data"].get("currency", "")
+    return currency if currency.strip() else None
 
 
 def _moment(text: str) -> int:

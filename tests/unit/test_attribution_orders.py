@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ingestd.events import Record
+from ingestd.plugins.attribution.amounts import amount_of_refund
 from ingestd.plugins.attribution.journeys import Candidates, Ignored
-from ingestd.plugins.attribution.marks import Mark, Marks, Order
+from ingestd.plugins.attribution.marks import Mark, Marks, Order, Refund, refund_id_digest
 from ingestd.plugins.attribution.models import MODELS, Model
-from ingestd.plugins.attribution.orders import Reason, attribution_id, decide, reverse
+from ingestd.plugins.attribution.orders import MAX_REFUND_IDS, attribution_id, decide, reverse
 from ingestd.plugins.attribution.touches import Touch
 from ingestd.times import format_time
 from tests.support.backends import sqlite_backend
@@ -48,8 +50,19 @@ def order(
     return replace(completed, **further)
 
 
-def refund(revenue: float | None = None, total: float | None = None, *, event_id: str = "refund-1") -> Order:
-    return order(revenue, total, currency=None, event_id=event_id, received_at=RECEIVED + DAY)
+def refund(
+    revenue: float | None = None,
+    total: float | None = None,
+    *,
+    event_id: str = "refund-1",
+    refund_id: str | None = None,
+) -> Refund:
+    amount = amount_of_refund((revenue, total), None)
+    return Refund("shop", "o-1", event_id, RECEIVED + DAY, "refund", amount, None, refund_id)
+
+
+def cancellation(event_id: str = "cancel") -> Refund:
+    return Refund("shop", "o-1", event_id, RECEIVED + DAY, "cancel", None, None, None)
 
 
 def touch(position: int, age: int, **further: Any) -> tuple[Touch, str]:
@@ -69,8 +82,8 @@ def decided(
     return record.decode(), mark
 
 
-def reversed_(asked: Order, mark: Mark, reason: Reason = "refund") -> tuple[dict[str, Any], Mark]:
-    found = reverse(asked, mark, reason)
+def reversed_(asked: Refund, mark: Mark) -> tuple[dict[str, Any], Mark]:
+    found = reverse(asked, mark, asked.received_at)
     assert found is not None
     record, after = found
     assert (record.type, record.at) == ("attribution_reversal", asked.received_at)
@@ -293,7 +306,7 @@ def test_the_value_of_a_refund(
 def test_whole_amounts_have_no_point() -> None:
     _, mark = decided(order(40.0))
     record, _ = decide(order(40.0), NOTHING, model="linear", window=WEEK, half_life=WEEK)
-    found = reverse(refund(10.0), mark, "refund")
+    found = reverse(refund(10.0), mark, RECEIVED)
     assert found is not None
     assert b'"value":{"revenue":10,' in found[0].body
     assert b'"value":{"revenue":40.0,' in record.body  # as it was sent
@@ -301,29 +314,29 @@ def test_whole_amounts_have_no_point() -> None:
 
 def test_a_refund_of_zero_reverses_nothing() -> None:
     _, mark = decided(order(40))
-    assert reverse(refund(0), mark, "refund") is None
-    assert reverse(refund(None, 0), mark, "refund") is None
-    assert reverse(refund(0, 10), mark, "refund") is None  # its revenue says it
+    assert reverse(refund(0), mark, RECEIVED) is None
+    assert reverse(refund(None, 0), mark, RECEIVED) is None
+    assert reverse(refund(0, 10), mark, RECEIVED) is None  # its revenue says it
 
 
 def test_a_cancellation_reverses_what_is_left_and_the_next_nothing() -> None:
     _, mark = decided(order(40))
     _, mark = reversed_(refund(10), mark)
-    record, mark = reversed_(refund(5, event_id="cancel"), mark, "cancel")
+    record, mark = reversed_(cancellation(), mark)
     assert (record["reason"], record["value"]["revenue"], record["cause"]) == ("cancel", 30, "cancel")
     assert (mark.is_reversed, mark.reversals) == (True, 2)
-    assert reverse(refund(event_id="cancel-2"), mark, "cancel") is None
-    assert reverse(refund(5, event_id="refund-2"), mark, "refund") is None
+    assert reverse(cancellation("cancel-2"), mark, RECEIVED) is None
+    assert reverse(refund(5, event_id="refund-2"), mark, RECEIVED) is None
 
 
 @pytest.mark.parametrize("completed", [order(), order(0)], ids=["no value", "zero"])
-@pytest.mark.parametrize("reason", ["refund", "cancel"])
-def test_an_order_worth_nothing_is_reversed_once(completed: Order, reason: Reason) -> None:
+@pytest.mark.parametrize("asked", [refund(), cancellation()], ids=["refund", "cancellation"])
+def test_an_order_worth_nothing_is_reversed_once(completed: Order, asked: Refund) -> None:
     _, mark = decided(completed, candidates(DAY))
-    record, mark = reversed_(refund(), mark, reason)
+    record, mark = reversed_(asked, mark)
     assert record["credits"]["last_touch"] == [{"eventId": "event-1", "weight": 1.0}]
     assert mark.is_reversed
-    assert reverse(refund(event_id="refund-2"), mark, reason) is None
+    assert reverse(replace(asked, event_id="another"), mark, RECEIVED) is None
 
 
 def test_tenths_sum_exactly() -> None:
@@ -334,7 +347,7 @@ def test_tenths_sum_exactly() -> None:
     assert (mark.reversed, mark.is_reversed) == ("0.3", True)
     _, mark = decided(order(0.3))
     _, mark = reversed_(refund(0.1), mark)
-    rest, _ = reversed_(refund(event_id="cancel"), mark, "cancel")
+    rest, _ = reversed_(cancellation(), mark)
     assert rest["value"]["revenue"] == 0.2
 
 
@@ -348,7 +361,9 @@ def test_reversals_never_sum_to_more_than_the_order(worth: float, as_total: obje
     whole, sum_, count = Decimal(str(worth)), Decimal(0), 0
     for number, (revenue, total, is_cancel) in enumerate(refunds):
         left = abs(whole) - abs(sum_)
-        found = reverse(refund(revenue, total, event_id=f"refund-{number}"), mark, "cancel" if is_cancel else "refund")
+        event_id = f"refund-{number}"
+        sent = cancellation(event_id) if is_cancel else refund(revenue, total, event_id=event_id)
+        found = reverse(sent, mark, RECEIVED)
         if found is None:
             assert mark.is_reversed or (revenue if revenue is not None else total) == 0
             continue
@@ -364,12 +379,32 @@ def test_reversals_never_sum_to_more_than_the_order(worth: float, as_total: obje
         assert mark.is_reversed == (sum_ == whole)
 
 
+def test_amounts_of_many_digits_are_exact() -> None:
+    whole = 10**40 + 1
+    _, mark = decided(order(whole))
+    for event_id in ("refund-1", "refund-2"):
+        _, mark = reversed_(refund(0.1, event_id=event_id), mark)
+    assert mark.reversed == "0.2"
+    _, mark = reversed_(cancellation(), mark)
+    assert mark.is_reversed
+    assert Decimal(mark.reversed) == whole
+
+
+def test_a_reversal_tells_when_it_was_decided() -> None:
+    _, mark = decided(order(40))
+    found = reverse(refund(10), mark, RECEIVED + 2 * DAY)
+    assert found is not None
+    assert found[0].at == RECEIVED + 2 * DAY
+    assert found[0].decode()["decidedAt"] == format_time(RECEIVED + 2 * DAY)
+
+
 # Marks
 
 
 def test_the_same_value_is_the_same_money() -> None:
     _, mark = decided(order(40, 50))
     assert mark.same_value(order(40.0, 50, event_id="again", at=1, user_id=None))
+    assert mark.same_value(order(40, 50, currency=" eur"))
     for other in (order(41, 50), order(40, 51), order(40), order(None, 50), order(40, 50, currency="USD")):
         assert not mark.same_value(other)
 
@@ -379,6 +414,23 @@ def test_a_mark_holds_nothing_of_a_person() -> None:
     found = Candidates([(touch(1, DAY, source="ada-campaign", session_id="ada-session")[0], "ada-phone")], [], 0)
     _, mark = decided(completed, found)
     assert "ada" not in repr(mark)
+
+
+def test_a_mark_keeps_the_newest_refund_ids_and_its_size_is_bounded() -> None:
+    _, mark = decided(order(1e9))
+    digests = [refund_id_digest(f"r-{number}" * 1000) for number in range(MAX_REFUND_IDS + 5)]
+    for number, digest in enumerate(digests):
+        _, mark = reversed_(refund(1, event_id=f"refund-{number}", refund_id=digest), mark)
+    assert mark.refund_ids == digests[5:]
+    assert len(msgspec.json.encode(mark)) < 25_000
+
+
+def test_a_mark_without_refund_ids_can_be_read() -> None:
+    """An earlier program wrote marks that had none."""
+    _, mark = decided(order(40), candidates(DAY))
+    *members, refund_ids = msgspec.to_builtins(mark)
+    assert refund_ids == []
+    assert msgspec.json.decode(msgspec.json.encode(members), type=Mark) == mark
 
 
 async def test_an_order_finds_its_mark_again_for_as_long_as_it_is_remembered(tmp_path: Path) -> None:

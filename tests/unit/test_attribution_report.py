@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from ingestd.plugins.attribution.journeys import Candidates
-from ingestd.plugins.attribution.marks import Mark, Order
+from ingestd.plugins.attribution.marks import Mark, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse
 from ingestd.plugins.attribution.report import DIRECT, NOT_SET, Report, Row, divide, number
@@ -63,8 +62,9 @@ class Ledger:
 
     def refund(self, index: int, revenue: float | None = None) -> None:
         cause = f"refund-{len(self.records)}"
-        asked = replace(self._orders[index], event_id=cause, revenue=revenue, total=None)
-        found = reverse(asked, self._marks[index], "refund")
+        amount = None if revenue is None else Decimal(str(revenue))
+        asked = Refund("shop", self._orders[index].order_id, cause, AT, "refund", amount, None, None)
+        found = reverse(asked, self._marks[index], AT)
         assert found is not None
         self.records.append(found[0].decode())
         self._marks[index] = found[1]
@@ -161,12 +161,19 @@ def test_a_reversal_counts_only_beside_its_attribution() -> None:
 
 def test_currencies_stay_apart() -> None:
     ledger = Ledger()
-    for currency, revenue in (("USD", 5), ("EUR", 3), (None, 1), ("EUR", 4), ("eur", 2)):
+    for currency, revenue in (("USD", 5), ("EUR", 3), (None, 1), ("EUR", 4), ("CZK", 2)):
         ledger.refund(ledger.order(revenue, "google", currency=currency), 1)
     assert ledger.rows() == [
-        row("google", 1, 1, 1, None), row("google", 2, 7, 2), row("google", 1, 5, 1, "USD"), row("google", 1, 2, 1,
-        "eur"),
+        row("google", 1, 1, 1, None), row("google", 1, 2, 1, "CZK"), row("google", 2, 7, 2),
+        row("google", 1, 5, 1, "USD"),
     ]  # fmt: skip
+
+
+def test_case_and_blanks_of_a_currency_do_not_matter() -> None:
+    ledger = Ledger()
+    for currency, revenue in (("EUR", 1), ("eur", 2), (" Eur\n", 4), ("\u00a0EUR", 8), (None, 1), ("", 2), (" ", 4)):
+        ledger.refund(ledger.order(revenue, "google", currency=currency), 1)
+    assert ledger.rows() == [row("google", 3, 7, 3, None), row("google", 4, 15, 4, "EUR")]
 
 
 def test_revenue_else_total_else_nothing() -> None:

@@ -1,0 +1,107 @@
+"""What a refund asks for, and when two currencies are the same."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ingestd.plugins.attribution.amounts import amount_of_refund, currency_code, finite_number
+
+NUMBERS = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
+NO_NUMBERS = st.sampled_from([None, True, False, "30.00", "", "1e3", [30], {"amount": 30}, 10**400])
+ANYTHING = NUMBERS | NO_NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("amounts", "products", "asked"),
+    [
+        # Its revenue, else its total, else its value,
+        ((10, 20, 30), [{"price": 5}], 10),
+        ((None, 20, 30), [{"price": 5}], 20),
+        ((None, None, 30), [{"price": 5}], 30),
+        ((0, 20, 30), [{"price": 5}], 0),
+        # else what its items are worth,
+        ((None, None, None), [{"price": 5}], 5),
+        ((None, None, None), [{"price": 0.1, "quantity": 3}], 0.3),
+        ((None, None, None), [{"price": 19.99, "quantity": 2}, {"product_id": "gift"}, {"price": 0.02}], 40),
+        ((None, None, None), [{"price": 5, "quantity": 0}], 0),
+        ((None, None, None), [{"price": 0}], 0),
+        ((None, None, None), [{"price": 5, "quantity": "2"}], 5),
+        ((None, None, None), [{"price": 10}, {"price": -3}], 7),
+        # Items without a price add nothing.
+        ((None, None, None), [{"product_id": "p", "quantity": 2}], 0),
+        ((None, None, None), [{"price": None}, {"price": "5"}, {"price": True}], 0),
+        # else all that is left.
+        ((None, None, None), None, None),
+        ((None, None, None), [], None),
+        ((None, None, None), {"price": 5}, None),
+        ((None, None, None), [5, "5", None, [{"price": 5}]], None),
+        # Only numbers are amounts.
+        ((None, None, "30.00"), None, None),
+        ((None, None, True), [{"price": 5}], 5),
+        ((False, 20, 30), None, 20),
+        ((10**400, 20, 30), None, 20),
+        # The size counts, whatever the sign.
+        ((-10, 20, 30), None, 10),
+        ((None, None, None), [{"price": -5, "quantity": 2}], 10),
+        ((None, None, None), [{"price": 5, "quantity": -2}], 10),
+    ],
+)
+def test_what_a_refund_asks_for(amounts: tuple[Any, ...], products: Any, asked: float | None) -> None:
+    assert amount_of_refund(amounts, products) == (None if asked is None else Decimal(str(asked)))
+
+
+ITEMS = st.lists(
+    st.fixed_dictionaries({}, optional={"price": ANYTHING, "quantity": ANYTHING, "product_id": st.just("p")})
+    | ANYTHING,
+    max_size=4,
+)
+
+
+@given(st.tuples(ANYTHING, ANYTHING, ANYTHING), ITEMS | ANYTHING)
+@example((None, None, None), [{"price": 1.7e308, "quantity": 1.7e308}, {"price": 5e-324, "quantity": 5e-324}])
+@settings(deadline=None)
+def test_amounts_are_exact_and_never_negative(amounts: tuple[Any, ...], products: Any) -> None:
+    expected: Fraction | None = None
+    for amount in amounts:
+        if expected is None and finite_number(amount) is not None:
+            expected = Fraction(str(amount))
+    if expected is None and isinstance(products, list):
+        for item in products:
+            if isinstance(item, dict):
+                expected = expected or Fraction(0)
+            if isinstance(item, dict) and finite_number(item.get("price")) is not None:
+                quantity = finite_number(item.get("quantity"))
+                price = Fraction(str(item["price"])) * Fraction("1" if quantity is None else str(quantity))
+                expected = (expected or 0) + price
+    found = amount_of_refund(amounts, products)
+    assert (None if found is None else Fraction(found)) == (None if expected is None else abs(expected))
+
+
+@given(ANYTHING)
+def test_an_amount_is_a_number_that_a_float_can_hold(value: Any) -> None:
+    is_amount = isinstance(value, int | float) and not isinstance(value, bool) and value != 10**400
+    assert finite_number(value) is (value if is_amount else None)
+
+
+@pytest.mark.parametrize("sent", ["EUR", "eur", "Eur", " EUR", "eur\n", "\u00a0eUr\u3000"])
+def test_a_currency_is_compared_trimmed_and_in_capitals(sent: str) -> None:
+    assert currency_code(sent) == "EUR"
+
+
+@pytest.mark.parametrize("sent", [None, "", " ", "\t\n", "\u00a0"])
+def test_a_blank_currency_is_none(sent: str | None) -> None:
+    assert currency_code(sent) is None
+
+
+@given(st.text(max_size=200))
+def test_a_currency_is_short_and_its_form_is_the_same_in_any_form(sent: str) -> None:
+    code = currency_code(sent)
+    assert code is None or 0 < len(code) <= 80
+    assert currency_code(f" {sent}\n") == code
+    assert currency_code(sent.upper()) == code
