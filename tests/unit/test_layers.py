@@ -11,10 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times"],
+    "values": [
+        "backoff", "distribution", "domains", "errors", "events", "ids", "outcomes", "records", "terminal", "times",
+    ],
     "contracts": [
-        "options", "options.types", "options.secret", "config", "config.overrides", "store", "person", "journal",
-        "findings", "backend", "sink", "consumer", "panels", "hookspecs",
+        "options", "options.hosts", "options.types", "options.secret", "config", "config.overrides", "store", "person",
+        "journal", "findings", "backend", "sink", "consumer", "panels", "hookspecs",
     ],
     "machinery": [
         "apart", "hooks", "loader", "schema_draft", "schema_files", "validation", "consumers", "consumers.ahead",
@@ -30,8 +32,8 @@ LAYERS: dict[str, list[str]] = {
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
         "http.cors", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers",
-        "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers",
-        "http.servers", "http.stream", "http.tasks", "http.terms",
+        "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops",
+        "http.own_hosts", "http.peers", "http.servers", "http.stream", "http.tasks", "http.terms",
     ],
     "top": [
         "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",
