@@ -21,7 +21,16 @@ ALIKE = "ingestd.alike"
 ESCAPED = "ingestd.escaped"
 """That of standard error: such characters become their numbers, which a log must not lose."""
 
-_LOOKS = {"█": "#", "░": ".", "→": ">", "…": "~", "“": '"', "”": '"', "\N{RIGHT SINGLE QUOTATION MARK}": "'", "—": "-"}
+_LOOKALIKES = {
+    "█": "#",
+    "░": ".",
+    "→": ">",
+    "…": "~",
+    "“": '"',
+    "”": '"',
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    "—": "-",
+}
 """ASCII for the characters in our own text; each is as wide as what it stands for."""
 
 
@@ -81,7 +90,7 @@ def _replaced(error: UnicodeError, otherwise: Callable[[str], str]) -> tuple[str
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
-    return "".join(_LOOKS.get(letter) or otherwise(letter) for letter in lacking), error.end
+    return "".join(_LOOKALIKES.get(letter) or otherwise(letter) for letter in lacking), error.end
 
 
 codecs.register_error(ALIKE, _alike)

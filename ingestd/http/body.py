@@ -20,8 +20,8 @@ def too_large(limit: int) -> TooLarge:
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
     """Undo a Content-Encoding, bounded: no more than `limit` bytes are ever made.
 
-    A gzip body is one member or several (RFC 1952, 2.2). Nothing may follow the last one, not even zeros: they pad
-    tapes, and no HTTP client sends them. Raises `UnsupportedEncoding`, `BadRequest` for what is not gzip, `TooLarge`.
+    A gzip body is one member or several, with nothing before, between or behind them (RFC 1952, 2.2): zeros that pad
+    a file are refused. Raises `UnsupportedEncoding`, `BadRequest` for what is not gzip, `TooLarge`.
     """
     name = encoding.strip().lower()
     if name in {"", "identity"}:

@@ -1,7 +1,7 @@
-"""Whom the operators' listener answers to, so that no page of another site can read it.
+"""The hosts that the operators' listener answers to, so that no page of another site can read it.
 
-A browser lets a page read what comes from the page's own host. By DNS rebinding that host can be made to have the
-address of this listener; but the request still names the host, and that is none of the listener's own.
+A browser lets a page read answers of the page's own host. By DNS rebinding a site gives its host the address of this
+listener. The request still names that host, and the listener refuses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SILENCE = 60.0  # seconds between two lines of the log
 
 
 class OwnHosts:
-    """Addresses, localhost and what is below it, the name in `[ops] listen`, and `[ops] allowed_hosts`."""
+    """Addresses, localhost and names below it, the name in `[ops] listen`, and `[ops] allowed_hosts`."""
 
     def __init__(self, options: OpsOptions) -> None:
         self._silent_until = float("-inf")
@@ -56,5 +56,5 @@ class OwnHosts:
         if match is None:
             return False
         name = match[1].lower().removesuffix(".")
-        # No page has an address of the attacker's choice, so an address is always the listener's own.
+        # An address is not looked up, so nobody can rebind it.
         return name in self._names or name.endswith(self._endings) or ip_address(name) is not None

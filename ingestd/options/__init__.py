@@ -113,7 +113,8 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
     except (msgspec.ValidationError, ValueError) as error:
         reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
         reason = reason.partition(", got `")[0]
-        got = "" if _may_be_secret(wanted) else f", got {value!r}"
+        # In front of an @ may stand a password, even in an option that wants none.
+        got = "" if _may_be_secret(wanted) or "@" in str(value) else f", got {value!r}"
         raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
     return result
 

@@ -98,6 +98,15 @@ def test_what_is_no_origin_is_refused(written: object) -> None:
         configured("http", "allowed_origins", written)
 
 
+@pytest.mark.parametrize(
+    "written", ["https://user:hunter2@shop.example", "user:hunter2@shop.example", "https://hunter2@"]
+)
+def test_a_password_in_an_origin_is_not_shown(written: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        configured("http", "allowed_origins", written)
+    assert "hunter2" not in str(raised.value)
+
+
 @given(st.text() | st.text("htps:/.*[]@?#0123456789é").map("https://".__add__))
 def test_whatever_is_written_becomes_an_origin_or_is_refused(text: str) -> None:
     try:
