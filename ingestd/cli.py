@@ -1,7 +1,8 @@
 """The command line. Plugins add commands of their own; each takes `--config FILE` and `--set OPTION=VALUE`.
 
-Exit codes: 0; 1 a command could not do what it was asked; 2 usage; 75 try again later; 78 the
-configuration must be mended first. The last line on standard error says why.
+Exit codes: 0, also where the reader of the output ends early; 1 a command could not do what it was
+asked; 2 usage; 75 try again later; 78 the configuration must be mended first. The last line on standard
+error says why.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
+from .output import reader_is_gone, settle
 from .unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
@@ -46,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error("%s", error)  # noqa: TRY400 - the message is the whole story, here and below
         return EX_CONFIG
     except (Unavailable, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError) and reader_is_gone():  # it has seen enough
             return 0
         log.error("%s", error)  # noqa: TRY400
         return EX_TEMPFAIL
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        settle()
 
 
 def _main(argv: list[str]) -> int:
@@ -63,7 +66,10 @@ def _main(argv: list[str]) -> int:
     cli = CommandLine()
     commands.register(cli)
     register_all(plugins.manager, "register_commands", cli)
-    arguments = cli.parser.parse_args(argv)
+    try:
+        arguments = cli.parser.parse_args(argv)
+    finally:
+        sys.stdout.flush()  # help texts too may have lost their reader
     if arguments.needs_store:
         asyncio.run(_run_with_store(arguments, config, plugins))
     else:

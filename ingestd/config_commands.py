@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,15 @@ from .config import SECTIONS, Config
 from .delivery import read_sink_options
 from .loader import Plugins
 from .options import shown
+from .output import write_data
 
 __all__ = ["as_json", "as_toml", "show", "to_toml"]
 
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Print every option with its value in force; secrets are hidden."""
-    sys.stdout.write(as_json(config, plugins) if arguments.json else as_toml(config, plugins))
+    # Both are files: TOML too is UTF-8 by its standard.
+    write_data([as_json(config, plugins) if arguments.json else as_toml(config, plugins)], end="")
 
 
 def as_toml(config: Config, plugins: Plugins) -> str:

@@ -20,6 +20,7 @@ from .hooks import HookFailure
 from .hookspecs import Daemon
 from .http.app import Ingest
 from .http.connections import Connections
+from .http.own_hosts import OwnHosts
 from .http.servers import IngestListener
 from .http.terms import Terms
 from .logs import configure_logs
@@ -47,6 +48,7 @@ class Parts(NamedTuple):
     ingest: Ingest
     connections: Connections
     public: IngestListener
+    hosts: OwnHosts
     consumers: Consumers
     metrics: Metrics
 
@@ -59,6 +61,7 @@ class Parts(NamedTuple):
         self.retention.adopt(config.journal)
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
+        self.hosts.adopt(config.ops)
         self.ingest.access.adopt(config.logs)
         self.ingest.terms = Terms(self.make_pipeline(after), config.http)
         self.metrics.generation.set(after.number)

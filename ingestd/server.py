@@ -30,6 +30,7 @@ from .hooks import HookFailure
 from .http.app import Ingest
 from .http.connections import Connections
 from .http.ops import make_ops_app
+from .http.own_hosts import OwnHosts
 from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
 from .loader import Plugins
@@ -155,17 +156,19 @@ class Server:
             overview = self._begin_overview(problem, retention)
             show = partial(self._show, consumers, overview)
             show(generation)
-            ops = make_ops_app(self.registry, problem, overview.render)
+            hosts = OwnHosts(config.ops)
+            ops = make_ops_app(self.registry, problem, overview.render, hosts)
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest, config.http, connections)
             self.watch(connections.watch(), name="http: limits of time")
             _listen(public, config.http.listen, "events", inherited.get(EVENTS))
-            own = EVENTS not in inherited
-            stack.push_async_callback(self._drain, public, ingest, connections, stop, own_socket=own)
+            stack.push_async_callback(
+                self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
+            )
             parts = Parts(
-                partial(self._make_pipeline, room=room), show, room, retention, ingest, connections, public, consumers,
-                metrics,
+                partial(self._make_pipeline, room=room), show, room, retention, ingest, connections, public, hosts,
+                consumers, metrics,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,

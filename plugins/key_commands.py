@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import secrets
-import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +15,9 @@ from msgspec.structs import replace
 from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Duration
+from ingestd.output import write, write_data
 from ingestd.store import Store
+from ingestd.terminal import table
 from ingestd.times import format_time, now
 
 from .key_registry import Key, change_keys, check_name, normal_id, read_keys
@@ -82,15 +83,14 @@ async def create(args: Namespace, daemon: Daemon) -> None:
 async def list_keys(args: Namespace, daemon: Daemon) -> None:
     keys = sorted((await read_keys(daemon.store.begin(now()))).values(), key=lambda key: (key.created_at, key.id))
     if args.json:
-        for key in keys:
-            _write(json.dumps(_facts(key)))
+        write_data(json.dumps(_facts(key)) for key in keys)
         return
     rows = [("ID", "KIND", "TENANT", "STATE", "GRANTS", "CREATED", "LABEL")]
     rows += [
         (key.id, key.kind, key.tenant, _state(key), _grants(key), format_time(key.created_at), key.label)
         for key in keys
     ]
-    _write_table(rows)
+    write(table(rows))
 
 
 async def rotate(args: Namespace, daemon: Daemon) -> None:
@@ -118,7 +118,7 @@ async def revoke(args: Namespace, daemon: Daemon) -> None:
         return key if key.revoked_at is not None else key.revoked(now())
 
     key = await _change(daemon.store, args.id, change, "remove it there and reload the daemon")
-    _write(f"revoked {key.id}")
+    write([f"revoked {key.id}"])
 
 
 async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: str) -> Key:
@@ -143,19 +143,19 @@ async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: 
 def _show(key: Key, *, as_json: bool) -> None:
     """A key just made or rotated, with its secret."""
     if as_json:
-        _write(json.dumps({"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key)))
+        write_data([json.dumps({"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key))])
         return
-    _write(f"id:      {key.id}")
+    lines = [f"id:      {key.id}"]
     if key.secret:
-        _write(f"secret:  {key.secret}   (shown once: keep it now)")
-    _write(f"kind:    {key.kind}")
-    _write(f"tenant:  {key.tenant}")
+        lines.append(f"secret:  {key.secret}   (shown once: keep it now)")
+    lines += [f"kind:    {key.kind}", f"tenant:  {key.tenant}"]
     if key.label:
-        _write(f"label:   {key.label}")
+        lines.append(f"label:   {key.label}")
     if key.kind == "server":
-        _write(f"grants:  {_grants(key)}")
+        lines.append(f"grants:  {_grants(key)}")
     if key.previous_until is not None:
-        _write(f"the old secret is valid until {format_time(key.previous_until)}")
+        lines.append(f"the old secret is valid until {format_time(key.previous_until)}")
+    write(lines)
 
 
 def _facts(key: Key) -> dict[str, Any]:
@@ -196,16 +196,6 @@ def _grants(key: Key) -> str:
 
 def _new_secret() -> str:
     return secrets.token_urlsafe(32)
-
-
-def _write_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:

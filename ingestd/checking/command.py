@@ -13,7 +13,6 @@ import importlib.metadata
 import platform
 import re
 import resource
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import NoReturn
 
@@ -26,6 +25,7 @@ from ..findings import Finding, fault
 from ..http.app import BASE_PATH
 from ..loader import Plugins
 from ..options import Address
+from ..output import write, write_data
 from ..validation import Validator
 from .config_faults import every_fault
 from .report import Report
@@ -66,11 +66,15 @@ def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoRe
 
 
 def _print(report: Report, *, as_json: bool) -> None:
-    sys.stdout.write(report.json() if as_json else report.page())
-    sys.stdout.flush()
-    error = report.error
-    if error is not None:
-        raise error
+    try:
+        if as_json:
+            write_data([report.json()], end="")
+        else:
+            write([report.page().removesuffix("\n")])
+    finally:  # faults are the exit code even if nobody reads about them
+        error = report.error
+        if error is not None:
+            raise error
 
 
 def _versions() -> Iterator[Finding]:

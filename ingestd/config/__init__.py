@@ -15,8 +15,10 @@ from ..errors import ConfigError
 from ..options import (
     Address,
     Duration,
+    HostName,
     Network,
     Options,
+    Origin,
     PositiveDuration,
     PositiveSize,
     Size,
@@ -49,7 +51,7 @@ class HttpOptions(Options):
     idle_timeout: PositiveDuration = Duration.parse("75s")
     trusted_proxies: tuple[Network, ...] = ()
     store_address: Literal["no", "truncated", "whole"] = "no"
-    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_origins: tuple[Origin, ...] = (Origin("*"),)
     allowed_headers: tuple[str, ...] = ()
     shutdown_timeout: Duration = Duration.parse("10s")
     shutdown_grace: Duration = Duration.parse("1s")
@@ -57,6 +59,7 @@ class HttpOptions(Options):
 
 class OpsOptions(Options):
     listen: Address = Address("127.0.0.1", 9464)
+    allowed_hosts: tuple[HostName, ...] = ()
 
 
 class StoreOptions(Options):

@@ -26,18 +26,27 @@ __all__ = ["BASE_PATH", "Ingest"]
 BASE_PATH = "/api/v1/analytics"
 
 
+def _routes(endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
+    """Endpoints by their whole paths; a trailing slash is the same path."""
+    return {f"{BASE_PATH}{path}{slash}": endpoint for path, endpoint in endpoints.items() for slash in ("", "/")}
+
+
 class Ingest(HTTPServerConnectionDelegate):
     """What a server hands requests to: Tornado's, or any other with its interfaces."""
 
-    routes: ClassVar[Mapping[str, Endpoint]] = {
-        f"{BASE_PATH}/track": Endpoint.TRACK,
-        f"{BASE_PATH}/customer-events": Endpoint.CUSTOMER_EVENTS,
-        f"{BASE_PATH}/identify/public": Endpoint.IDENTIFY,
-    }
-    batch_routes: ClassVar[Mapping[str, Endpoint]] = {
-        f"{BASE_PATH}/batch": Endpoint.TRACK,
-        f"{BASE_PATH}/customer-events/batch": Endpoint.CUSTOMER_EVENTS,
-    }
+    routes: ClassVar = _routes(
+        {
+            "/track": Endpoint.TRACK,
+            "/customer-events": Endpoint.CUSTOMER_EVENTS,
+            "/identify/public": Endpoint.IDENTIFY,
+        }
+    )
+    batch_routes: ClassVar = _routes(
+        {
+            "/batch": Endpoint.TRACK,
+            "/customer-events/batch": Endpoint.CUSTOMER_EVENTS,
+        }
+    )
 
     def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
         self.metrics = metrics

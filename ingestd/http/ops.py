@@ -4,24 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from tornado.web import Application, RequestHandler
 
 from ..metrics.exposition import CONTENT_TYPE, Exposition
 from ..page import page
+from .own_hosts import OwnHosts
 
 __all__ = ["make_ops_app"]
 
 
-class LivezHandler(RequestHandler):
+class _OpsHandler(RequestHandler):
+    """Answers requests for the listener's own hosts, and HEAD wherever there is a GET."""
+
+    def prepare(self) -> None:
+        hosts: OwnHosts = self.settings["hosts"]
+        refusal = hosts.refusal(self.request.headers.get("Host", ""))
+        if refusal is not None:
+            self.set_status(421)
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.set_header("X-Content-Type-Options", "nosniff")
+            self.finish(f"{refusal}\n")
+
+    def get(self) -> Awaitable[None] | None:
+        raise NotImplementedError
+
+    def head(self) -> Awaitable[None] | None:
+        return self.get()  # Tornado leaves the body out
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        if status_code == 405:
+            self.set_header("Allow", "GET, HEAD")
+        super().write_error(status_code, **kwargs)
+
+
+class NothingHandler(_OpsHandler):
+    """There is nothing at the path."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished:
+            self.send_error(404)
+
+
+class LivezHandler(_OpsHandler):
     """200 as long as the event loop answers."""
 
     def get(self) -> None:
         self.finish("ok\n")
 
 
-class ReadyzHandler(RequestHandler):
+class ReadyzHandler(_OpsHandler):
     """200 when events can be stored, else 503 and why not."""
 
     def initialize(self, problem: Callable[[], str | None]) -> None:
@@ -34,7 +69,7 @@ class ReadyzHandler(RequestHandler):
         self.finish(f"{reason or 'ok'}\n")
 
 
-class MetricsHandler(RequestHandler):
+class MetricsHandler(_OpsHandler):
     """Always in Prometheus' text format: every scraper reads it, and another would cost half as much again."""
 
     def initialize(self, exposition: Exposition) -> None:
@@ -49,7 +84,7 @@ class MetricsHandler(RequestHandler):
         """No two are the same."""
 
 
-class _ForBrowsers(RequestHandler):
+class _ForBrowsers(_OpsHandler):
     """Whatever a browser makes of other sites, it keeps what is here to itself."""
 
     def set_default_headers(self) -> None:
@@ -93,17 +128,22 @@ class StatusHandler(_ForBrowsers):
 
 
 def make_ops_app(
-    registry: CollectorRegistry, problem: Callable[[], str | None], status: Callable[[], Awaitable[bytes]]
+    registry: CollectorRegistry,
+    problem: Callable[[], str | None],
+    status: Callable[[], Awaitable[bytes]],
+    hosts: OwnHosts,
 ) -> Application:
     """`problem` tells why the daemon is not ready, or None; `status` makes the JSON that the page shows."""
     return Application(
         [
             ("/", PageHandler),
-            ("/status.json", StatusHandler, {"status": status}),
-            ("/livez", LivezHandler),
-            ("/readyz", ReadyzHandler, {"problem": problem}),
-            ("/metrics", MetricsHandler, {"exposition": Exposition(registry)}),
+            (r"/status\.json/?", StatusHandler, {"status": status}),
+            ("/livez/?", LivezHandler),
+            ("/readyz/?", ReadyzHandler, {"problem": problem}),
+            ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
         ],
+        default_handler_class=NothingHandler,
+        hosts=hosts,
         compress_response=True,  # for who asks for it, as Prometheus does
         log_function=lambda handler: None,  # scrapes and probes are no news
     )

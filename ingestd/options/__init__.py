@@ -14,14 +14,17 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from ..errors import ConfigError
+from .hosts import HostName, Origin
 from .secret import Secret, Url
 from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
 
 __all__ = [
     "Address",
     "Duration",
+    "HostName",
     "Network",
     "Options",
+    "Origin",
     "PositiveDuration",
     "PositiveSize",
     "Secret",
@@ -37,8 +40,8 @@ __all__ = [
 class Options(msgspec.Struct, kw_only=True):
     """Base of every section: subclass it with typed fields, each with its default.
 
-    Types: str, bool, int, float, Path, Duration, Size, Address, Network, Secret, Url, Literal, tuples
-    and other Options. Bounds: `Annotated[int, msgspec.Meta(ge=1)]`, PositiveDuration, PositiveSize.
+    Types: str, bool, int, float, Path, Duration, Size, Address, Network, HostName, Origin, Secret, Url,
+    Literal, tuples and other Options. Bounds: `Annotated[int, msgspec.Meta(ge=1)]`, PositiveDuration, PositiveSize.
     A field without a default is an option that must be given.
     """
 
@@ -110,7 +113,8 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
     except (msgspec.ValidationError, ValueError) as error:
         reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
         reason = reason.partition(", got `")[0]
-        got = "" if _may_be_secret(wanted) else f", got {value!r}"
+        # In front of an @ may stand a password, even in an option that wants none.
+        got = "" if _may_be_secret(wanted) or "@" in str(value) else f", got {value!r}"
         raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
     return result
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,6 +15,7 @@ from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.journal import Journal
 from ingestd.options import since
+from ingestd.output import write, write_data
 from ingestd.terminal import printable
 
 from .amounts import worth
@@ -64,9 +64,9 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     if mark is not None and (not found or found[0]["type"] != "attribution"):
         raise CommandError(_removed(arguments.order_id, mark))
     if arguments.json:
-        _write(json.dumps(body) for body in found)
+        write_data(json.dumps(body) for body in found)
     else:
-        _write(journey(found))
+        write(journey(found))
 
 
 def _only_one(tenants: set[str]) -> None:
@@ -132,11 +132,11 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
             report.add(body)
     rows = report.rows()
     if arguments.json:
-        _write(json_lines(rows))
+        write_data(json_lines(rows))
     elif arguments.csv:
-        _write(csv_lines(rows), end="\r\n")
+        write_data(csv_lines(rows), end="\r\n")
     else:
-        _write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
+        write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
 
 
 async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:
@@ -150,7 +150,3 @@ async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> Async
             if record.type in {"attribution", "attribution_reversal"} and record.at >= since:
                 yield record.decode()
         after = records[-1].position
-
-
-def _write(lines: Iterable[str], end: str = "\n") -> None:
-    sys.stdout.writelines(f"{line}{end}" for line in lines)

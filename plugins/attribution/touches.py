@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 import msgspec
+
+from ingestd.domains import ascii_domain
 
 __all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign", "text_of"]
 
@@ -19,6 +22,9 @@ _MAX_NAME = 60  # characters of a parameter's name, each letter of it written as
 
 Campaign = tuple[str | None, str | None, str | None, str | None, str | None]
 """Source, medium, name, term and content; None where it has none."""
+
+_HOST_FIRST = re.compile(r"(?://)?([^\s/?#@:\\]+)(?::[0-9]{1,5})?(?:[/?#].*)?", re.DOTALL)
+"""A referrer without a scheme, as some apps send it: a host, maybe with a port, a path or a query."""
 
 _NONE: Campaign = (None, None, None, None, None)
 
@@ -95,7 +101,7 @@ class Exclusions:
         # A blank one would be that of every campaign without source, medium or referrer.
         self._sources = {source.strip().casefold() for source in sources} - {""}
         self._mediums = {medium.strip().casefold() for medium in mediums} - {""}
-        self._domains = {domain.strip().strip(".").casefold() for domain in domains} - {""}
+        self._domains = {ascii_domain(domain.strip()).strip(".") for domain in domains} - {""}
 
     def __bool__(self) -> bool:
         return bool(self._sources or self._mediums or self._domains)
@@ -107,20 +113,23 @@ class Exclusions:
             return "excluded_source"
         if medium in self._mediums:
             return "excluded_medium"
-        if self._domains and (self._is_own(source) or self._is_own(_referrer(page))):
+        if self._domains and (self._is_own(source) or self._is_own(_referring_host(page))):
             return "excluded_domain"
         return None
 
     def _is_own(self, host: str) -> bool:
-        host = host.removesuffix(".")
+        host = ascii_domain(host).removesuffix(".")
         return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
 
 
-def _referrer(page: Any) -> str:
+def _referring_host(page: Any) -> str:
     referrer = page.get("referrer") if isinstance(page, dict) else None
     if not isinstance(referrer, str):
         return ""
+    referrer = referrer[:2048].strip()
+    plain = _HOST_FIRST.fullmatch(referrer)
     try:
-        return (urlsplit(referrer[:2048]).hostname or "").casefold()
+        host = (urlsplit(referrer).hostname or "") if plain is None else plain[1]
     except ValueError:  # no address
         return ""
+    return unquote(host) if "%" in host else host

@@ -31,6 +31,7 @@ DECLARED = (
     'grants = { CRM = ["ADMIN"] }\n'
     '[[plugins.keys.declared]]\nid = "a-public-key-of-the-shop"\nkind = "public"\ntenant = "shop"\n'
 )
+NAMED = {"Host": "ingestd.example:9464"}
 GIFT = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "$id": "urn:shop:schema:gift",
@@ -121,6 +122,7 @@ def test_everything_that_can_change_is_in_force_when_the_command_returns(tmp_pat
             DECLARED,
             http='max_body = "2kB"\nmax_headers = 10\nmax_header_size = "1KiB"\nallowed_origins = ["https://shop.example"]',
             logs="access_sample = 1.0",
+            ops='allowed_hosts = ["ingestd.example"]',
             schemas='directory = "schemas"',
             **{
                 "plugins.session": 'idle = "1ms"',
@@ -128,8 +130,10 @@ def test_everything_that_can_change_is_in_force_when_the_command_returns(tmp_pat
                 "sinks.second": 'type = "jsonl"\npath = "second.jsonl"\nbatch = { max_wait = "0s" }',
             },
         )  # fmt: skip
+        assert daemon.request("GET", "/livez", headers=NAMED, port=daemon.ops_port).status == 421
         done = site.reload()
         assert done.returncode == 0, done.stderr
+        assert daemon.request("GET", "/livez", headers=NAMED, port=daemon.ops_port).status == 200
         assert done.stdout == f"generation 2 of the configuration is in force (process {daemon.pid})\n"
         assert generation(daemon) == (2, 1)
         assert daemon.post("/track", gift, shop.public.id, origin="https://shop.example").headers[
@@ -148,8 +152,9 @@ def test_everything_that_can_change_is_in_force_when_the_command_returns(tmp_pat
         daemon.read_log()
         (line,) = [line for line in daemon.log if "generation 2" in line]
         for what in (
-            "http.max_body", "http.allowed_origins", "logs.access_sample", "schemas.directory", "plugins.keys.declared",
-            "plugins.session.idle", "plugins.rate_limit.per_key", "sinks.second added", "schemas (34 event keys)",
+            "http.max_body", "http.allowed_origins", "ops.allowed_hosts", "logs.access_sample", "schemas.directory",
+            "plugins.keys.declared", "plugins.session.idle", "plugins.rate_limit.per_key", "sinks.second added",
+            "schemas (34 event keys)",
         ):  # fmt: skip
             assert what in line
         assert SERVER.secret not in "\n".join(daemon.log)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
 from pathlib import Path
 
 import pytest
+from tornado.httpclient import AsyncHTTPClient
 
 from ingestd import hookimpl
 from ingestd.config import HttpOptions
 from ingestd.errors import Limited
 from ingestd.events import Event
 from ingestd.http.app import BASE_PATH
+from ingestd.options import Origin, Size
 from tests.support.door import PAGE_VIEW, MakeDoor, Slow
 
 
@@ -165,9 +168,9 @@ async def raw_answer(port: int, headers: bytes, body: bytes) -> tuple[set[bytes]
     return {*lines} - own, answer
 
 
-@pytest.mark.parametrize("origins", [("*",), ("https://shop.example",)])
+@pytest.mark.parametrize("origins", [(Origin("*"),), (Origin("https://shop.example"),)])
 async def test_an_answer_says_the_same_whatever_the_caller_says_of_the_connection(
-    tmp_path: Path, door: MakeDoor, origins: tuple[str, ...]
+    tmp_path: Path, door: MakeDoor, origins: tuple[Origin, ...]
 ) -> None:
     async with door(tmp_path, options=HttpOptions(allowed_origins=origins)) as public:
         body = json.dumps({**PAGE_VIEW, "messageId": "the same"}).encode()
@@ -197,3 +200,52 @@ async def test_a_request_target_that_is_no_address_is_not_found(tmp_path: Path, 
             writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target)
             assert await reader.readline() == b"HTTP/1.1 404 Not Found\r\n"
             writer.close()
+
+
+@pytest.mark.parametrize("path", ["/track", "/customer-events", "/identify/public", "/batch", "/customer-events/batch"])
+async def test_a_trailing_slash_is_the_same_path(tmp_path: Path, door: MakeDoor, path: str) -> None:
+    body = {"events": [PAGE_VIEW]} if path.endswith("batch") else PAGE_VIEW
+    status = 403 if "customer-events" in path else 200  # a public key may not
+    async with door(tmp_path) as public:
+        for same in (path, f"{path}/", f"{path}/?x=1"):
+            assert (await public.post(body, same)).code == status
+        for other in (f"{path}//", f"/{path}", f"{path}/x"):
+            assert (await public.post(body, other)).code == 404
+        assert len(await public.records()) == (3 if status == 200 else 0)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+async def test_a_path_with_a_slash_takes_the_same_methods(tmp_path: Path, door: MakeDoor, method: str) -> None:
+    async with door(tmp_path) as public:
+        for path in ("/track", "/track/"):
+            answer = await AsyncHTTPClient().fetch(
+                f"http://127.0.0.1:{public.port}{BASE_PATH}{path}",
+                method=method, raise_error=False, allow_nonstandard_methods=True,
+            )  # fmt: skip
+            assert (answer.code, answer.headers["Allow"]) == (405, "POST, OPTIONS")
+            preflight = await AsyncHTTPClient().fetch(
+                f"http://127.0.0.1:{public.port}{BASE_PATH}{path}", method="OPTIONS"
+            )
+            assert preflight.code == 204
+
+
+async def test_a_gzip_body_of_several_members_is_one_body(tmp_path: Path, door: MakeDoor) -> None:
+    body = json.dumps(PAGE_VIEW).encode()
+    packed = [gzip.compress(part) for part in (b"", body[:20], b"", body[20:], b"")]
+    async with door(tmp_path, options=HttpOptions(max_body=Size(100_000))) as public:
+        for sent, status in (
+            (b"".join(packed), 200),
+            (packed[1], 400),
+            (b"".join(packed) + b"xx", 400),
+            (b"".join(packed) + bytes(8), 400),
+            (gzip.compress(body) + gzip.compress(b" " * 100_000), 413),
+        ):
+            whole = b"Content-Length: %d\r\n\r\n%b" % (len(sent), sent)
+            chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in sent)
+            for framed in (whole, b"Transfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunks):
+                reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
+                head = f"POST {BASE_PATH}/track HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+                writer.write(head.encode() + framed)
+                assert (await reader.readline()).split()[1] == b"%d" % status
+                writer.close()
+        assert len(await public.records()) == 2

@@ -16,8 +16,10 @@ from prometheus_client.registry import Collector
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from ingestd.config import OpsOptions
 from ingestd.events import Endpoint
 from ingestd.http.ops import make_ops_app
+from ingestd.http.own_hosts import OwnHosts
 from ingestd.metrics import Metrics
 from ingestd.metrics.exposition import Exposition
 from ingestd.metrics.loop_delay import watch_loop_delay
@@ -107,7 +109,7 @@ async def test_a_scrape_that_fails_is_followed_by_others() -> None:
 
 async def test_a_scrape_costs_the_loop_little() -> None:
     """By the processor time of the loop's thread: how busy the machine is makes no difference."""
-    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, no_status))
+    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, no_status, OwnHosts(OpsOptions())))
     sock, port = bind_unused_port()
     server.add_socket(sock)
 

@@ -327,6 +327,7 @@ async def _make(folder: Path) -> None:
     ("url", "path"),
     [
         ("sqlite:///var/lib/x.db", "/var/lib/x.db"),
+        ("sqlite:////var/lib/x.db", "/var/lib/x.db"),
         ("sqlite:x.db", "/base/x.db"),
         ("sqlite:folder/x.db", "/base/folder/x.db"),
         ("sqlite:/abs/x.db", "/abs/x.db"),
@@ -338,7 +339,16 @@ def test_urls(url: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/x.db", "sqlite:////x.db", "sqlite:x.db?mode=ro", "sqlite:x/"],
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/x.db",
+        "sqlite:////",
+        "sqlite://///x.db",
+        "sqlite:x.db?mode=ro",
+        "sqlite:x/",
+    ],
 )
 def test_other_urls_are_refused_with_what_is_expected(url: str) -> None:
     with pytest.raises(ConfigError, match=r"sqlite:///absolute/path\.db"):

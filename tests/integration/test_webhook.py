@@ -20,6 +20,8 @@ from ingestd.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.options import Secret, Url
 from ingestd.plugins.sinks.webhook import WebhookSink
+from ingestd.plugins.sinks.webhook.options import WebhookOptions
+from ingestd.plugins.sinks.webhook.target import Target
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Reply, Shop, run_ingestd
@@ -622,8 +624,9 @@ async def test_check_looks_at_the_certificate(tmp_path: Path) -> None:
         ({"url": "https://crm.example:hidden/in"}, r"url: its port is none"),
         ({"url": "https://crm.example:99999/in"}, r"url: its port is none"),
         ({"url": "https://crm.example:0/in"}, r"url: its port is none"),
-        ({"url": "https://żółw.example/hidden"}, r"url: foreign letters are written as"),
-        ({"url": "https://crm.example/hidden\x00"}, r"url: foreign letters are written as"),
+        ({"url": "https://crm.example/żółw/hidden"}, r"url: foreign letters outside the host are written as"),
+        ({"url": "https://żółw:hidden@crm.example/in"}, r"url: foreign letters outside the host are written as"),
+        ({"url": "https://crm.example/hidden\x00"}, r"url: foreign letters outside the host are written as"),
         ({"secret": "hidden"}, r"secret: expected at least 16 characters"),
         ({"secret": "whsec_" + base64.b64encode(b"only 15 letters").decode()}, r"secret: expected at least 16 bytes"),
         ({"secret": "whsec_"}, r"secret: expected at least 16 bytes behind whsec_"),
@@ -654,6 +657,11 @@ def test_options_that_cannot_work_are_refused_without_showing_secrets(
     with pytest.raises(ConfigError, match=rf"^sinks\.crm\.{message}") as raised:
         made(tmp_path, **options)
     assert "hidden" not in str(raised.value)
+
+
+def test_the_host_may_be_written_in_letters() -> None:
+    target = Target(WebhookOptions(url=Url("https://user:pass@żółw.example:8443/in?x=1")), "sinks.crm")
+    assert target.host == "xn--w-uga1v8h.example:8443"
 
 
 def test_options_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

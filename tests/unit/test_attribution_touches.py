@@ -297,9 +297,40 @@ def test_excluded_domains_and_what_is_below_them(own: str) -> None:
         assert reason(exclusions, {"campaign": {"source": "x"}, "page": {"referrer": f"https://{host}/"}}) is None
 
 
+@pytest.mark.parametrize("own", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example", "XN--BCHER-KVA.Example."])
 @pytest.mark.parametrize(
-    "referrer", [None, 7, [], "", "shop.example", "http://[::1", "https://", "https://?shop.example", "x" * 100_000]
+    "host", ["bücher.example", "www.Bücher.example", "xn--bcher-kva.example", "a.XN--BCHER-KVA.EXAMPLE"]
 )
+def test_an_excluded_domain_is_the_same_in_letters_and_in_punycode(own: str, host: str) -> None:
+    exclusions = Exclusions([], [], [own])
+    assert reason(exclusions, {"campaign": {"source": host}}) == "excluded_domain"
+    for referrer in (f"https://{host}/x", host, f"//{host}:443/", "https://www.b%C3%BCcher.example/"):
+        came_from = {"campaign": {"source": "x"}, "page": {"referrer": referrer}}
+        assert reason(exclusions, came_from) == "excluded_domain"
+    for other in ("bucher.example", "https://b\u00fccher.example.net/", "https://xn--bcher-kva.example.net/"):
+        assert reason(exclusions, {"campaign": {"source": "x"}, "page": {"referrer": other}}) is None
+
+
+@pytest.mark.parametrize(
+    "referrer",
+    [
+        "shop.example", "www.shop.example/x", "Shop.Example:8443/cart", "//shop.example/", " shop.example?x=1 ",
+        "shop.example#top", "android-app://shop.example/", "https://user:password@shop.example/",
+    ],
+)  # fmt: skip
+def test_a_referrer_may_do_without_a_scheme(referrer: str) -> None:
+    exclusions = Exclusions([], [], ["shop.example"])
+    assert reason(exclusions, {"campaign": {"source": "x"}, "page": {"referrer": referrer}}) == "excluded_domain"
+
+
+@pytest.mark.parametrize(
+    "referrer",
+    [
+        None, 7, [], "", "http://[::1", "https://", "https://?shop.example", "x" * 100_000, "/shop.example",
+        "mailto:a@shop.example", "a@shop.example", "about:shop.example", "shop.example@other.example",
+        "other.example/shop.example", "https://other.example/https://shop.example/",
+    ],
+)  # fmt: skip
 def test_a_referrer_that_names_no_host_excludes_nothing(referrer: Any) -> None:
     exclusions = Exclusions([], [], ["shop.example"])
     assert reason(exclusions, {"campaign": {"source": "x"}, "page": {"referrer": referrer}}) is None

@@ -16,7 +16,7 @@ from ingestd.config import SECTIONS, Config, load_config, parse_config
 from ingestd.config_commands import as_json, as_toml, to_toml
 from ingestd.delivery import read_sink_options
 from ingestd.loader import Plugins, load_plugins
-from ingestd.options import Address, Duration, Network, Options, Size, Url
+from ingestd.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
 from ingestd.plugins.token_buckets import Rate
 
 BASE = Path("/base")
@@ -47,6 +47,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Size: st.builds("{}{}".format, NUMBERS, st.sampled_from([*Size.units])),
     Address: st.builds("{}:{}".format, st.sampled_from(["127.0.0.1", "[::1]", "h"]), st.integers(0, 65535)),
     Rate: st.builds("{}/{}".format, NUMBERS, st.sampled_from("smhd")),
+    Origin: st.sampled_from(["*", "null", "https://shop.example", "http://[::1]:3000", "https://Bücher.example:443/"]),
+    HostName: st.sampled_from(["*", "*.example", "Ingestd.example", "::1", "bücher.example"]),
     Network: st.sampled_from(["::1", "10.0.0.0/8", "fd00::/8"]),
     Url: st.builds("sqlite:{}".format, st.text("abc./-é", min_size=1)),
 }

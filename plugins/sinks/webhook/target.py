@@ -15,6 +15,7 @@ from tornado.simple_httpclient import HTTPTimeoutError
 from tornado.tcpclient import TCPClient
 
 from ingestd import __version__
+from ingestd.domains import ascii_domain
 from ingestd.errors import ConfigError, SinkRetry
 from ingestd.terminal import printable
 
@@ -33,9 +34,10 @@ class Target:
     """Who is posted to. What it raises names the host, and nothing else of the URL: the rest may be secret."""
 
     def __init__(self, options: WebhookOptions, path: str) -> None:
-        if not re.fullmatch(r"[!-~]+", options.url):
-            raise ConfigError(f"{path}.url: foreign letters are written as %C5%82 …, in a host's name as xn--…")
-        parts = urlsplit(options.url)
+        url = _with_ascii_host(options.url)
+        if not re.fullmatch(r"[!-~]+", url):
+            raise ConfigError(f"{path}.url: foreign letters outside the host are written as %C5%82 …")
+        parts = urlsplit(url)
         if parts.scheme not in {"http", "https"}:
             raise ConfigError(f'{path}.url: expected an HTTP URL, such as "https://crm.example/in"')
         try:
@@ -117,6 +119,14 @@ class Target:
         if isinstance(error, HTTPTimeoutError):
             return SinkRetry(f"the connection to {self.host} failed: {error}")
         return SinkRetry(f"{self.host} closed the connection without an answer, or what it answered is no HTTP")
+
+
+def _with_ascii_host(url: str) -> str:
+    if url.isascii():
+        return url
+    parts = urlsplit(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{credentials}{at}{ascii_domain(host)}").geturl()
 
 
 def _reason(error: ssl.SSLError) -> str:

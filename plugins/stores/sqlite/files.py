@@ -22,8 +22,11 @@ _TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 def locate(url: str, base: Path) -> Path:
-    """The file a URL names. Raises `ConfigError`."""
-    match = re.fullmatch(r"sqlite:(?://(?=/))?([^?#]+)", url)
+    """The file a URL names. Raises `ConfigError`.
+
+    Three slashes and an absolute path make four, as SQLAlchemy has it; here they mean the same as three.
+    """
+    match = re.fullmatch(r"sqlite:(?:///?(?=/))?([^?#]+)", url)
     if match is None or match[1].startswith("//") or match[1].endswith("/"):
         raise ConfigError(
             f"{url!r}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"

@@ -1,0 +1,182 @@
+"""The operators' listener in-process: HEAD, paths with a slash, and the hosts that it answers to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+
+from ingestd.config import OpsOptions
+from ingestd.http.ops import make_ops_app
+from ingestd.http.own_hosts import OwnHosts
+from ingestd.options import Address, HostName
+
+PATHS = ["/", "/status.json", "/livez", "/readyz", "/metrics"]
+REFUSED = "a request was answered 421"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Listener(NamedTuple):
+    port: int
+    hosts: OwnHosts
+
+    async def ask(self, path: str, *lines: str, method: str = "GET", version: str = "1.1") -> Answer:
+        """Ask with these header lines, and no Host but theirs, and take all that comes until the end."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = [f"{method} {path} HTTP/{version}", "Connection: close", *lines]
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        received = await reader.read()
+        writer.close()
+        head_lines, _, body = received.partition(b"\r\n\r\n")
+        status, *fields = head_lines.decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        return Answer(int(status.split()[1]), headers, body)
+
+    async def status(self, host: str) -> int:
+        return (await self.ask("/livez", f"Host: {host}")).status
+
+
+async def no_status() -> bytes:
+    return b"{}"
+
+
+@asynccontextmanager
+async def listening(options: OpsOptions | None = None, *, problem: str | None = None) -> AsyncIterator[Listener]:
+    hosts = OwnHosts(options or OpsOptions())
+    server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, no_status, hosts))
+    sock, port = bind_unused_port()
+    server.add_socket(sock)
+    try:
+        yield Listener(port, hosts)
+    finally:
+        server.stop()
+        await server.close_all_connections()
+
+
+def allowing(*names: str) -> OpsOptions:
+    return OpsOptions(allowed_hosts=tuple(map(HostName.parse, names)))
+
+
+@pytest.mark.parametrize("problem", [None, "no space"])
+async def test_head_is_answered_as_get_without_the_body(problem: str | None) -> None:
+    async with listening(problem=problem) as listener:
+        for path in (*PATHS, "/nothing"):
+            for lines in (("Host: localhost",), ("Host: localhost", "Accept-Encoding: gzip")):
+                get = await listener.ask(path, *lines)
+                head = await listener.ask(path, *lines, method="HEAD")
+                assert head.body == b""
+                assert (head.status, head.headers | {"date": ""}) == (get.status, get.headers | {"date": ""})
+                assert int(head.headers["content-length"]) == len(get.body)
+
+
+async def test_a_trailing_slash_is_the_same_path() -> None:
+    async with listening() as listener:
+        for path in PATHS[1:]:
+            get = await listener.ask(path, "Host: localhost")
+            slash = await listener.ask(f"{path}/", "Host: localhost")
+            assert (slash.status, slash.body) == (get.status, get.body)
+            assert get.status == 200
+            assert (await listener.ask(f"{path}//", "Host: localhost")).status == 404
+        assert (await listener.ask("//", "Host: localhost")).status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_other_methods_are_told_which_there_are(method: str) -> None:
+    async with listening() as listener:
+        for path in PATHS:
+            answer = await listener.ask(path, "Host: localhost", "Content-Length: 0", method=method)
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost", "localhost:9464", "LOCALHOST", "localhost.", "shop.localhost:9464", "127.0.0.1", "127.0.0.1:9464",
+        "10.1.2.3:80", "[::1]", "[::1]:9464", "[2001:db8::1]:9464", "[::ffff:10.0.0.1]",
+    ],
+)  # fmt: skip
+async def test_addresses_and_localhost_are_answered(host: str) -> None:
+    async with listening() as listener:
+        assert await listener.status(host) == 200
+
+
+@pytest.mark.logs(REFUSED)
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "evil-localhost",
+        "127.1", "0x7f.1", "2130706433", "::1", "[::1].evil.example", "xlocalhost", "[evil]", "*", "localhost:80:80",
+        "a" * 4000,
+    ],
+)  # fmt: skip
+async def test_any_other_host_is_refused_at_every_path(host: str) -> None:
+    async with listening() as listener:
+        for path in (*PATHS, "/nothing", "/metrics/"):
+            answer = await listener.ask(path, f"Host: {host}")
+            assert answer.status == 421
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+            assert b"[ops] allowed_hosts" in answer.body
+            assert len(answer.body) < 600
+        assert (await listener.ask("/metrics", f"Host: {host}", method="HEAD")).status == 421
+        assert (await listener.ask("/metrics", f"Host: {host}", "Content-Length: 0", method="POST")).status == 421
+
+
+@pytest.mark.logs(REFUSED)
+async def test_names_that_are_allowed_are_answered() -> None:
+    async with listening(allowing("ingestd.example", "*.shop.example", "bücher.example")) as listener:
+        for host in (
+            "ingestd.example", "INGESTD.example:9464", "ingestd.example.", "a.shop.example", "a.b.shop.example:1",
+            "xn--bcher-kva.example", "localhost", "127.0.0.1",
+        ):  # fmt: skip
+            assert await listener.status(host) == 200
+        for host in ("a.ingestd.example", "shop.example", "xshop.example", "example"):
+            assert await listener.status(host) == 421
+
+
+async def test_every_host_may_be_allowed() -> None:
+    async with listening(allowing("*")) as listener:
+        assert await listener.status("evil.example") == 200
+
+
+@pytest.mark.logs(REFUSED)
+async def test_the_name_it_listens_on_is_its_own() -> None:
+    async with listening(OpsOptions(listen=Address("Ops.internal", 9464))) as listener:
+        assert await listener.status("ops.internal:9464") == 200
+        assert await listener.status("internal:9464") == 421
+
+
+async def test_a_request_without_a_host_is_from_no_browser() -> None:
+    async with listening() as listener:
+        assert (await listener.ask("/livez", version="1.0")).status == 200
+        assert (await listener.ask("/livez", "Host:")).status == 200
+
+
+@pytest.mark.logs(REFUSED)
+async def test_many_refusals_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with listening() as listener:
+        for _ in range(5):
+            assert await listener.status("evil.example") == 421
+    (line,) = [each.getMessage() for each in caplog.records if REFUSED in each.getMessage()]
+    assert "'evil.example'" in line
+    assert "[ops] allowed_hosts" in line
+
+
+@pytest.mark.logs(REFUSED)
+async def test_other_options_are_in_force_at_once() -> None:
+    async with listening() as listener:
+        assert await listener.status("ingestd.example") == 421
+        listener.hosts.adopt(allowing("ingestd.example"))
+        assert await listener.status("ingestd.example") == 200
+        listener.hosts.adopt(OpsOptions())
+        assert await listener.status("ingestd.example") == 421

@@ -1,0 +1,75 @@
+"""Text for people in any encoding: what the encoding lacks is replaced, and columns stay columns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.output import ALIKE, ESCAPED
+from ingestd.terminal import display_width, printable
+
+ENCODINGS = ["ascii", "iso8859-1", "iso8859-15", "cp1252", "cp437", "koi8-r", "utf-8"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text("█░→…“”Größe日本🎄e\u0301")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("██░ → “a”…", "ascii", '##. > "a"~'),
+        ("██░ → “a”…", "iso8859-1", '##. > "a"~'),
+        ("██░ → “a”…", "cp1252", "##. > “a”…"),
+        ("██░ → “a”…", "utf-8", "██░ → “a”…"),
+        ("Größe", "ascii", "Gr??e"),
+        ("Größe", "iso8859-1", "Größe"),
+        ("日本", "iso8859-1", "????"),
+        ("e\u0301", "ascii", "e"),
+        ("\ud800", "utf-8", "?"),
+    ],
+)
+def test_characters_that_an_encoding_lacks_become_others_that_look_alike(text: str, encoding: str, shown: str) -> None:
+    assert text.encode(encoding, ALIKE).decode(encoding) == shown
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@given(text=TEXT)
+def test_any_text_can_be_written_and_stays_as_wide(encoding: str, text: str) -> None:
+    text = printable(text)
+    shown = text.encode(encoding, ALIKE).decode(encoding)
+    assert display_width(shown) == display_width(text)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@given(text=TEXT)
+def test_a_log_loses_no_character(encoding: str, text: str) -> None:
+    shown = text.encode(encoding, ESCAPED).decode(encoding)
+    for letter in text:
+        assert letter in shown or letter in "█░→…“”" or f"{ord(letter):x}" in shown
+
+
+STREAMS = """
+import os, sys
+from ingestd.output import prepare, write, write_data
+prepare()
+opened = os.open(os.devnull, os.O_RDONLY)
+assert opened > 2, opened
+assert sys.stdin.read() == ""
+write(["Größe"])
+write_data(["Größe"])
+sys.stderr.write("Größe")
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_takes_the_place_of_a_stream_that_is_closed(closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", STREAMS],
+        stdin=subprocess.DEVNULL, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "iso8859-1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (b"" if " >&-" in f" {closed}" else "Größe\n".encode("latin-1") + "Größe\n".encode())
+    assert done.stderr == (b"" if "2>&-" in closed else "Größe".encode("latin-1"))
