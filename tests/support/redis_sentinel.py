@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import redis
@@ -15,6 +16,7 @@ from ingestd.options import Address
 from .clients import wait_until
 from .ports import free_port
 from .redis_server import RedisServer
+from .signals import send_signal
 
 __all__ = ["URL", "SentinelProcess", "WatchedRedis", "watched_redis"]
 
@@ -27,9 +29,16 @@ _OPTIONS = {
     "masteruser": "peers",
     "masterauth": "peers",
 }
+# Milliseconds between two looks at a server; and how long a Sentinel that was stopped trusts nothing.
+_PERIODS = ("info-period", 500, "publish-period", 500, "ping-period", 200, "tilt-period", 500)
 
 
 class _Server(RedisServer):
+    @property
+    def url(self) -> str:
+        """By the name that the Sentinels know the primary by."""
+        return URL
+
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, password="shop", socket_timeout=5)
 
@@ -38,6 +47,8 @@ class _Server(RedisServer):
         if self.is_running:
             with self.client() as client:
                 client.execute_command("ACL SETUSER", "peers", "on")
+                for kind in ("normal", "pubsub"):  # Sentinels would keep connections that were refused for 15 seconds
+                    client.client_kill_filter(_type=kind, skipme=True)
                 client.replicaof("127.0.0.1", primary.port)
         else:
             self.start()
@@ -65,12 +76,30 @@ class SentinelProcess:
             self.process = subprocess.Popen(
                 [program, self._folder / "sentinel.conf", "--sentinel"], stdout=log, stderr=log
             )
+        wait_until(self.answers)
+        with self.client() as client, suppress(redis.ResponseError):  # Redis 6 has no such command, and is slower
+            client.execute_command("SENTINEL DEBUG", *_PERIODS)
 
     def end(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait(20)
             self.process = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        send_signal(self.process, number)
+
+    def answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
 
     @property
     def address(self) -> Address:
@@ -112,6 +141,9 @@ class WatchedRedis:
         primary = self.primary
         return [server for server in self.servers if server is not primary]
 
+    def server(self, address: str | None) -> _Server:
+        return next(server for server in self.servers if address == f"127.0.0.1:{server.port}")
+
     @property
     def addresses(self) -> list[Address]:
         return [sentinel.address for sentinel in self.sentinels]
@@ -129,6 +161,10 @@ class WatchedRedis:
 
     def reunite(self) -> None:
         """All servers run and follow the primary, and the Sentinels know it: what they would do in ten seconds."""
+        processes: list[_Server | SentinelProcess] = [*self.servers, *self.sentinels]
+        for process in processes:
+            if process.is_running:
+                process.signal(signal.SIGCONT)
         wait_until(lambda: len({sentinel.primary_port for sentinel in self.sentinels}) == 1, 30)
         primary = self.primary
         for server in self.servers:
