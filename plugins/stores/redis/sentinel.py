@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ingestd.findings import Finding
 from ingestd.options import Address
 
-__all__ = ["SentinelPool", "Sentinels"]
+__all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -31,29 +31,55 @@ _PROMOTING = b"+selected-slave"
 _EVENTS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """What a Sentinel knows."""
+
     epoch: int
     """Grows with each failover: of two Sentinels that disagree the higher one knows the newer primary."""
     primary: tuple[str, int]
+
+
+class NewestPrimary:
+    """The newest primary that any of `count` Sentinels has named."""
+
+    def __init__(self, count: int) -> None:
+        self.address: tuple[str, int] | None = None
+        """Its host and port."""
+        self._count = count
+        self._epoch = 0
+        self._confirmed_at = 0.0
+
+    def learn(self, answers: Sequence[Answer], now: float) -> bool:
+        """Whether these answers, at least one, name another primary than before."""
+        epoch, before = max(answer.epoch for answer in answers), self.address
+        if epoch >= self._epoch:
+            self._confirmed_at = now
+        elif 2 * len(answers) <= self._count or now - self._confirmed_at < _DOUBT:
+            return False  # from Sentinels that were cut off, or have not heard of the failover yet
+        named = Counter(answer.primary for answer in answers if answer.epoch == epoch)
+        self._epoch, self.address = epoch, max(named, key=lambda each: (named[each], each == before))
+        return self.address != before
 
 
 class Sentinels:
     """The Sentinels that watch one primary. `options` are those of redis-py for connections to them."""
 
     def __init__(self, service: str, addresses: Sequence[Address], options: Mapping[str, Any]) -> None:
-        self.primary: tuple[str, int] | None = None
-        """Host and port of the newest primary they have named."""
         self._service = service
         self._addresses = addresses
         self._clients = [aioredis.Redis(host=address.host, port=address.port, **options) for address in addresses]
-        self._answers: dict[int, _Answer | str] = {}
+        self._answers: dict[int, Answer | str] = {}
         """By Sentinel: its last answer, or why there is none."""
-        self._epoch = 0
-        self._epoch_heard_at = 0.0
+        self._newest = NewestPrimary(len(addresses))
         self._promoting_until = 0.0
         self._silent_since: float | None = None
         self._silence_told_at: float | None = None
         self._watching = False
+
+    @property
+    def primary(self) -> tuple[str, int] | None:
+        """Host and port of the newest primary that they have named."""
+        return self._newest.address
 
     @property
     def is_promoting(self) -> bool:
@@ -86,7 +112,7 @@ class Sentinels:
             await client.connection_pool.disconnect()
 
     def describe(self) -> Finding:
-        count = sum(isinstance(answer, _Answer) and answer.primary == self.primary for answer in self._answers.values())
+        count = sum(isinstance(answer, Answer) and answer.primary == self.primary for answer in self._answers.values())
         host, port = self.primary or ("", 0)
         text = f"{count} of {len(self._clients)} Sentinels name {host}:{port}"
         if count == len(self._clients):
@@ -125,30 +151,19 @@ class Sentinels:
             self._failed(number, ResponseError("it names no primary"))
             return
         host, port = address
-        self._answers[number] = _Answer(int(facts["config-epoch"]), (_text(host), int(port)))
+        self._answers[number] = Answer(int(facts["config-epoch"]), (_text(host), int(port)))
         self._silent_since = None
         if self._silence_told_at is not None and self._watching:
             self._silence_told_at = None
             _log.info("the Sentinels answer again")
-        self._choose()
-
-    def _choose(self) -> None:
-        answers = [answer for answer in self._answers.values() if isinstance(answer, _Answer)]
-        epoch, now = max(answer.epoch for answer in answers), time.monotonic()
-        if epoch >= self._epoch:
-            self._epoch_heard_at = now
-        elif 2 * len(answers) <= len(self._clients) or now - self._epoch_heard_at < _DOUBT:
-            return  # from Sentinels that were cut off, or have not heard of the failover yet
-        named = Counter(answer.primary for answer in answers if answer.epoch == epoch)
-        primary = max(named, key=lambda each: (named[each], each == self.primary))
-        if primary != self.primary:
+        answers = [answer for answer in self._answers.values() if isinstance(answer, Answer)]
+        if self._newest.learn(answers, time.monotonic()):
             self._promoting_until = 0.0
-        self._epoch, self.primary = epoch, primary
 
     def _failed(self, number: int, error: Exception) -> None:
         text = "it does not answer" if isinstance(error, RedisTimeoutError | TimeoutError) else str(error)
         self._answers[number] = text.rstrip(".") or type(error).__name__
-        if not self._watching or any(isinstance(answer, _Answer) for answer in self._answers.values()):
+        if not self._watching or any(isinstance(answer, Answer) for answer in self._answers.values()):
             return
         now = time.monotonic()
         if self._silent_since is None:
