@@ -5,124 +5,46 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import redis
 
 from ingestd.consumer import Consumer, Step
-from ingestd.errors import Claimed, Unavailable
+from ingestd.errors import Unavailable
 from ingestd.events import Record
 from ingestd.journal import Claim
-from ingestd.options import Address
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from tests.support.clients import wait_until
-from tests.support.journals import read_all, running, until
-from tests.support.ports import free_port
+from tests.support.journals import running, until
 from tests.support.redis_proxy import redis_proxy
+from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.senders import LONG, NOW, Senders, texts
 
-NOW = 1_795_233_906_000
-DAY = 86_400_000
 TIMEOUT = 0.5
 PATIENCE = 1.0
-LONG = 30.0
-"""Seconds a failover may take, on a busy machine."""
-AT_ONCE = {"repl-diskless-sync-delay": "0"}
 
 LINES = pytest.mark.logs(
     "ingestd.redis WARNING events cannot be stored: ",
+    "ingestd.redis WARNING the primary is ",
+    "ingestd.redis WARNING Redis has 1 replica and wait_replicas is 0",
     r"ingestd.consumers WARNING (deriver|journal): .*; it is tried again",
 )
 
 
-class Watched:
-    """A primary and its replica, watched by a Sentinel that knows them as `shop`."""
-
-    def __init__(self, primary: RedisServer, replica: RedisServer, folder: Path) -> None:
-        self.primary = primary
-        self.replica = replica
-        self.port = free_port()
-        self._folder = folder
-        self._sentinel: subprocess.Popen[bytes] | None = None
-
-    def watch(self) -> None:
-        """Returns once the Sentinel knows them all, and the primary what its replica has."""
-        configuration = self._folder / "sentinel.conf"
-        configuration.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
-            f"sentinel monitor shop 127.0.0.1 {self.primary.port} 1\n"
-            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
-        )
-        program = shutil.which("redis-server")
-        assert program is not None
-        with (self._folder / "sentinel.log").open("wb") as log:
-            self._sentinel = subprocess.Popen([program, configuration, "--sentinel"], stdout=log, stderr=log)
-        wait_until(self._knows_the_replica)
-        with self.primary.client() as client:
-            client.set("other", "")  # of what is not ours
-            wait_until(lambda: client.wait(1, 100) == 1)
-
-    def _knows_the_replica(self) -> bool:
-        try:
-            with redis.Redis(port=self.port, socket_timeout=5) as client:
-                return [each["master-link-status"] for each in client.sentinel_slaves("shop")] == ["ok"]
-        except redis.ConnectionError:
-            return False
-
-    def cut_off(self) -> None:
-        """From now on the replica gets nothing, until `fail_over`."""
-        self.replica.signal(signal.SIGSTOP)
-        with self.primary.client() as client:  # else it would find in its socket what was sent meanwhile
-            client.client_kill_filter(_type="replica")
-
-    def fail_over(self) -> None:
-        """The primary dies; what the replica has is what there is."""
-        self.primary.kill()
-        self.replica.signal(signal.SIGCONT)
-
-    def promoted(self) -> bool:
-        """Whether the replica is the primary by now."""
-        with self.replica.client() as client:
-            return bool(client.info("replication")["role"] == "master")
-
-    def bring_back(self) -> None:
-        """What was the primary comes back as the replica of what was its replica."""
-        self.primary.options["replicaof"] = f"127.0.0.1 {self.replica.port}"
-        self.primary.start()
-
-    def end(self) -> None:
-        if self._sentinel is not None:
-            self._sentinel.kill()
-            self._sentinel.wait(20)
-
-
-@contextmanager
-def _watched(folder: Path) -> Iterator[Watched]:
-    with ExitStack() as stack:
-        primary = stack.enter_context(redis_server(folder / "one", AT_ONCE))
-        follows = {"replicaof": f"127.0.0.1 {primary.port}"}
-        replica = stack.enter_context(redis_server(folder / "two", {**AT_ONCE, **follows}))
-        watched = Watched(primary, replica, folder)
-        stack.callback(watched.end)
-        watched.watch()
-        yield watched
-
-
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    with _watched(tmp_path) as watched:
+def watched(tmp_path: Path) -> Iterator[WatchedRedis]:
+    """A primary and its replica."""
+    with watched_redis(tmp_path, replicas=1, sentinels=1) as watched:
         yield watched
 
 
 @asynccontextmanager
-async def opened(watched: Watched, *, replicas: int) -> AsyncIterator[RedisBackend]:
-    pool = make_pool("redis://shop/0", (Address("127.0.0.1", watched.port),), timeout=TIMEOUT)
+async def opened(watched: WatchedRedis, *, replicas: int) -> AsyncIterator[RedisBackend]:
+    pool = make_pool(URL, watched.addresses, timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE, replicas=replicas)
     await backend.open(serving=True)
     try:
@@ -146,60 +68,6 @@ class Deriver(Consumer):
                 step.append(Record("derived", NOW, record.body))
 
 
-class Senders:
-    """Each sends one message after the other, the same one until it is answered; they share the back ends."""
-
-    def __init__(self, backends: Sequence[RedisBackend], count: int) -> None:
-        self.answered: list[str] = []
-        self._ending = False
-        self._tasks = [
-            asyncio.create_task(self._send(backends[number % len(backends)], number)) for number in range(count)
-        ]
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more have been answered."""
-        before = len(self.answered)
-        await until(lambda: len(self.answered) >= before + count, LONG)
-
-    async def end(self) -> None:
-        """Wait until all that was begun is answered."""
-        self._ending = True
-        await asyncio.gather(*self._tasks)
-
-    async def _send(self, backend: RedisBackend, sender: int) -> None:
-        count = 0
-        while not self._ending:
-            count += 1
-            await self._until_answered(backend, f"{sender}-{count}")
-
-    async def _until_answered(self, backend: RedisBackend, text: str) -> None:
-        record, claim = Record("event", NOW, text.encode()), Claim(text, "", DAY)
-        while True:
-            try:
-                await backend.journal.append([record], backend.store.begin(NOW), claim=claim)
-            except Claimed:  # it was stored, and that it was got lost
-                break
-            except Unavailable:
-                await asyncio.sleep(0.02)
-            else:
-                break
-        self.answered.append(text)
-
-
-async def texts(backend: RedisBackend, kind: str) -> list[str]:
-    """Of the journal as it is once it can be read: a Sentinel may take a primary that is slow for one that is down."""
-    async with asyncio.timeout(LONG):
-        while True:
-            try:
-                return _texts(await read_all(backend.journal), kind)
-            except Unavailable:
-                await asyncio.sleep(0.05)
-
-
-def _texts(records: Sequence[Record], kind: str) -> list[str]:
-    return [record.body.decode() for record in records if record.type == kind]
-
-
 async def derived_once(backend: RedisBackend) -> bool:
     """Wait until everything is derived; returns whether that is so in order, and once."""
     async with asyncio.timeout(LONG):
@@ -211,7 +79,9 @@ async def derived_once(backend: RedisBackend) -> bool:
 
 
 @LINES
-async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_or_skipped(watched: Watched) -> None:
+async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_or_skipped(
+    watched: WatchedRedis,
+) -> None:
     async with (
         opened(watched, replicas=1) as one,
         opened(watched, replicas=1) as two,
@@ -220,15 +90,16 @@ async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_
     ):
         senders = Senders((one, two), 8)
         await senders.more(100)
-        watched.primary.kill()
+        primary = watched.primary
+        primary.kill()
         await until(lambda: one.problem() and two.problem())
-        await until(watched.promoted, LONG)
+        await until(lambda: watched.primary is not primary, LONG)
         # The new primary has no replica yet.
         await until(lambda: "NOREPLICAS" in f"{one.problem()}" and "NOREPLICAS" in f"{two.problem()}", LONG)
         before = len(senders.answered)
         await asyncio.sleep(2 * TIMEOUT)
         assert len(senders.answered) == before
-        await asyncio.to_thread(watched.bring_back)
+        await asyncio.to_thread(watched.reunite)
         await senders.more(100)
         await senders.end()
         await until(lambda: one.problem() is None and two.problem() is None)
@@ -239,7 +110,7 @@ async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_
 
 
 @LINES
-async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: Watched) -> None:
+async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: WatchedRedis) -> None:
     """Without `wait_replicas` some is lost; whatever comes instead is derived from, whoever had seen what is lost."""
     async with (
         opened(watched, replicas=0) as one,
@@ -249,10 +120,14 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: Watched) 
     ):
         senders = Senders((one, two), 8)
         await senders.more(100)
-        watched.cut_off()
+        primary, (replica,) = watched.primary, watched.replicas
+        replica.signal(signal.SIGSTOP)
+        with primary.client() as client:  # else the replica would find in its socket what was sent meanwhile
+            client.client_kill_filter(_type="replica")
         await senders.more(100)  # some of it is derived from, and more is known
-        watched.fail_over()
-        await until(watched.promoted, LONG)
+        primary.kill()
+        replica.signal(signal.SIGCONT)
+        await until(lambda: watched.primary is not primary, LONG)
         await senders.more(400)
         await senders.end()
         events = await texts(two, "event")
@@ -262,20 +137,39 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: Watched) 
 
 
 @LINES
-async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watched: Watched) -> None:
+async def test_a_claim_that_is_found_waits_for_the_replica_of_its_record(watched: WatchedRedis) -> None:
+    """Whoever is told that an event is stored does not send it again."""
+    claim, client = Claim("message", "its answer", 86_400_000), watched.primary.client()
+
+    def written() -> int:
+        return int(client.info("replication")["master_repl_offset"])
+
+    async with opened(watched, replicas=1) as backend:
+        state = backend.store.begin(NOW)
+        assert await backend.journal.claimed(claim.key, state) is None
+        await backend.journal.append([Record("event", NOW, b"{}")], state, claim=claim)
+        before = written()
+        await until(lambda: written() == before)
+        assert await backend.journal.claimed(claim.key, state) == claim.value
+        assert written() > before, "WAIT waits for what its connection has written"
+
+
+@LINES
+async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watched: WatchedRedis) -> None:
     """The first one, which waited, got lost; on the new connection nothing is written any more."""
     async with redis_proxy(watched.primary.port) as proxy:
-        pool = make_pool(proxy.url, (), timeout=TIMEOUT)
-        backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=LONG, replicas=1)
+        pool = make_pool(proxy.url.replace("://", "://:shop@"), (), timeout=TIMEOUT)
+        backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE, replicas=1)
+        (replica,) = watched.replicas
         await backend.open(serving=True)
         try:
             await append(backend, "before")
-            watched.replica.signal(signal.SIGSTOP)
+            replica.signal(signal.SIGSTOP)
             proxy.loses_reply = lambda sent: b"append" in sent and proxy.lost == 0
             with pytest.raises(Unavailable):
                 await append(backend, "not yet")
             assert proxy.lost == 1
-            watched.replica.signal(signal.SIGCONT)
+            replica.signal(signal.SIGCONT)
             await until(lambda: backend.problem() is None)
             await append(backend, "after")
             assert await texts(backend, "event") == ["before", "not yet", "after"]

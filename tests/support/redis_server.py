@@ -42,6 +42,10 @@ class RedisServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, socket_timeout=5)
 

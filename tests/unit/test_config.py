@@ -259,6 +259,7 @@ ZERO_MEANS_SOMETHING = {
     "http.shutdown_timeout",
     "logs.access_sample",
     "plugins.attribution.late",
+    "plugins.redis.promotion_grace",
     "plugins.redis.wait_replicas",
     "plugins.sqlite.busy_timeout",
 }

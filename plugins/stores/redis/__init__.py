@@ -22,7 +22,9 @@ class RedisPlugin:
         prefix: Annotated[str, Meta(min_length=1, max_length=64)] = "ingestd:"
         timeout: PositiveDuration = Duration.parse("1s")
         patience: PositiveDuration = Duration.parse("3s")
-        wait_replicas: Annotated[int, Meta(ge=0)] = 0
+        wait_replicas: Annotated[int, Meta(ge=0)] | None = None
+        """None is 1 with Sentinels, 0 without."""
+        promotion_grace: Duration = Duration.parse("30s")
         accept_loss: bool = False
         sentinels: tuple[str, ...] = ()
         sentinel_password: Secret | None = None
@@ -47,12 +49,16 @@ class RedisPlugin:
 
         options = self._options
         timeout = float(options.timeout)
+        replicas = options.wait_replicas
+        if replicas is None:
+            replicas = 1 if self._sentinels else 0
         backend = RedisBackend(
             make_pool(url, self._sentinels, timeout=timeout, password=options.sentinel_password),
             prefix=options.prefix,
             timeout=timeout,
             patience=float(options.patience),
-            replicas=options.wait_replicas,
+            replicas=replicas,
+            promotion_grace=float(options.promotion_grace),
             accept_loss=options.accept_loss,
         )
         self._made.append(backend)

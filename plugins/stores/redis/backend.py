@@ -18,7 +18,7 @@ from ingestd.errors import ConfigError, Unavailable
 from ingestd.findings import Finding
 
 from .database import Database
-from .durability import Durability, require
+from .durability import Durability, replication, require
 from .journal import RedisJournal
 from .link import explain
 from .store import RedisStore
@@ -32,7 +32,7 @@ _PAUSE = 3.0  # seconds between two of them
 
 
 class RedisBackend(Backend):
-    """`timeout` and `patience` are those of the `Link`, in seconds."""
+    """`timeout`, `patience` and `promotion_grace` are those of the `Link`, in seconds."""
 
     store: RedisStore
     journal: RedisJournal
@@ -45,9 +45,18 @@ class RedisBackend(Backend):
         timeout: float,
         patience: float,
         replicas: int = 0,
+        promotion_grace: float = 0.0,
         accept_loss: bool = False,
     ) -> None:
-        self.database = Database(pool, prefix=prefix, timeout=timeout, patience=patience, replicas=replicas)
+        self.database = Database(
+            pool,
+            prefix=prefix,
+            timeout=timeout,
+            patience=patience,
+            replicas=replicas,
+            promotion_grace=promotion_grace,
+        )
+        self._replicas = replicas
         self.durability: Durability | None = None
         """None before it is known."""
         self.journal = RedisJournal(self.database)
@@ -82,6 +91,10 @@ class RedisBackend(Backend):
             raise
         if not durability.known:
             _log.warning("Redis does not tell what it keeps through a restart: %s", durability.text)
+        if (replicated := self._replication(durability)).status != "ok":
+            _log.warning("%s", replicated.text)
+        if self.database.sentinels is not None:
+            self._run("sentinels", self.database.follow_sentinels())
         self._run("leases", self.journal.keep())
         self._run("follow", self.journal.follow())
         self._run("alive", self._stay_alive())
@@ -113,6 +126,11 @@ class RedisBackend(Backend):
             found.append(Finding("durability", str(error), "broken", facts))
         else:
             found.append(Finding("durability", durability.text, "ok" if durability.known else "warning", facts))
+        replicated = self._replication(durability)
+        if durability.replicas or self._replicas or replicated.status != "ok":
+            found.append(replicated)
+        if self.database.sentinels is not None:
+            found.append(self.database.sentinels.describe())
         found.append(await self._daemons())
         try:
             await self.database.link.ask("probe", 0)
@@ -121,6 +139,10 @@ class RedisBackend(Backend):
         else:
             found.append(Finding("write", "a trial write is in Redis"))
         return found
+
+    def _replication(self, durability: Durability) -> Finding:
+        with_sentinels = self.database.sentinels is not None
+        return replication(durability, waits_for=self._replicas, with_sentinels=with_sentinels)
 
     async def _daemons(self) -> Finding:
         words = [word.split(" ") for word in await self.database.link.ask("daemons", 0)]

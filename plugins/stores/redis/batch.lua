@@ -1,7 +1,7 @@
 -- Operations that a daemon has asked for, in order and as one: see link.py.
 --
 -- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
--- its name and arguments. Gives a list (MessagePack) of one answer each: {true, result} or {false, message}.
+-- its name and arguments. ARGV[3] is there if replicas are waited for. Gives a list (MessagePack) of one answer each: {true, result} or {false, message}.
 --
 -- A batch that comes again, because its answer got lost, does nothing again: what its writes gave is remembered.
 
@@ -85,6 +85,13 @@ end
 
 reads.get = function(now, key)
   return live(prefix .. key, now) or false
+end
+
+reads.claimed = function(now, key)
+  local found = reads.get(now, key)
+  -- A caller is told that its event is stored. WAIT is for what this connection has written, and all that was before.
+  if found and ARGV[3] then ops.probe() end
+  return found
 end
 
 ops.put = function(now, key, value, ttl)
@@ -646,7 +653,7 @@ for _, operation in ipairs(asked) do
     want_of(operation[5], operation[8])
   elseif name == 'append_each' then
     for _, unit in ipairs(operation[3]) do want_of(unit[5], unit[6]) end
-  elseif name == 'get' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then
+  elseif name == 'get' or name == 'claimed' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then
     want(operation[3])
   end
 end

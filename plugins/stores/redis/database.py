@@ -17,6 +17,7 @@ from ingestd.errors import Unavailable
 from .durability import Durability, ask
 from .link import Link, explain
 from .memory import Memory
+from .sentinel import SentinelPool
 
 __all__ = ["Database"]
 
@@ -24,9 +25,18 @@ _T = TypeVar("_T")
 
 
 class Database:
-    """Journal and state work on it. `timeout` and `patience` are those of the `Link`, in seconds."""
+    """Journal and state work on it. `timeout`, `patience` and `promotion_grace` are those of the `Link`, in seconds."""
 
-    def __init__(self, pool: ConnectionPool, *, prefix: str, timeout: float, patience: float, replicas: int) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        *,
+        prefix: str,
+        timeout: float,
+        patience: float,
+        replicas: int,
+        promotion_grace: float,
+    ) -> None:
         self.prefix = prefix
         self.name = uuid4().hex
         """Of this opening: leases are given to it."""
@@ -35,9 +45,16 @@ class Database:
         self._client = aioredis.Redis(connection_pool=pool)
         self._timeout = timeout
         self._make_link = partial(
-            Link, pool.make_connection, prefix=prefix, timeout=timeout, patience=patience, replicas=replicas
+            Link,
+            pool.make_connection,
+            prefix=prefix,
+            timeout=timeout,
+            patience=patience,
+            replicas=replicas,
+            promotion_grace=promotion_grace,
         )
         self.link = self._make_link()
+        self.sentinels = pool.sentinels if isinstance(pool, SentinelPool) else None
 
     async def open(self) -> Durability:
         """Raises `RedisError`, `OSError`, `TimeoutError`."""
@@ -51,6 +68,20 @@ class Database:
     async def close(self) -> None:
         await self.link.close()
         await self._pool.disconnect()
+        if self.sentinels is not None:
+            await self.sentinels.close()
+
+    async def follow_sentinels(self) -> None:
+        """Leave servers that the Sentinels do not name, at once; for the daemon's whole life."""
+        pool = self._pool
+        assert isinstance(pool, SentinelPool)
+
+        async def changed() -> None:
+            if pool.sentinels.is_promoting or self.link.address != pool.address:
+                await self.link.leave()
+            await pool.leave_others()
+
+        await pool.sentinels.watch(changed)
 
     async def durability(self) -> Durability:
         """Raises `Unavailable`."""

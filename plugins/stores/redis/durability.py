@@ -8,8 +8,9 @@ from redis import asyncio as aioredis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ingestd.errors import ConfigError
+from ingestd.findings import Finding
 
-__all__ = ["Durability", "ask", "require"]
+__all__ = ["Durability", "ask", "replication", "require"]
 
 
 class Durability(NamedTuple):
@@ -17,6 +18,8 @@ class Durability(NamedTuple):
 
     version: str
     role: str
+    replicas: int | None
+    """How many are connected to it."""
     appendonly: bool | None
     appendfsync: str | None
     policy: str | None
@@ -42,6 +45,7 @@ async def ask(client: aioredis.Redis) -> Durability:
     return Durability(
         str(server.get("redis_version", "unknown")),
         str(replication.get("role", "unknown")),
+        replication.get("connected_slaves"),
         None if aof is None else bool(int(aof)),
         await _appendfsync(client),
         memory.get("maxmemory_policy"),
@@ -62,6 +66,22 @@ async def _appendfsync(client: aioredis.Redis) -> str | None:
     except (NoPermissionError, ResponseError):
         return None
     return found.get("appendfsync")
+
+
+def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> Finding:
+    """Whether an answer is kept where the primary is replaced."""
+    replicas = found.replicas or 0
+    facts = {"replicas": found.replicas, "wait_replicas": waits_for}
+    connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
+    if waits_for or not (replicas or with_sentinels):
+        return Finding("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
+    return Finding(
+        "replicas",
+        f"Redis has {connected} and wait_replicas is 0: a failover loses events that were answered 200."
+        f" Set [plugins.redis] wait_replicas = {max(replicas, 1)}",
+        "warning",
+        facts,
+    )
 
 
 def require(found: Durability, *, accept_loss: bool) -> None:

@@ -173,7 +173,7 @@ class RedisJournal(Journal):
         return RecalledState(self._database.memory, now)
 
     async def claimed(self, key: str, state: State) -> str | None:
-        found = await self._database.link.ask("get", state.now, f"claim:{key}")
+        found = await self._database.link.ask("claimed", state.now, f"claim:{key}")
         return found if isinstance(found, str) else None
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:

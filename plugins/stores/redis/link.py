@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import msgspec
 from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import (
     AuthenticationError,
     MasterDownError,
@@ -25,10 +24,11 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ingestd.errors import Failed, Unavailable
+
+from .servers import address_of
 
 __all__ = ["Link", "Operation", "explain", "raw", "refusal"]
 
@@ -47,13 +47,19 @@ _SOME = 12  # operations that leave without waiting for the rest of their turn: 
 _FLYING = 4  # batches that have no answer yet
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
+_GRACE_WAIT = 10  # milliseconds an answer waits for the replicas of a primary that may still be without
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[bool, Any]]).decode
 
+
+class _NoReplicas(ResponseError):
+    """Too few replicas have what was written."""
+
+
 # Of a server that takes no writes at the moment, or not any more: another one may. (One that is loading its data counts
 # as one that cannot be reached.)
-_ELSEWHERE = (ReadOnlyError, MasterDownError)
+_ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas)
 _TURNED = "UNBLOCKED"  # it became a replica while it was waiting for its own
 
 
@@ -70,6 +76,8 @@ class Link:
 
     A batch whose answer does not come within `timeout` is sent again, on a new connection, for `patience` in all;
     the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
+
+    An answer waits for `replicas`, but for `promotion_grace` after a failover not longer than it takes those there are.
     """
 
     def __init__(
@@ -80,11 +88,16 @@ class Link:
         timeout: float,
         patience: float,
         replicas: int = 0,
+        promotion_grace: float = 0.0,
     ) -> None:
         self.problem: str | None = None
         """Why nothing can be stored, None if it can."""
         self.connected_at = 0.0
         """When it last connected, by time.monotonic()."""
+        self.address: str | None = None
+        """Host and port of the server it last connected to, None for a socket of this machine."""
+        self.failovers = 0
+        """How often it connected to another server than before."""
         self.batches = 0
         self.operations = 0
         self._make_connection = make_connection
@@ -92,6 +105,11 @@ class Link:
         self._timeout = timeout
         self._patience = patience
         self._replicas = replicas
+        self._promotion_grace = promotion_grace
+        self._grace_until = 0.0
+        self._left: str | None = None
+        """The server before a failover, until the new one has answered."""
+        self._refused_since = 0.0
         self._connection: AbstractConnection | None = None
         self._waiting: list[tuple[Operation, Then]] = []
         self._flying: deque[_Batch] = deque()
@@ -219,10 +237,8 @@ class Link:
         """Connect, and send again what has no answer yet."""
         connection = self._make_connection()
         try:
-            try:
-                await connection.connect()
-            except AttributeError as error:  # redis-py's, where one to a Sentinel is cut while it is being made
-                raise RedisConnectionError("the connection to a Sentinel was lost") from error
+            await connection.connect()
+            self._note_server(address_of(connection))
             await connection.send_command("SCRIPT", "LOAD", _SCRIPT)
             await connection.read_response()
             sent = 0
@@ -235,11 +251,24 @@ class Link:
         self._connection = connection
         self.connected_at = time.monotonic()
 
+    def _note_server(self, address: str | None) -> None:
+        if self.address not in (None, address):
+            self.failovers += 1
+            self._left = self._left or self.address
+            self._grace_until = time.monotonic() + self._promotion_grace
+        self.address = address
+
+    async def leave(self) -> None:
+        """Cut the connection: what has no answer yet is sent again on a new one."""
+        await self._drop()
+
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
-        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked)
+        arguments = (batch.name, batch.asked, "replicated") if self._replicas else (batch.name, batch.asked)
+        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, *arguments)
         if self._replicas:
             # For all that this connection has written, and with it all that was written before.
-            packed += connection.pack_command("WAIT", self._replicas, round(self._timeout * 500))
+            wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)
+            packed += connection.pack_command("WAIT", self._replicas, wait)
         await connection.send_packed_command(packed, check_health=False)
 
     async def _read_answers(self, connection: AbstractConnection | None) -> list[tuple[bool, Any]]:
@@ -247,8 +276,11 @@ class Link:
         answer = await connection.read_response()
         if self._replicas:
             reached = await connection.read_response()
-            if reached < self._replicas:
-                raise ResponseError(f"NOREPLICAS {reached} of {self._replicas} replicas have it")
+            if reached >= self._replicas:
+                self._grace_until = 0.0
+            elif time.monotonic() >= self._grace_until:
+                self._grace_until = 0.0
+                raise _NoReplicas(f"NOREPLICAS {reached} of {self._replicas} replicas have it (wait_replicas)")
         return _decode(answer)
 
     def _settle(self, batch: _Batch, answers: list[tuple[bool, Any]]) -> None:
@@ -269,6 +301,7 @@ class Link:
         self._flying.clear()
         self._waiting = []
         if self.problem is None:
+            self._refused_since = time.monotonic()
             _log.warning("events cannot be stored: %s", reason)
         self.problem = reason
         if self._probing is None and not self._closed:
@@ -282,9 +315,21 @@ class Link:
             await connection.disconnect(nowait=True)
 
     def _mended(self) -> None:
+        if self._left is not None:
+            self._tell_failover(self._left)
+            self._left = None
         if self.problem is not None:
             _log.info("events can be stored again")
             self.problem = None
+
+    def _tell_failover(self, left: str) -> None:
+        refused = "no event was"
+        if self.problem is not None:
+            refused = f"for {time.monotonic() - self._refused_since:.1f} s events were"
+        alone = ""
+        if self._replicas and self._grace_until:
+            alone = f"; until replicas follow it, for at most {self._promotion_grace:g} s, a 200 does not wait for them"
+        _log.warning("the primary is %s, no longer %s: %s answered 503%s", self.address, left, refused, alone)
 
     async def _probe(self) -> None:
         """While nothing can be stored, try: recovery is noticed even if nobody sends events any more."""
@@ -348,9 +393,7 @@ def explain(error: BaseException) -> str:
     """Why Redis did not do what it was asked, in a few words for an operator."""
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "Redis does not answer"
-    # Behind that colon redis-py shows the insides of its clients of Sentinels.
-    text = str(error).partition(" : ")[0] if isinstance(error, MasterNotFoundError) else str(error)
-    return text.rstrip(".") or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _is_final(error: BaseException) -> bool:

@@ -30,6 +30,10 @@ class RedisCollector(Collector):
             "ingestd_redis_operations", "Operations on state and journal in them.",
             value=sum(backend.database.link.operations for backend in backends),
         )  # fmt: skip
+        yield CounterMetricFamily(
+            "ingestd_redis_failovers", "How often another server became the primary that this daemon writes to.",
+            value=sum(backend.database.link.failovers for backend in backends),
+        )  # fmt: skip
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
         yield GaugeMetricFamily(
             "ingestd_redis_durability_known",

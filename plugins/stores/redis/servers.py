@@ -1,4 +1,4 @@
-"""Which server to talk to: by URL as redis-py has it, or the primary that Sentinels name."""
+"""Connections to the primary: to the server of the URL as redis-py has it, or to the one that Sentinels name."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import asyncio as aioredis
-from redis.asyncio.connection import ConnectionPool, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    ConnectionPool,
+    parse_url,
+)
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from ingestd.errors import ConfigError
 from ingestd.options import Address
 
-__all__ = ["make_pool"]
+from .sentinel import SentinelPool, Sentinels
+
+__all__ = ["address_of", "make_pool"]
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:
@@ -36,7 +43,7 @@ def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, passwor
         if sentinels:
             pool = _through(sentinels, url, options, password)
         else:
-            pool = aioredis.ConnectionPool.from_url(url, **options)
+            pool = aioredis.ConnectionPool.from_url(url, redis_connect_func=_greet, **options)
         pool.make_connection()  # connects to nothing yet, but knows whether it could
     except ValueError as error:
         raise ConfigError(f"this URL is not one of Redis: {error}") from None
@@ -71,16 +78,28 @@ def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], pa
     if not service:
         raise ValueError("with sentinels its host is the name of the service they watch, as in redis://mymaster/0")
     given = {name: value for name, value in parse_url(url).items() if name not in {"host", "port", "connection_class"}}
-    manager = Sentinel(
-        [(address.host, address.port) for address in sentinels],
-        sentinel_kwargs={**options, "socket_timeout": options["socket_connect_timeout"], "password": password},
+    limit = options["socket_connect_timeout"] / 2  # the primary is to be reached in the other half
+    watching = Sentinels(
+        service,
+        sentinels,
+        {**options, "socket_connect_timeout": limit, "socket_timeout": limit, "password": password},
     )
     secure = url.startswith("rediss:")
-    return _Pool(service, manager, ssl=secure, **options, **given)  # type: ignore[no-untyped-call]  # it is redis-py's
+    return SentinelPool(service, watching, ssl=secure, redis_connect_func=_greet, **options, **given)
 
 
-class _Pool(SentinelConnectionPool):
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        await super().disconnect(inuse_connections)
-        for client in self.sentinel_manager.sentinels:  # which it does not count as its own
-            await client.connection_pool.disconnect()
+async def _greet(connection: AbstractConnection) -> None:
+    """What redis-py does on a new connection; then ask whether the server is a primary. Raises `RedisError`."""
+    await connection.on_connect()
+    await connection.send_command("INFO", "replication")
+    try:
+        facts = await connection.read_response()
+    except ResponseError:  # not for this user, or not on this service
+        return
+    if b"role:slave" in facts:
+        raise ReadOnlyError(f"{address_of(connection) or 'this server'} is a read only replica, not the primary")
+
+
+def address_of(connection: AbstractConnection) -> str | None:
+    """Host and port of the server a connection is to, None where that is a socket of this machine."""
+    return f"{connection.host}:{connection.port}" if isinstance(connection, Connection) else None

@@ -1,0 +1,207 @@
+"""Which server is the primary, as the Sentinels name it: asked for a connection, and followed while a daemon serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redis import asyncio as aioredis
+from redis.asyncio.connection import Connection
+from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ingestd.findings import Finding
+from ingestd.options import Address
+
+__all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
+
+_log = logging.getLogger("ingestd.redis")
+
+_EVERY = 0.5  # seconds between two questions to a Sentinel
+_PROMOTION = 5.0  # seconds a promotion may take that a Sentinel has announced
+_DOUBT = 10.0  # seconds for which an older answer of the majority is not believed
+_SILENCE = 3.0  # seconds without any Sentinel before the log says so
+_AGAIN = 60.0  # seconds between two such lines
+_PROMOTING = b"+selected-slave"
+_EVENTS = ("+selected-slave", "+switch-master", "-failover-abort-*")
+
+
+class Answer(NamedTuple):
+    """What a Sentinel knows."""
+
+    epoch: int
+    """Grows with each failover: of two Sentinels that disagree the higher one knows the newer primary."""
+    primary: tuple[str, int]
+
+
+class NewestPrimary:
+    """The newest primary that any of `count` Sentinels has named."""
+
+    def __init__(self, count: int) -> None:
+        self.address: tuple[str, int] | None = None
+        """Its host and port."""
+        self._count = count
+        self._epoch = 0
+        self._confirmed_at = 0.0
+
+    def learn(self, answers: Sequence[Answer], now: float) -> bool:
+        """Whether these answers, at least one, name another primary than before."""
+        epoch, before = max(answer.epoch for answer in answers), self.address
+        if epoch >= self._epoch:
+            self._confirmed_at = now
+        elif 2 * len(answers) <= self._count or now - self._confirmed_at < _DOUBT:
+            return False  # from Sentinels that were cut off, or have not heard of the failover yet
+        named = Counter(answer.primary for answer in answers if answer.epoch == epoch)
+        self._epoch, self.address = epoch, max(named, key=lambda each: (named[each], each == before))
+        return self.address != before
+
+
+class Sentinels:
+    """The Sentinels that watch one primary. `options` are those of redis-py for connections to them."""
+
+    def __init__(self, service: str, addresses: Sequence[Address], options: Mapping[str, Any]) -> None:
+        self._service = service
+        self._addresses = addresses
+        self._clients = [aioredis.Redis(host=address.host, port=address.port, **options) for address in addresses]
+        self._answers: dict[int, Answer | str] = {}
+        """By Sentinel: its last answer, or why there is none."""
+        self._newest = NewestPrimary(len(addresses))
+        self._promoting_until = 0.0
+        self._silent_since: float | None = None
+        self._silence_told_at: float | None = None
+        self._watching = False
+
+    @property
+    def primary(self) -> tuple[str, int] | None:
+        """Host and port of the newest primary that they have named."""
+        return self._newest.address
+
+    @property
+    def is_promoting(self) -> bool:
+        """Whether they are about to replace the primary: what it still takes may be lost."""
+        return time.monotonic() < self._promoting_until
+
+    async def discover_master(self, service: str) -> tuple[str, int]:
+        """The primary's address; the name is redis-py's. Raises `MasterNotFoundError`."""
+        if self.primary is None or not self._watching:
+            await asyncio.gather(*(self._ask(number) for number in range(len(self._clients))))
+        if self.is_promoting:
+            raise MasterNotFoundError(f"the Sentinels are about to name another primary of {service}")
+        if self.primary is None:
+            raise MasterNotFoundError(f"no Sentinel names the primary of {service} ({self._failures()})")
+        return self.primary
+
+    async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Ask every Sentinel, and listen to it, until cancelled. `changed` is called when any has said something."""
+        self._watching = True
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(len(self._clients)):
+                tasks.create_task(self._follow(number, changed), name=f"redis: sentinel {number}")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._watching = False
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.connection_pool.disconnect()
+
+    def describe(self) -> Finding:
+        count = sum(isinstance(answer, Answer) and answer.primary == self.primary for answer in self._answers.values())
+        host, port = self.primary or ("", 0)
+        text = f"{count} of {len(self._clients)} Sentinels name {host}:{port}"
+        if count == len(self._clients):
+            return Finding("sentinels", text)
+        return Finding("sentinels", f"{text} ({self._failures() or 'the others name another server'})", "warning")
+
+    async def _follow(self, number: int, changed: Callable[[], Awaitable[None]]) -> None:
+        while self._watching:  # redis-py does not pass on every cancellation
+            try:
+                async with self._clients[number].pubsub() as events:
+                    await events.psubscribe(*_EVENTS)
+                    while self._watching:
+                        await self._ask(number)
+                        await changed()
+                        event = await events.get_message(ignore_subscribe_messages=True, timeout=_EVERY)
+                        if event is not None and self._service.encode() in event["data"].split():
+                            self._promoting_until = (
+                                time.monotonic() + _PROMOTION if event["channel"] == _PROMOTING else 0.0
+                            )
+                            await changed()
+            except (RedisError, OSError) as error:
+                self._failed(number, error)
+            await asyncio.sleep(_EVERY)
+
+    async def _ask(self, number: int) -> None:
+        client = self._clients[number]
+        try:
+            # The epoch comes first: an address may be newer than its epoch, but never older.
+            facts = await client.execute_command("SENTINEL MASTER", self._service)
+            address = await client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
+        # redis-py raises AttributeError where the connection is cut while it is being made.
+        except (RedisError, OSError, AttributeError) as error:
+            self._failed(number, error)
+            return
+        if address is None:  # it was told to forget the service in between
+            self._failed(number, ResponseError("it names no primary"))
+            return
+        host, port = address
+        self._answers[number] = Answer(int(facts["config-epoch"]), (_text(host), int(port)))
+        self._silent_since = None
+        if self._silence_told_at is not None and self._watching:
+            self._silence_told_at = None
+            _log.info("the Sentinels answer again")
+        answers = [answer for answer in self._answers.values() if isinstance(answer, Answer)]
+        if self._newest.learn(answers, time.monotonic()):
+            self._promoting_until = 0.0
+
+    def _failed(self, number: int, error: Exception) -> None:
+        text = "it does not answer" if isinstance(error, RedisTimeoutError | TimeoutError) else str(error)
+        self._answers[number] = text.rstrip(".") or type(error).__name__
+        if not self._watching or any(isinstance(answer, Answer) for answer in self._answers.values()):
+            return
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        is_told = self._silence_told_at is not None and now - self._silence_told_at < _AGAIN
+        if now - self._silent_since >= _SILENCE and not is_told:
+            self._silence_told_at = now
+            host, port = self.primary or ("", 0)
+            _log.warning("no Sentinel answers; the primary stays %s:%d (%s)", host, port, self._failures())
+
+    def _failures(self) -> str:
+        return "; ".join(
+            f"{self._addresses[number].host}:{self._addresses[number].port}: {answer}"
+            for number, answer in sorted(self._answers.items())
+            if isinstance(answer, str)
+        )
+
+
+class SentinelPool(SentinelConnectionPool):
+    """Connections to the primary that `sentinels` name."""
+
+    def __init__(self, service: str, sentinels: Sentinels, **options: Any) -> None:
+        super().__init__(service, sentinels, **options)  # type: ignore[no-untyped-call]  # it is redis-py's
+        self.sentinels = sentinels
+
+    @property
+    def address(self) -> str | None:
+        """Host and port of the primary, None before it is known."""
+        primary = self.sentinels.primary
+        return primary and f"{primary[0]}:{primary[1]}"
+
+    async def leave_others(self) -> None:
+        """Cut the connections to servers that are not the primary, even connections in use."""
+        for connection in [*self._available_connections, *self._in_use_connections]:
+            assert isinstance(connection, Connection)
+            if connection.is_connected and (connection.host, connection.port) != self.sentinels.primary:
+                await connection.disconnect(nowait=True)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,74 @@
+"""Messages sent to a journal without a pause, each until it is answered: what they may be found by afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ingestd.backend import Backend
+from ingestd.errors import Claimed, Unavailable
+from ingestd.events import Record
+from ingestd.journal import Claim
+
+from .journals import read_all, until
+
+__all__ = ["LONG", "NOW", "Senders", "texts"]
+
+NOW = 1_795_233_906_000
+LONG = 30.0
+"""Seconds a failover may take, on a busy machine."""
+_DAY = 86_400_000
+
+
+class Senders:
+    """Each sends one message after the other, the same one until it is answered; they share the back ends."""
+
+    def __init__(self, backends: Sequence[Backend], count: int) -> None:
+        self.answered: list[str] = []
+        self.refused = 0
+        self._ending = False
+        self._tasks = [
+            asyncio.create_task(self._send(backends[number % len(backends)], number)) for number in range(count)
+        ]
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more have been answered."""
+        before = len(self.answered)
+        await until(lambda: len(self.answered) >= before + count, LONG)
+
+    async def end(self) -> None:
+        """Wait until all that was begun is answered."""
+        self._ending = True
+        await asyncio.gather(*self._tasks)
+
+    async def _send(self, backend: Backend, sender: int) -> None:
+        count = 0
+        while not self._ending:
+            count += 1
+            await self._until_answered(backend, f"{sender}-{count}")
+
+    async def _until_answered(self, backend: Backend, text: str) -> None:
+        record, claim = Record("event", NOW, text.encode()), Claim(text, "", _DAY)
+        while True:
+            try:
+                await backend.journal.append([record], backend.store.begin(NOW), claim=claim)
+            except Claimed:  # it was stored, and that it was got lost
+                break
+            except Unavailable:
+                self.refused += 1
+                await asyncio.sleep(0.02)
+            else:
+                break
+        self.answered.append(text)
+
+
+async def texts(backend: Backend, kind: str) -> list[str]:
+    """Of the journal as it is once it can be read: a Sentinel may take a primary that is slow for one that is down."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                records = await read_all(backend.journal)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return [record.body.decode() for record in records if record.type == kind]

@@ -1,0 +1,46 @@
+"""Sentinels that disagree: which primary a daemon takes for the newest."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.plugins.stores.redis.sentinel import Answer, NewestPrimary
+
+FORMER, PRIMARY, OTHER = ("10.0.0.1", 6379), ("10.0.0.2", 6379), ("10.0.0.3", 6379)
+ANSWERS = st.builds(Answer, st.integers(0, 5), st.sampled_from([FORMER, PRIMARY, OTHER]))
+
+
+@given(st.lists(ANSWERS, min_size=1, max_size=5))
+def test_the_highest_epoch_names_the_primary(answers: list[Answer]) -> None:
+    newest = NewestPrimary(5)
+    newest.learn(answers, 0.0)
+    highest = max(answer.epoch for answer in answers)
+    assert newest.address in {answer.primary for answer in answers if answer.epoch == highest}
+
+
+@given(st.lists(st.lists(ANSWERS, min_size=1, max_size=2), max_size=10), st.floats(0, 1e6))
+def test_a_minority_brings_no_older_primary_back_however_long_it_says_so(turns: list[list[Answer]], now: float) -> None:
+    newest = NewestPrimary(5)
+    newest.learn([Answer(6, PRIMARY)] * 3, 0.0)
+    for answers in turns:
+        assert not newest.learn(answers, now)
+    assert newest.address == PRIMARY
+
+
+def test_a_majority_that_has_not_heard_of_the_failover_is_not_believed_for_ten_seconds() -> None:
+    """It may be a second late. Sentinels that were set up anew begin with epoch 0, and must be believed in the end."""
+    newest = NewestPrimary(3)
+    newest.learn([Answer(1, FORMER)] * 2 + [Answer(2, PRIMARY)], 100.0)
+    assert newest.address == PRIMARY
+    assert not newest.learn([Answer(1, FORMER)] * 2, 109.0)
+    assert newest.learn([Answer(1, FORMER)] * 2, 111.0)
+    assert newest.address == FORMER
+
+
+def test_of_one_epoch_most_sentinels_decide_and_a_draw_changes_nothing() -> None:
+    newest = NewestPrimary(4)
+    newest.learn([Answer(0, FORMER)] * 4, 0.0)
+    assert not newest.learn([Answer(0, PRIMARY)] * 2 + [Answer(0, FORMER)] * 2, 1.0)
+    assert newest.learn([Answer(0, PRIMARY)] * 3 + [Answer(0, FORMER)], 2.0)
+    assert newest.address == PRIMARY
