@@ -24,6 +24,7 @@ from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
+from .unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -114,16 +115,17 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
 
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await arguments.run(arguments, _CommandDaemon(backends, plugins))
+        await arguments.run(arguments, _CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))
 
 
 class _CommandDaemon:
     """What a plugin's command gets in the daemon's place."""
 
-    def __init__(self, backends: Backends, plugins: Plugins) -> None:
+    def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
         self._plugins = plugins
         self.store = backends.store
         self.journal = backends.journal
+        self.unusable_ids = unusable_ids
 
     @cached_property
     def registry(self) -> CollectorRegistry:

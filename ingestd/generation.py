@@ -16,7 +16,9 @@ from .validation import Validator
 
 __all__ = ["Generation", "differences", "first_generation", "is_fixed", "next_generation", "renewed"]
 
-_FIXED = frozenset(["http.listen", "http.server", "ops.listen", "store.url", "journal.url", "plugins.enabled"])
+_FIXED = frozenset([
+    "http.listen", "http.server", "ops.listen", "store.url", "journal.url", "ids.unusable", "plugins.enabled",
+])  # fmt: skip
 _FOR_LIFE = frozenset(["register_consumers", "register_stores"])
 _FOR_SINKS = frozenset(["register_sinks"])
 

@@ -100,10 +100,7 @@ class Hooks:
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)
-        return Visitors(
-            {digest for answer in answers for digest in answer.digests},
-            {user_id for answer in answers for user_id in answer.nobody},
-        )
+        return Visitors({digest for answer in answers for digest in answer.digests})
 
     async def forget_person(self, person: Person, state: State) -> Counter[str]:
         counts: Counter[str] = Counter()

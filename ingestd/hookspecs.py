@@ -26,6 +26,7 @@ from .panels import Panel
 from .person import Person, Visitors
 from .sink import Sink
 from .store import State, Store
+from .unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -46,6 +47,8 @@ class Daemon(Protocol):
 
     store: Store
     journal: Journal
+    unusable_ids: UnusableIds
+    """Texts that clients send as an id and that name nobody: `[ids] unusable`."""
     registry: CollectorRegistry
     """Where a plugin registers its Prometheus metrics, each named `ingestd_<plugin>_…`.
 
@@ -194,7 +197,7 @@ def filter_event(event: Event) -> str | None:
 
 @hookspec
 def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors | None:
-    """Which visitors are this user's at present, and which user ids stand for nobody?
+    """Which visitors are linked to this user at present?
 
     Called by `ingestd forget --user`. The answers of all plugins count together.
     """

@@ -11,15 +11,9 @@ __all__ = ["Person", "Visitors"]
 
 
 class Visitors(NamedTuple):
-    """What a plugin that links visitors to users knows of one user, and of those who are none.
-
-    `digests` are the user's visitors at present (`ingestd.store.key_digest`). `nobody` are user ids, in
-    lower case and without surrounding spaces, that stand for no user: what a visitor did under one of
-    them, they did as nobody.
-    """
+    """The visitors that a plugin has linked to one user, as `ingestd.store.key_digest` names them."""
 
     digests: Collection[str] = ()
-    nobody: Collection[str] = ()
 
 
 class Person(NamedTuple):

@@ -45,6 +45,7 @@ from .retention import Retention
 from .room import Room
 from .run_file import RunFile, runtime_directory
 from .stopping import Stop
+from .unusable_ids import UnusableIds
 
 __all__ = ["Server", "TaskDied", "tune_the_interpreter"]
 
@@ -78,6 +79,7 @@ class Server:
             self._backends.must_be_shared(config)
         self.store = self._backends.store
         self.journal = self._backends.journal
+        self.unusable_ids = UnusableIds(config.ids.unusable)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Stop | None = None
         self._lines = RecentLines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -12,9 +12,9 @@ import msgspec
 from ingestd import hookimpl
 from ingestd.events import Event
 from ingestd.hookspecs import Daemon
-from ingestd.options import Options as BaseOptions
 from ingestd.person import Person, Visitors
 from ingestd.store import Field, State, Store, state_key
+from ingestd.unusable_ids import UnusableIds
 
 __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
 
@@ -22,33 +22,12 @@ _TAG = 32  # hexadecimal digits
 
 
 class IdentityPlugin:
-    class Options(BaseOptions):
-        no_user: tuple[str, ...] = (
-            "null",
-            "undefined",
-            "guest",
-            "anonymous",
-            "0",
-            "00000000-0000-0000-0000-000000000000",
-        )
-
-    def __init__(self, options: Options) -> None:
-        # Blank is no user whatever the list says: an empty userId means none.
-        self._no_user = {"", *map(_plain, options.no_user)}
-        self._count_no_user: Callable[[], None] = lambda: None
-
-    def is_user(self, user_id: str) -> bool:
-        """Whether the id stands for a user, so that an identify request with it makes a link."""
-        return _plain(user_id) not in self._no_user
+    def __init__(self) -> None:
+        self._unusable_ids = UnusableIds()
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
-
-        counter = Counter(
-            "ingestd_identity_no_user", "Identify requests whose userId stands for no user", registry=daemon.registry
-        )
-        self._count_no_user = counter.inc
+        self._unusable_ids = daemon.unusable_ids
 
     @hookimpl
     async def resolve_user(self, event: Event, state: State) -> str | None:
@@ -59,10 +38,7 @@ class IdentityPlugin:
     async def store_identity(self, event: Event, state: State) -> None:
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
-        if user_id is not None and not self.is_user(user_id):
-            self._count_no_user()
-            user_id = None
-        if user_id is None:
+        if user_id is None or user_id in self._unusable_ids:
             await _set_traits(state, anonymous, event.traits)
             return
         profile = user_profile(event.tenant, user_id)
@@ -77,7 +53,7 @@ class IdentityPlugin:
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         wanted = _linked(tenant, user_id)
         digests = [key.partition(":")[2] async for key, value in store.scan("link") if value == wanted]
-        return Visitors(digests, self._no_user)
+        return Visitors(digests)
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
@@ -118,10 +94,6 @@ def _linked(tenant: str, user_id: str) -> str:
 @lru_cache(maxsize=1024)
 def _digest(tenant: str) -> str:
     return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=_TAG // 2).hexdigest()
-
-
-def _plain(user_id: str) -> str:
-    return user_id.strip().casefold()
 
 
 async def _set_traits(state: State, profile: str, traits: Mapping[str, Any]) -> None:

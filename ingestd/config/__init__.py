@@ -24,6 +24,7 @@ from ..options import (
     read_options,
     unknown_option,
 )
+from ..unusable_ids import UNUSABLE
 from .overrides import apply_overrides
 
 __all__ = ["SECTIONS", "Config", "find_config", "load_config", "parse_config", "read_tables"]
@@ -71,6 +72,10 @@ class JournalOptions(Options):
     wait_for_consumers: bool = True
 
 
+class IdsOptions(Options):
+    unusable: tuple[str, ...] = UNUSABLE
+
+
 class LogsOptions(Options):
     format: Literal["auto", "text", "json"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -103,6 +108,7 @@ class Config(NamedTuple):
     ops: OpsOptions
     store: StoreOptions
     journal: JournalOptions
+    ids: IdsOptions
     logs: LogsOptions
     schemas: SchemasOptions
     plugins: PluginsOptions
@@ -151,10 +157,14 @@ SECTIONS: Mapping[str, type[Options]] = {
     "ops": OpsOptions,
     "store": StoreOptions,
     "journal": JournalOptions,
+    "ids": IdsOptions,
     "logs": LogsOptions,
     "schemas": SchemasOptions,
     "plugins": PluginsOptions,
 }
+
+
+_RENAMED = {"plugins.identity.no_user": "ids.unusable"}
 
 
 def find_config(path: str | None) -> Path:
@@ -208,6 +218,10 @@ def parse_config(
             raise ConfigError(f"{place(name)}: expected a section [{name}]")
     plugins = dict(tables.get("plugins", {}))
     plugin_tables = {name: plugins.pop(name) for name, value in list(plugins.items()) if isinstance(value, dict)}
+    for path, new in _RENAMED.items():
+        _, plugin, option = path.split(".")
+        if option in plugin_tables.get(plugin, {}):
+            raise ConfigError(f"{place(path)}: unknown option; it is {new} now")
     sinks = tables.get("sinks", {})
     for name, table in sinks.items():
         if not isinstance(table, dict):

@@ -27,6 +27,7 @@ from ..output import write
 from ..person import Person
 from ..store import Store
 from ..times import format_time, now
+from ..unusable_ids import UnusableIds
 from .dead_letters import DeadLetters
 from .readonly import ReadOnlyState
 from .traces import ERASURE, Traces, blanked
@@ -58,7 +59,9 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
     async with open_backends(config, plugins) as backends:
         await backends.settle()  # else the next daemon would append what tells of the person
         tenant = arguments.tenant or await _first_tenant(backends.journal)
-        traces = Traces(tenant, user_id=arguments.user, anonymous_id=arguments.anonymous)
+        traces = Traces(
+            tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous
+        )
         forgetting = Forgetting(plugins.hooks, backends.store, backends.journal, traces)
         await forgetting.learn()
         others = ", ".join(sorted(traces.tenants - {tenant}))

@@ -11,6 +11,7 @@ from ..errors import CommandError
 from ..events import Record
 from ..person import Visitors
 from ..store import key_digest
+from ..unusable_ids import UnusableIds
 
 __all__ = ["ERASURE", "Traces", "blanked"]
 
@@ -39,10 +40,24 @@ _decode = msgspec.json.Decoder(_Head).decode
 class Traces:
     """Learns from records which visitors are a user's; a visitor alone is known from the start.
 
-    A user's records are those that name them, and those of their visitors that name no user.
+    A user's records are those that name them, and those of their visitors that name no user. Raises `CommandError` for
+    an id that names nobody: the records with it are of many persons.
     """
 
-    def __init__(self, tenant: str, *, user_id: str | None = None, anonymous_id: str | None = None) -> None:
+    def __init__(
+        self, tenant: str, unusable_ids: UnusableIds, *, user_id: str | None = None, anonymous_id: str | None = None
+    ) -> None:
+        if user_id is not None and user_id in unusable_ids:
+            raise CommandError(
+                f"{user_id!r} stands for no user, and many visitors may have sent it;"
+                " forget those that are meant with --anonymous"
+            )
+        if anonymous_id is not None and anonymous_id in unusable_ids:
+            raise CommandError(
+                f"{anonymous_id!r} stands for no visitor, and many may have sent it;"
+                " nothing is remembered of it, and its records are a user's only where they name them: use --user"
+            )
+        self._unusable_ids = unusable_ids
         self.tenant = tenant
         self.user_id = user_id
         self.tenants: set[str] = set()
@@ -51,16 +66,9 @@ class Traces:
         # By anonymousId, the last position up to which records that name no user are this user's.
         self._linked: set[str] = set()
         self._unnamed: set[str] = set()
-        self._nobody: set[str] = set()
 
     def add(self, visitors: Visitors) -> None:
-        """These are the user's at present; their names are learned from records. Raises `CommandError`."""
-        self._nobody.update(visitors.nobody)
-        if self._is_nobody(self.user_id):
-            raise CommandError(
-                f"{self.user_id!r} stands for no user, and many visitors may have sent it;"
-                " forget those that are meant with --anonymous"
-            )
+        """These are the user's at present; their names are learned from records."""
         self._unnamed.update(digest for digest in visitors.digests if digest not in self._linked)
         self._linked.update(visitors.digests)
 
@@ -76,8 +84,10 @@ class Traces:
             if head.user_id == self.user_id:
                 for name in head.anonymous_ids:
                     self._names[name] = max(self._names.get(name, 0), record.position)
-        elif head.anonymous_id is not None and (
-            (record.type == "identify" and head.user_id == self.user_id) or self._is_linked(head.anonymous_id)
+        elif (
+            head.anonymous_id is not None
+            and head.anonymous_id not in self._unusable_ids
+            and ((record.type == "identify" and head.user_id == self.user_id) or self._is_linked(head.anonymous_id))
         ):
             self._names[head.anonymous_id] = _ALWAYS
 
@@ -95,10 +105,8 @@ class Traces:
         ours = isinstance(anonymous_id, str) and self._names.get(anonymous_id, 0) >= position
         if self.user_id is None:
             return ours
-        return user_id == self.user_id or (ours and (user_id is None or self._is_nobody(user_id)))
-
-    def _is_nobody(self, user_id: object) -> bool:
-        return isinstance(user_id, str) and user_id.strip().casefold() in self._nobody
+        names_nobody = user_id is None or (isinstance(user_id, str) and user_id in self._unusable_ids)
+        return user_id == self.user_id or (ours and names_nobody)
 
     def __len__(self) -> int:
         """How much is known of who the person is: it only grows."""

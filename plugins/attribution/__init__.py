@@ -75,10 +75,7 @@ class AttributionPlugin:
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         self._consumer.tally = _counted(daemon.registry)
-        # Who makes the links knows which ids are no user's.
-        is_user = getattr(daemon.plugin("identity"), "is_user", None)
-        if is_user is not None:
-            self._consumer.is_user = is_user
+        self._consumer.unusable_ids = daemon.unusable_ids
 
     @hookimpl
     async def show_panel(self, store: Store) -> Panel:

@@ -12,6 +12,7 @@ import msgspec
 from ingestd.consumer import Consumer, Step
 from ingestd.events import Record
 from ingestd.store import State
+from ingestd.unusable_ids import UnusableIds
 
 from .hours import Decided, add_all
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
@@ -56,19 +57,19 @@ class AttributionConsumer(Consumer):
     """Seconds that events have between two turns, as long as this can keep up."""
 
     def __init__(self, rules: Rules) -> None:
-        self.is_user: Callable[[str], bool] = lambda user_id: bool(user_id.strip())
-        """Whether a user id stands for a user, as whoever makes the links has it."""
+        self.unusable_ids = UnusableIds()
+        """Texts that are no id of a visitor, a user or an order."""
         self.tally = Tally(lambda result: None, lambda result: None)
         self._rules = rules
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
-        exclusions, is_user = self._rules.exclusions, self.is_user
+        exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
         pause = 0 if len(records) == self.max_records else self.pause
         found: list[Seen | Erasure] = []
         await step.give_way()
         until = perf_counter() + _TURN
         for record in records:
-            if (each := read(record, exclusions, is_user)) is not None:
+            if (each := read(record, exclusions, unusable_ids)) is not None:
                 found.append(each)
             if perf_counter() > until:
                 await step.give_way(pause)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.events import Record
+from ingestd.unusable_ids import UnusableIds
 
 from .marks import Order
 from .orders import Reason
@@ -87,7 +88,7 @@ _decode_erasure = msgspec.json.Decoder(Erasure).decode
 _decode_data = msgspec.json.Decoder(_Data).decode
 
 
-def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool]) -> Seen | Erasure | None:
+def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> Seen | Erasure | None:
     if record.type not in {"event", "identify"}:
         return _decode_erasure(record.body) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
@@ -108,26 +109,28 @@ def read(record: Record, exclusions: Exclusions, is_user: Callable[[str], bool])
     if dispatch_id is not None or any(campaign):
         touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
-    links = record.type == "identify" and envelope.userId is not None and is_user(envelope.userId)
+    links = record.type == "identify" and envelope.userId is not None and envelope.userId not in unusable_ids
     has_order = envelope.key in _ORDER_KEYS
     if touch is None and not links and not has_order:
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        envelope.userId if links else None, _order(envelope, record) if has_order else None, _REASONS.get(envelope.key),
+        envelope.userId if links else None, _order(envelope, record, unusable_ids) if has_order else None,
+        _REASONS.get(envelope.key),
     )  # fmt: skip
 
 
-def _order(envelope: _Envelope, record: Record) -> Order:
+def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Order:
     assert envelope.anonymousId is not None
     data = _decode_data(envelope.data)
+    order_id = _text(data.order_id)
     return Order(
         tenant=envelope.tenant,
         event_id=envelope.id,
         position=record.position,
         at=envelope.at,
         received_at=record.at,
-        order_id=_text(data.order_id),
+        order_id=None if order_id is None or order_id in unusable_ids else order_id,
         anonymous_id=envelope.anonymousId,
         user_id=envelope.userId,
         revenue=_number(data.revenue),

@@ -220,7 +220,7 @@ FIXED = {
     "plugins.enabled": ("plugins", 'enabled = ["keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"]'),
     "plugins.sqlite.cache": ("plugins.sqlite", "cache = 5"),
     "plugins.attribution.model": ("plugins.attribution", 'model = "linear"'),
-    "plugins.identity.no_user": ("plugins.identity", "no_user = []"),
+    "ids.unusable": ("ids", "unusable = []"),
 }
 
 

@@ -30,6 +30,7 @@ from ingestd.plugins.keys import KeysPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.store import Field, State, Store, state_key
 from ingestd.times import now
+from ingestd.unusable_ids import UnusableIds
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 
@@ -53,7 +54,7 @@ class Who(NamedTuple):
 def make_hooks(*further: object) -> Hooks:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
-    identity, session = IdentityPlugin(IdentityPlugin.Options()), SessionPlugin(SessionPlugin.Options())
+    identity, session = IdentityPlugin(), SessionPlugin(SessionPlugin.Options())
     for plugin in (KeysPlugin(KeysPlugin.Options()), identity, session, *further):
         manager.register(plugin)
     return Hooks(manager)
@@ -110,7 +111,7 @@ class Shop:
         return await forgetting.run()
 
     def forgetting(self, who: Who) -> Forgetting:
-        traces = Traces(who.tenant, user_id=who.user, anonymous_id=who.visitor)
+        traces = Traces(who.tenant, UnusableIds(), user_id=who.user, anonymous_id=who.visitor)
         return Forgetting(self.hooks, self.store, self.journal, traces)
 
     async def records(self) -> list[dict[str, Any]]:
@@ -345,6 +346,17 @@ async def test_an_id_that_stands_for_no_user_is_nobody_to_be_forgotten(tmp_path:
         with pytest.raises(CommandError, match=r"stands for no user.*--anonymous"):
             await shop.forget(Who("shop", user="GUEST"))
         assert (await shop.forget(Who("shop", visitor="va")))["records"] == 1
+
+
+async def test_the_records_of_a_word_for_nothing_are_many_persons(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        shop = Shop(backend.store, backend.journal)
+        await shop.send(Sent("identify", "shop", "undefined", "ua"))
+        await shop.send(Sent("event", "shop", "undefined", NOBODY))
+        with pytest.raises(CommandError, match=r"stands for no visitor.*--user"):
+            await shop.forget(Who("shop", visitor=" Undefined"))
+        await shop.forget(Who("shop", user="ua"))
+        assert [record.get("erased") for record in await shop.records()] == [True, None]
 
 
 async def test_a_plugin_that_fails_stops_it_with_its_name(tmp_path: Path) -> None:

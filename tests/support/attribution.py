@@ -19,7 +19,7 @@ from ingestd.events import Endpoint, Event, Record
 from ingestd.options import Duration
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.consumer import AttributionConsumer
-from ingestd.plugins.identity import IdentityPlugin
+from ingestd.unusable_ids import UnusableIds
 
 from .attribution_reference import Reference, Rules
 from .backends import PluginDaemon, sqlite_backend
@@ -161,10 +161,10 @@ class Attribution(NamedTuple):
 
 @asynccontextmanager
 async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
-    """The plugin on the file of that folder, beside the plugin `identity`, with these options."""
+    """The plugin on the file of that folder, with these options."""
     async with sqlite_backend(folder) as backend:
         daemon = PluginDaemon(backend)
-        daemon.plugins["identity"] = IdentityPlugin(IdentityPlugin.Options(no_user=rules.no_user))
+        daemon.unusable_ids = UnusableIds(rules.unusable)
         plugin = AttributionPlugin(
             AttributionPlugin.Options(
                 window=Duration(rules.window / 1000),

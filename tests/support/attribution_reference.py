@@ -23,7 +23,7 @@ MODELS = ("last_touch", "first_touch", "linear", "position_based", "time_decay")
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The options of the plugin; times in milliseconds. `no_user` are those of the plugin `identity`."""
+    """The options of the plugin; times in milliseconds. `unusable` are those of `[ids]`."""
 
     model: Literal["last_touch", "first_touch", "linear", "position_based", "time_decay"] = "last_touch"
     window: int = 168 * HOUR
@@ -35,7 +35,7 @@ class Rules:
     exclude_sources: tuple[str, ...] = ()
     exclude_mediums: tuple[str, ...] = ()
     exclude_domains: tuple[str, ...] = ()
-    no_user: tuple[str, ...] = ("guest",)
+    unusable: tuple[str, ...] = ("guest",)
 
 
 class _Touch(NamedTuple):
@@ -85,7 +85,7 @@ class Reference:
             if shown is not None and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
-            if record["type"] == "identify" and record["userId"] not in {None, *rules.no_user}:
+            if record["type"] == "identify" and record["userId"] not in {None, *rules.unusable}:
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
 
     def _decide(self, order: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from ingestd.backend import Backend
 from ingestd.hookspecs import BackendFactory
 from ingestd.plugins.stores.sqlite import SqlitePlugin
+from ingestd.unusable_ids import UnusableIds
 
 __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
 
@@ -24,6 +25,7 @@ class PluginDaemon:
         self.plugins: dict[str, object] = {}
         self.store = backend.store
         self.journal = backend.journal
+        self.unusable_ids = UnusableIds()
         self.registry = CollectorRegistry()
         self.tasks: list[asyncio.Task[None]] = []
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ingestd.events import Record
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, Exclusions, Touch, campaign_of
+from ingestd.unusable_ids import UnusableIds
 
 PARAMETERS = dict(
     zip(CAMPAIGN_FIELDS, ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"), strict=True)
@@ -217,7 +218,7 @@ def event(context: str, **members: Any) -> Record:
 
 
 def touch_of(record: Record) -> Touch | None:
-    seen = read(record, Exclusions((), (), ()), bool)
+    seen = read(record, Exclusions((), (), ()), UnusableIds())
     assert seen is None or isinstance(seen, Seen)
     return seen.touch if seen is not None else None
 

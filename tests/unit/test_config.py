@@ -105,7 +105,7 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
         ("[http]\nlisten\n", r"ingestd\.toml: not TOML: .*line 2"),
         ("[htp]", r"ingestd\.toml: htp: unknown option; did you mean http\?"),
         ("[sink.a]", r"sink: unknown option; did you mean sinks\?"),
-        ("[zzz]", r"zzz: unknown option; known: http, ops, store, journal, logs, schemas, plugins, sinks"),
+        ("[zzz]", r"zzz: unknown option; known: http, ops, store, journal, ids, logs, schemas, plugins, sinks"),
         ("http = 1", r"http: expected a section \[http\]"),
         ("sinks = 1", r"sinks: expected a section \[sinks\]"),
         ("[[http]]", r"http: expected a section \[http\]"),

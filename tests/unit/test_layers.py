@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times"],
+    "values": [
+        "backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times",
+        "unusable_ids",
+    ],
     "contracts": [
         "options", "options.types", "options.secret", "config", "config.overrides", "store", "person", "journal",
         "findings", "backend", "sink", "consumer", "panels", "hookspecs",
