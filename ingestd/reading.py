@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from . import times
 from .events import Endpoint, Event, Principal, Request
+from .outcomes import IgnoredTimestamp
 from .validation import Validator
 
 __all__ = ["Kind", "Reader"]
@@ -14,17 +15,28 @@ __all__ = ["Kind", "Reader"]
 Kind = Literal["event", "identify"]
 
 _DAY = 86_400_000
+_YEAR_2000 = 946_684_800_000
+"""No event is older: an earlier time is the zero of a clock, a date type or a number that nobody set."""
 _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
 class Reader:
-    """`stored_address` makes of a client's address what is stored of it; None: nothing is."""
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is.
 
-    def __init__(self, validator: Validator, stored_address: Callable[[str], str] | None) -> None:
+    `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event.
+    """
+
+    def __init__(
+        self,
+        validator: Validator,
+        stored_address: Callable[[str], str] | None,
+        timestamp_ignored: Callable[[IgnoredTimestamp], None],
+    ) -> None:
         self._validator = validator
         self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
+        self._timestamp_ignored = timestamp_ignored
 
     def key_of(self, body: Mapping[str, Any]) -> str:
         """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
@@ -49,12 +61,8 @@ class Reader:
         extra = {}
         if not known.issuperset(body):
             extra = {name: value for name, value in body.items() if name not in known}
-            sent = extra.get("timestamp")
-            at = times.parse_time(sent) if isinstance(sent, str) else None
-            if at is not None:
-                del extra["timestamp"]
-                if at <= received_at and not (public and at < received_at - _DAY):
-                    timestamp = at
+            if "timestamp" in extra:
+                timestamp = self._take_timestamp(extra, received_at, public=public)
         dispatch_id = body.get("dispatchId")
         if not is_event and isinstance(dispatch_id, str):
             # An identify request may tell it, but nothing else under that name is refused there.
@@ -82,3 +90,22 @@ class Reader:
             context,
             extra,
         )
+
+    def _take_timestamp(self, extra: dict[str, Any], received_at: int, *, public: bool) -> int:
+        """The time of the event. A `timestamp` that names a time leaves `extra`, also where receipt counts instead."""
+        sent = extra["timestamp"]
+        at = times.parse_time(sent) if isinstance(sent, str) else None
+        if at is None:
+            self._timestamp_ignored(IgnoredTimestamp.UNPARSABLE)
+            return received_at
+        if at < _YEAR_2000:
+            self._timestamp_ignored(IgnoredTimestamp.UNSET)
+            return received_at
+        del extra["timestamp"]
+        if at > received_at:
+            self._timestamp_ignored(IgnoredTimestamp.FUTURE)
+            return received_at
+        if public and at < received_at - _DAY:
+            self._timestamp_ignored(IgnoredTimestamp.TOO_OLD)
+            return received_at
+        return at

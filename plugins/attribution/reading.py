@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.events import Record
+from ingestd.times import parse_time
 from ingestd.unusable_ids import UnusableIds
 
 from .marks import Order
@@ -18,8 +18,6 @@ from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
 __all__ = ["Erasure", "Seen", "read"]
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _REASONS: Mapping[str | None, Reason] = {"Order Refunded": "refund", "Order Cancelled": "cancel"}
 _ORDER_KEYS = {"Order Completed", *_REASONS}
 
@@ -34,7 +32,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
     id: str
     tenant: str
-    timestamp: datetime
+    timestamp: str
     anonymousId: str | None  # noqa: N815 - the names are the records', here and below
     userId: str | None  # noqa: N815
     sessionId: str | None  # noqa: N815
@@ -42,11 +40,6 @@ class _Envelope(msgspec.Struct, gc=False):
     context: _Context
     key: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"{}")
-
-    @property
-    def at(self) -> int:
-        """When it happened, in milliseconds."""
-        return (self.timestamp - _EPOCH) // _MILLISECOND
 
 
 class Seen(NamedTuple):
@@ -107,7 +100,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
     dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None
     if dispatch_id is not None or any(campaign):
-        touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
+        touch = Touch(record.position, _time(envelope, record), envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
     links = record.type == "identify" and envelope.userId is not None and envelope.userId not in unusable_ids
     has_order = envelope.key in _ORDER_KEYS
@@ -120,6 +113,12 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
     )  # fmt: skip
 
 
+def _time(envelope: _Envelope, record: Record) -> int:
+    """When it happened, in milliseconds: its timestamp, or its receipt where a plugin has stored another text."""
+    at = parse_time(envelope.timestamp)
+    return record.at if at is None else at
+
+
 def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Order:
     assert envelope.anonymousId is not None
     data = _decode_data(envelope.data)
@@ -128,7 +127,7 @@ def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Or
         tenant=envelope.tenant,
         event_id=envelope.id,
         position=record.position,
-        at=envelope.at,
+        at=_time(envelope, record),
         received_at=record.at,
         order_id=None if order_id is None or order_id in unusable_ids else order_id,
         anonymous_id=envelope.anonymousId,

@@ -87,6 +87,7 @@ def test_every_value_of_a_short_closed_list_is_shown_from_the_start(shop: Shop, 
     families = parse(daemon.ops("/metrics").body)
     for name, label in [
         ("ingestd_http_refused_total", "reason"),
+        ("ingestd_timestamps_ignored_total", "reason"),
         ("ingestd_sqlite_commits_total", "result"),
         ("ingestd_rate_limit_refused_total", "by"),
     ]:
