@@ -115,9 +115,11 @@ class AttributionConsumer(Consumer):
                 order.order_id, order.tenant, mark.attribution_id,
             )  # fmt: skip
             return
-        if order.user_id is None:
+        if order.user_id is None and order.anonymous_id not in self.unusable_ids:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
-        visitors = await journeys.visitors(order.tenant, order.anonymous_id, order.user_id)
+        linked = await journeys.visitors(order.tenant, order.anonymous_id, order.user_id)
+        # What many send as their visitor has no journey of its own, whatever was kept before it was on the list.
+        visitors = [visitor for visitor in linked if visitor not in self.unusable_ids]
         candidates = await journeys.candidates(order.tenant, visitors, order.at)
         record, mark = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life

@@ -82,11 +82,16 @@ class Reference:
             elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
                 self._reverse(record)
             shown = _touchpoint(record)
-            if shown is not None and not self._excluded(shown, record["context"]):
+            named = self._named(record["anonymousId"]) is not None
+            if shown is not None and named and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
-            if record["type"] == "identify" and record["userId"] not in {None, *rules.unusable}:
+            if record["type"] == "identify" and named and self._named(record["userId"]) is not None:
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
+
+    def _named(self, text: str | None) -> str | None:
+        """The id, or None where it names nobody."""
+        return None if not text or text in self._rules.unusable else text
 
     def _decide(self, order: Mapping[str, Any]) -> None:
         decided = self._earlier(order)
@@ -95,11 +100,11 @@ class Reference:
             return
         tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
         links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
-        user = order["userId"] or (links[-1].user if links else None)
+        user = self._named(order["userId"]) or (links[-1].user if links else None)
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
-            for each in {visitor, *self._visitors(tenant, user)}
+            for each in {visitor, *self._visitors(tenant, user)} - {*self._rules.unusable}
             for touch in self._remembered(tenant, each)
             if oldest <= touch.at <= at
         )
@@ -112,14 +117,14 @@ class Reference:
             model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
             for model in MODELS
         }
-        self._decided[_name(order)] = _Decided(order, weights)
+        self._decided[self._name(order)] = _Decided(order, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
                 "type": "attribution",
                 "tenant": tenant,
                 "decidedAt": order["receivedAt"],
-                "orderId": order["data"].get("order_id") or None,
+                "orderId": self._named(order["data"].get("order_id")),
                 "orderEventId": order["id"],
                 "orderAt": order["timestamp"],
                 "anonymousId": visitor,
@@ -177,11 +182,16 @@ class Reference:
 
     def _earlier(self, record: Mapping[str, Any]) -> _Decided | None:
         """The decision on the order this is or refers to, while it is remembered."""
-        decided = self._decided.get(_name(record))
+        decided = self._decided.get(self._name(record))
         if decided is None:
             return None
         age = _moment(record["receivedAt"]) - _moment(decided.order["receivedAt"])
         return decided if age <= self._rules.order_memory else None
+
+    def _name(self, record: Mapping[str, Any]) -> tuple[str, str]:
+        """What there is one attribution of."""
+        order_id = self._named(record["data"].get("order_id"))
+        return record["tenant"], f"event {record['id']}" if order_id is None else f"order {order_id}"
 
     def _visitors(self, tenant: str, user: str | None) -> list[str]:
         """The visitors that are the user's by now; of too many those linked last."""
@@ -224,12 +234,6 @@ def amount_of(value: Mapping[str, Any]) -> Fraction | None:
 def _value(record: Mapping[str, Any]) -> dict[str, Any]:
     data = record["data"]
     return {"revenue": data.get("revenue"), "total": data.get("total"), "currency": data.get("currency") or None}
-
-
-def _name(record: Mapping[str, Any]) -> tuple[str, str]:
-    """What there is one attribution of."""
-    order_id = record["data"].get("order_id")
-    return record["tenant"], f"order {order_id}" if order_id else f"event {record['id']}"
 
 
 def _moment(text: str) -> int:

@@ -29,7 +29,7 @@ LAYERS: dict[str, list[str]] = {
         "logs.formats", "logs.recent", "logs.redaction", "overview", "overview.asking", "overview.history",
         "overview.parts", "activation", "binding", "notify", "run_file", "file_limits", "stopping", "checking",
         "checking.config_faults", "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly",
-        "forgetting.traces",
+        "forgetting.traces", "unusable_id_reports",
     ],
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
