@@ -169,8 +169,8 @@ def resolve_session(event: Event, state: State) -> Session | None:
     """In which session does this happen? The first answer that is not None counts.
 
     Called for events and identify requests that have a visitor (`event.has_visitor`). `event.session_id` is what the
-    caller supplied, or None. No answer at all is answered 500. On a store that is a trip away it may be called twice for
-    one event: first on what the daemon remembers, then, where that is not enough or no longer true, on the state itself.
+    caller supplied, or None. No answer at all is answered 500. On a store that is a trip away it may be called twice
+    for one event: first on what the daemon remembers, then, where that is not enough or no longer true, on the state.
     """
 
 

@@ -103,14 +103,14 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
     if has_visitor and (dispatch_id is not None or any(campaign)):
         touch = Touch(record.position, _time(envelope, record), envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
-    user_id = None if envelope.userId is None or envelope.userId in unusable_ids else envelope.userId
-    links = record.type == "identify" and has_visitor and user_id is not None
+    user_id = envelope.userId
+    links = record.type == "identify" and has_visitor and user_id is not None and user_id not in unusable_ids
     has_order = envelope.key in _ORDER_KEYS
     if touch is None and not links and not has_order:
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        user_id if links else None, _order(envelope, record, user_id, unusable_ids) if has_order else None,
+        user_id if links else None, _order(envelope, record, unusable_ids) if has_order else None,
         _REASONS.get(envelope.key),
     )  # fmt: skip
 
@@ -121,7 +121,7 @@ def _time(envelope: _Envelope, record: Record) -> int:
     return record.at if at is None else at
 
 
-def _order(envelope: _Envelope, record: Record, user_id: str | None, unusable_ids: UnusableIds) -> Order:
+def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Order:
     assert envelope.anonymousId is not None
     data = _decode_data(envelope.data)
     order_id = _text(data.order_id)
@@ -133,7 +133,7 @@ def _order(envelope: _Envelope, record: Record, user_id: str | None, unusable_id
         received_at=record.at,
         order_id=None if order_id is None or order_id in unusable_ids else order_id,
         anonymous_id=envelope.anonymousId,
-        user_id=user_id,
+        user_id=envelope.userId,
         revenue=_number(data.revenue),
         total=_number(data.total),
         currency=_text(data.currency),

@@ -100,7 +100,7 @@ class Reference:
             return
         tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
         links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
-        user = self._named(order["userId"]) or (links[-1].user if links else None)
+        user = order["userId"] or (links[-1].user if links else None)
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
