@@ -98,11 +98,11 @@ class Reader:
             body.get("messageId"),
             context,
             extra,
-            self._has_visitor(body["anonymousId"], user_id, data),
+            self._check_ids(body["anonymousId"], user_id, data),
         )
 
-    def _has_visitor(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:
-        """Whether the event has one; and each id that is unusable is reported."""
+    def _check_ids(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:
+        """Report each unusable id. Returns whether the event has a visitor."""
         unusable_ids = self._unusable_ids
         if user_id is not None and user_id in unusable_ids:
             self._unusable_id(IdField.USER_ID)
