@@ -32,10 +32,10 @@ class Pace:
 
 def ties(event: Event) -> list[Hashable]:
     """What events have in common that must go one after the other: visitor, message, user that is linked."""
-    tied: list[Hashable] = [event.anonymous_id]
+    tied: list[Hashable] = [event.anonymous_id] if event.has_visitor else []
     if event.message_id is not None:
         tied.append(("message", event.message_id))
-    if event.type == "identify" and event.user_id is not None:
+    if event.type == "identify" and event.user_id is not None and event.has_visitor:
         tied.append(("user", event.user_id))
     return tied
 
@@ -45,13 +45,15 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._alone: tuple[int, Sequence[Hashable]] | None = None
-        """The only one there is, as nearly always; it is not among the others."""
+        """The only one with ties, as nearly always; it is not among the others."""
         self._last: dict[Hashable, int] = {}
         """With each tie, the last one to come."""
         self._awaited: dict[int, asyncio.Future[None]] = {}
 
     def begin(self, place: int, tied: Sequence[Hashable]) -> list[asyncio.Future[None]]:
         """Returns what is to be waited for, which is done when the others have ended."""
+        if not tied:
+            return []
         if self._alone is None and not self._last:
             self._alone = place, tied
             return []
@@ -72,6 +74,8 @@ class UnderWay:
         return self._awaited[place]
 
     def end(self, place: int, tied: Sequence[Hashable]) -> None:
+        if not tied:
+            return
         if self._alone is not None:
             self._alone = None
             return

@@ -118,6 +118,9 @@ class Event:
     message_id: str | None
     context: dict[str, Any]
     extra: dict[str, Any]
+    has_visitor: bool = True
+    """Whether `anonymous_id` names a visitor. It may be a word for nothing (`[ids] unusable`), which many clients send:
+    then the event has a session of its own, and nothing is remembered of it."""
 
     def to_record(self) -> Record:
         """The record as sinks, exports and the journal hold it."""

@@ -159,7 +159,8 @@ def admit(request: Request, principal: Principal | None) -> None:
 def resolve_user(event: Event, state: State) -> str | None:
     """Which user is this visitor? The first answer that is not None counts.
 
-    Called for events (not identify requests) that name no user; for one event maybe twice, as for `resolve_session`.
+    Called for events (not identify requests) that name no user and have a visitor (`event.has_visitor`); for one event
+    maybe twice, as for `resolve_session`.
     """
 
 
@@ -167,15 +168,15 @@ def resolve_user(event: Event, state: State) -> str | None:
 def resolve_session(event: Event, state: State) -> Session | None:
     """In which session does this happen? The first answer that is not None counts.
 
-    Called for events and identify requests. `event.session_id` is what the caller supplied, or None.
-    No answer at all is answered 500. On a store that is a trip away it may be called twice for one event: first on
-    what the daemon remembers, then, where that is not enough or no longer true, on the state itself.
+    Called for events and identify requests that have a visitor (`event.has_visitor`). `event.session_id` is what the
+    caller supplied, or None. No answer at all is answered 500. On a store that is a trip away it may be called twice
+    for one event: first on what the daemon remembers, then, where that is not enough or no longer true, on the state.
     """
 
 
 @hookspec
 def store_identity(event: Event, state: State) -> None:
-    """Keep what an identify request says: its link and traits. Not called for events."""
+    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor."""
 
 
 @hookspec

@@ -1,10 +1,10 @@
-"""Closed lists: what becomes of an event, each ending in exactly one outcome; and what is refused before it is one."""
+"""Closed lists: the outcomes of events, the reasons of requests refused early, the reasons of ignored timestamps."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Outcome", "Refusal"]
+__all__ = ["IgnoredTimestamp", "Outcome", "Refusal"]
 
 
 class Outcome(Enum):
@@ -31,3 +31,12 @@ class Refusal(Enum):
     HEADERS_TOO_LARGE = "headers_too_large"  # 431
     TOO_MANY_CONNECTIONS = "too_many_connections"  # 503
     TOO_MUCH_BUFFERED = "too_much_buffered"  # 503
+
+
+class IgnoredTimestamp(Enum):
+    """Why the `timestamp` of an event was not taken as its time."""
+
+    UNPARSABLE = "unparsable"  # no RFC 3339 text
+    UNSET = "unset"  # before 2000: a clock or a field that nobody set
+    TOO_OLD = "too_old"  # with a public key, more than 24 hours before receipt
+    FUTURE = "future"  # later than receipt

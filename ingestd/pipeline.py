@@ -28,13 +28,15 @@ from .room import Room
 from .store import Store
 from .storing import Storing
 from .together import Together
+from .unusable_id_reports import UnusableIdReports
+from .unusable_ids import UnusableIds
 from .validation import Validator, parse_batch, parse_body
 
 __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """`max_body` and `stored_address` as `Batches` and `Reader` have them."""
+    """`max_body`, `stored_address` and `unusable_ids` as `Batches` and `Reader` have them."""
 
     def __init__(
         self,
@@ -46,12 +48,16 @@ class Pipeline:
         *,
         room: Room,
         max_body: int,
+        unusable_ids: UnusableIds,
+        unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
     ) -> None:
         self._metrics = metrics
         metrics.waiting.set_function(lambda: room.waiting)
         self._admission = Admission(hooks)
-        self._reader = Reader(validator, stored_address)
+        self._reader = Reader(
+            validator, stored_address, metrics.timestamp_ignored, unusable_ids, unusable_id_reports.report
+        )
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
         together = Together(hooks, store, journal, room)

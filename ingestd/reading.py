@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from . import times
 from .events import Endpoint, Event, Principal, Request
+from .outcomes import IgnoredTimestamp
+from .unusable_id_reports import IdField
+from .unusable_ids import UnusableIds
 from .validation import Validator
 
 __all__ = ["Kind", "Reader"]
@@ -14,17 +17,33 @@ __all__ = ["Kind", "Reader"]
 Kind = Literal["event", "identify"]
 
 _DAY = 86_400_000
+_YEAR_2000 = 946_684_800_000
+"""No event is older: an earlier time is the zero of a clock, a date type or a number that nobody set."""
 _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
 class Reader:
-    """`stored_address` makes of a client's address what is stored of it; None: nothing is."""
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is.
 
-    def __init__(self, validator: Validator, stored_address: Callable[[str], str] | None) -> None:
+    `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each
+    field that holds one of `unusable_ids`.
+    """
+
+    def __init__(
+        self,
+        validator: Validator,
+        stored_address: Callable[[str], str] | None,
+        timestamp_ignored: Callable[[IgnoredTimestamp], None],
+        unusable_ids: UnusableIds,
+        unusable_id: Callable[[IdField], None],
+    ) -> None:
         self._validator = validator
         self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
+        self._timestamp_ignored = timestamp_ignored
+        self._unusable_ids = unusable_ids
+        self._unusable_id = unusable_id
 
     def key_of(self, body: Mapping[str, Any]) -> str:
         """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
@@ -49,12 +68,8 @@ class Reader:
         extra = {}
         if not known.issuperset(body):
             extra = {name: value for name, value in body.items() if name not in known}
-            sent = extra.get("timestamp")
-            at = times.parse_time(sent) if isinstance(sent, str) else None
-            if at is not None:
-                del extra["timestamp"]
-                if at <= received_at and not (public and at < received_at - _DAY):
-                    timestamp = at
+            if "timestamp" in extra:
+                timestamp = self._take_timestamp(extra, received_at, public=public)
         dispatch_id = body.get("dispatchId")
         if not is_event and isinstance(dispatch_id, str):
             # An identify request may tell it, but nothing else under that name is refused there.
@@ -63,6 +78,8 @@ class Reader:
         if public and self._stored_address is not None and request.peer:
             # Unless the caller tells one; and not that of a shop's backend, which is nobody's.
             context.setdefault("ip", self._stored_address(request.peer))
+        user_id = body.get("userId") or None
+        data = body["data"] if is_event else {}
         return Event(  # by position: by so many names it would take three times as long
             record_id,
             kind,
@@ -71,14 +88,47 @@ class Reader:
             received_at,
             timestamp,
             body["key"] if is_event else None,
-            body["data"] if is_event else {},
+            data,
             {} if is_event else body.get("traits", {}),
             body["anonymousId"],
-            body.get("userId") or None,
+            user_id,
             body.get("sessionId"),
             False,
             dispatch_id if isinstance(dispatch_id, str) else None,
             body.get("messageId"),
             context,
             extra,
+            self._check_ids(body["anonymousId"], user_id, data),
         )
+
+    def _check_ids(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:
+        """Report each unusable id. Returns whether the event has a visitor."""
+        unusable_ids = self._unusable_ids
+        if user_id is not None and user_id in unusable_ids:
+            self._unusable_id(IdField.USER_ID)
+        order_id = data.get("order_id")
+        if order_id and isinstance(order_id, str) and order_id in unusable_ids:
+            self._unusable_id(IdField.ORDER_ID)
+        if anonymous_id in unusable_ids:
+            self._unusable_id(IdField.ANONYMOUS_ID)
+            return False
+        return True
+
+    def _take_timestamp(self, extra: dict[str, Any], received_at: int, *, public: bool) -> int:
+        """The time of the event. A `timestamp` that names a time leaves `extra`, also where receipt counts instead."""
+        sent = extra["timestamp"]
+        at = times.parse_time(sent) if isinstance(sent, str) else None
+        if at is None:
+            self._timestamp_ignored(IgnoredTimestamp.UNPARSABLE)
+            return received_at
+        if at < _YEAR_2000:
+            self._timestamp_ignored(IgnoredTimestamp.UNSET)
+            return received_at
+        del extra["timestamp"]
+        if at > received_at:
+            self._timestamp_ignored(IgnoredTimestamp.FUTURE)
+            return received_at
+        if public and at < received_at - _DAY:
+            self._timestamp_ignored(IgnoredTimestamp.TOO_OLD)
+            return received_at
+        return at

@@ -11,6 +11,7 @@ import msgspec
 
 from .events import Event, Record, Session
 from .hooks import Hooks
+from .ids import random_uuid
 from .journal import Claim, Journal
 from .outcomes import Outcome
 from .store import State, Store, passing_key
@@ -51,6 +52,8 @@ class Resolver:
             earlier = await self.earlier(event, state)
             if earlier is not None:
                 return repeated(earlier)
+        if not event.has_visitor:
+            return await self._pass(event, state, _lone_session(event))
         if self._store.distant:
             return await self._pass(event, state, await self._resolve_session(event, state))
         if _needs_user(event):
@@ -65,6 +68,8 @@ class Resolver:
 
         For no identify requests, and where no plugin enriches or filters events.
         """
+        if not event.has_visitor:
+            return _accepted(event, _in_session(event, _lone_session(event)))
         if _needs_user(event):
             event.user_id = await self._hooks.resolve_user(event, state)
         return _accepted(event, _in_session(event, await self._hooks.resolve_session(event, state)))
@@ -83,9 +88,7 @@ class Resolver:
         ):
             results[place] = repeated(claim) if isinstance(claim, str) else claim
         fresh = [(place, *unit) for place, unit in enumerate(units) if results[place] is None]
-        sessions = [
-            asyncio.ensure_future(_caught(self._hooks.resolve_session(event, state))) for _, event, state in fresh
-        ]
+        sessions = [asyncio.ensure_future(_caught(self._find_session(event, state))) for _, event, state in fresh]
         users = [asyncio.ensure_future(_caught(self._resolve_user(event, state))) for _, event, state in fresh]
         for (place, event, state), user, pending in zip(fresh, users, sessions, strict=True):
             failure, session = await user, await pending
@@ -102,6 +105,9 @@ class Resolver:
         if event.message_id is None:
             return None
         return await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
+
+    async def _find_session(self, event: Event, state: State) -> Session | None:
+        return await self._hooks.resolve_session(event, state) if event.has_visitor else _lone_session(event)
 
     async def _resolve_session(self, event: Event, state: State) -> Session | None:
         """The session; and the user, which it sets. Of a distant store."""
@@ -121,13 +127,20 @@ class Resolver:
 
     async def _pass(self, event: Event, state: State, session: Session | None) -> Resolved:
         session = _in_session(event, session)
-        if event.type == "identify":
+        if event.type == "identify" and event.has_visitor:
             await self._hooks.store_identity(event, state)
         if self._hooks.alters_events:
             await self._hooks.enrich(event, state)
             if await self._hooks.filter_event(event) is not None:
                 return Resolved(Outcome.DROPPED, session)
         return _accepted(event, session)
+
+
+def _lone_session(event: Event) -> Session:
+    """The session of an event without visitor: the one that the caller supplied stands for this event only."""
+    if event.session_id is None:
+        return Session(random_uuid(), is_new=True)
+    return Session(event.session_id.lower(), is_new=False)
 
 
 def _in_session(event: Event, session: Session | None) -> Session:
@@ -146,7 +159,7 @@ def _accepted(event: Event, session: Session) -> Resolved:
 
 
 def _needs_user(event: Event) -> bool:
-    return event.type == "event" and event.user_id is None
+    return event.type == "event" and event.user_id is None and event.has_visitor
 
 
 @lru_cache(maxsize=2048)  # it is asked for twice while its event is resolved, and hardly ever again

@@ -46,6 +46,7 @@ from .retention import Retention
 from .room import Room
 from .run_file import RunFile, runtime_directory
 from .stopping import Stop
+from .unusable_id_reports import UnusableIdReports
 from .unusable_ids import UnusableIds
 
 __all__ = ["Server", "TaskDied", "tune_the_interpreter"]
@@ -81,6 +82,7 @@ class Server:
         self.store = self._backends.store
         self.journal = self._backends.journal
         self.unusable_ids = UnusableIds(config.ids.unusable)
+        self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Stop | None = None
         self._lines = RecentLines()
@@ -187,7 +189,8 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
-            room=room, max_body=int(http.max_body), stored_address=STORED_FORMS[http.store_address],
+            room=room, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
         )  # fmt: skip
 
     def _adopt(self, generation: Generation) -> None:

@@ -7,13 +7,21 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = ["format_time", "now", "parse_time"]
+__all__ = ["FIRST", "LAST", "format_time", "now", "parse_time"]
+
+FIRST = -62_167_219_200_000
+"""0000-01-01T00:00:00.000Z, the first instant that RFC 3339 can write in UTC."""
+LAST = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last one."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1 = -62_135_596_800  # seconds; `datetime` begins here
+_CYCLE = 146_097 * 86_400  # seconds of 400 years, after which the calendar repeats: year 0 is as year 400
 
 # RFC 3339, section 5.6: `date-time`; `T` and `Z` in either case, a space for `T` is its own note.
 _RFC3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+    r"(\d{4})(-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d):([0-5]\d|60)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
 )
 
 
@@ -24,13 +32,18 @@ def now() -> int:
 
 @lru_cache(maxsize=8)
 def _second(seconds: int) -> str:
+    if seconds < _YEAR_1:
+        return f"0000{_second(seconds + _CYCLE)[4:]}"
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 @lru_cache(maxsize=64)  # events of a batch, and those that come at once, have the same
 def format_time(at: int) -> str:
-    """`2026-11-21T04:05:06.789Z`, always with three digits of milliseconds."""
-    seconds, milliseconds = divmod(at, 1000)
+    """`2026-11-21T04:05:06.789Z`, always with three digits of milliseconds.
+
+    An instant before `FIRST` is written as `FIRST`, one after `LAST` as `LAST`: an offset can name both.
+    """
+    seconds, milliseconds = divmod(min(max(at, FIRST), LAST), 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 
 
@@ -39,11 +52,14 @@ def parse_time(text: str) -> int | None:
     match = _RFC3339.fullmatch(text)
     if match is None:
         return None
-    date, minute, second, fraction, offset = match.groups()
+    year, day, minute, second, fraction, offset = match.groups()
     leap = second == "60"  # a leap second has no number of its own: it is the end of the second before
+    shift = 0
+    if year == "0000":
+        year, shift = "0400", _CYCLE
     try:
-        whole = datetime.fromisoformat(f"{date}T{minute}:{'59' if leap else second}{offset.upper()}")
-        seconds = (whole - _EPOCH) // timedelta(seconds=1)
-    except (ValueError, OverflowError):
+        whole = datetime.fromisoformat(f"{year}{day}T{minute}:{'59' if leap else second}{offset.upper()}")
+    except ValueError:
         return None
+    seconds = (whole - _EPOCH) // timedelta(seconds=1) - shift
     return seconds * 1000 + (999 if leap else int((fraction or "0")[:3].ljust(3, "0")))

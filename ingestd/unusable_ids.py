@@ -16,13 +16,12 @@ UNUSABLE: tuple[str, ...] = (
     "optional.empty", "optional.absent()", "optional[null]", "optional(nil)", "optionalint.empty", "optionallong.empty",
     "some(null)", "dbnull", "dbnull.value", "system.dbnull", "nonetype", "nilclass", "<class 'nonetype'>", "<na>",
     "\\n", "#n/a", "#null!", "#ref!", "#value!", "#name?",
-    # Objects and collections
+    # Objects
     "[object object]", "[object null]", "[object undefined]", "[object array]", "[object promise]", "[object function]",
     "[object asyncfunction]", "[object string]", "[object number]", "[object boolean]", "[object symbol]",
     "[object date]", "[object error]", "[object map]", "[object set]", "[object window]", "[object event]",
     "[object arguments]", "[object generator]", "[object htmlinputelement]", "[object htmldocument]",
     "object", "array", "system.object", "system.object[]", "system.string[]", "system.collections.hashtable",
-    "[]", "{}", "()", "<>", "[[]]", "[{}]", "map[]", "&{}", "set()", "dict()", "list()", "array()", "character(0)",
     # Numbers and truth values
     "nan", "-nan", "+nan", "nan(ind)", "-nan(ind)", "1.#qnan", "-1.#ind", "inf", "-inf", "+inf", "infinity",
     "-infinity", "+infinity", "∞", "-∞", "1.#inf", "-1.#inf", "0", "-0", "+0", "0.0", "-0.0", "0n", "0x0", "0e0",
@@ -43,7 +42,7 @@ _WHITE_SPACE = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-_INVISIBLE = "\0\xad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_INVISIBLE = "\xad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _QUOTES = "\"'`"
 _EDGES = _WHITE_SPACE + _INVISIBLE + _QUOTES
 

@@ -17,6 +17,7 @@ import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from .errors import BadRequest, ConfigError, SchemaViolation, UnknownKey
+from .event_boundaries import split_batch
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 
 __all__ = ["MAX_DEPTH", "MAX_EVENTS", "MAX_VIOLATIONS", "EventSchema", "Validator", "parse_batch", "parse_body"]
@@ -85,20 +86,41 @@ def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
     """The bodies of the events of a batch, each to be parsed by itself. Raises `BadRequest` for what is no batch.
 
     Each is a piece of `body`, to be copied (by `bytes`) right before it is parsed: so it is in the processor's cache.
+    Where one of them keeps the body from being JSON, the others are told apart from it.
     """
     try:
-        batch: Any = _decode_batch(body)
+        events = _raw_events(body)
     except msgspec.ValidationError:
         _refuse_batch(parse_body(body))
     except _UNREADABLE as error:
-        raise _unreadable(error, body) from None
-    events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
-    if events[-1] is msgspec.UNSET:
-        events = events[: events.index(msgspec.UNSET)]
+        apart = _tell_events_apart(body)
+        if apart is None:
+            raise _unreadable(error, body) from None
+        events = apart
     if not 1 <= len(events) <= MAX_EVENTS:
         found = "none" if not events else "more"
         raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}")
     return events
+
+
+def _raw_events(body: bytes) -> Sequence[msgspec.Raw]:
+    """The elements of `events`, one more than there may be at most. Raises what msgspec does."""
+    batch: Any = _decode_batch(body)
+    events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
+    return events[: events.index(msgspec.UNSET)] if events[-1] is msgspec.UNSET else events
+
+
+def _tell_events_apart(body: bytes) -> Sequence[msgspec.Raw] | None:
+    """The events of a body that is not JSON; None where that is not only because of what is inside of events."""
+    batch = split_batch(body, MAX_EVENTS)
+    if batch is None:
+        return None
+    if len(batch.events) <= MAX_EVENTS:
+        try:
+            _raw_events(batch.envelope)
+        except _UNREADABLE:
+            return None
+    return [msgspec.Raw(event) for event in batch.events]
 
 
 def _refuse_batch(body: dict[str, Any]) -> NoReturn:

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from .. import __version__
 from ..events import Endpoint
-from ..outcomes import Outcome, Refusal
+from ..outcomes import IgnoredTimestamp, Outcome, Refusal
+from ..unusable_id_reports import IdField
 from .counts import BOUNDS, Counts, RequestCounter
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
@@ -96,6 +97,20 @@ class Metrics:
             registry=self.registry,
         )
         self._refused = {reason: refused.labels(reason.value).inc for reason in Refusal}
+        ignored = Counter(
+            "ingestd_timestamps_ignored",
+            "Timestamps of events and identify requests that were not taken: the time of receipt was.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._ignored_timestamps = {reason: ignored.labels(reason.value).inc for reason in IgnoredTimestamp}
+        unusable = Counter(
+            "ingestd_unusable_ids",
+            "Ids of events and identify requests that are a word for nothing.",
+            ["field"],
+            registry=self.registry,
+        )
+        self._unusable_ids = {field: unusable.labels(field.value).inc for field in IdField}
         self.store_up = Gauge(
             "ingestd_store_up", "1 while events can be stored durably, else 0.", registry=self.registry
         )
@@ -150,6 +165,14 @@ class Metrics:
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request that was refused for how it came."""
         self._refused[reason]()
+
+    def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
+        """Count a `timestamp` that was not taken as the time of its event."""
+        self._ignored_timestamps[reason]()
+
+    def unusable_id(self, field: IdField) -> None:
+        """Count an id that is a word for nothing."""
+        self._unusable_ids[field]()
 
     def counts(self) -> Counts:
         """What has been counted since the start, for who shows it; to be called on any thread."""

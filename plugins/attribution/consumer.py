@@ -116,9 +116,12 @@ class AttributionConsumer(Consumer):
                 order.order_id, order.tenant, mark.attribution_id,
             )  # fmt: skip
             return
-        if order.user_id is None:
+        if order.user_id is None and order.anonymous_id not in self.unusable_ids:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
-        visitors = await journeys.visitors(order.tenant, order.anonymous_id, order.user_id)
+        # What many send has no journey of its own, whatever was kept of it before it was on the list.
+        user_id = None if order.user_id is None or order.user_id in self.unusable_ids else order.user_id
+        visitors = await journeys.visitors(order.tenant, order.anonymous_id, user_id)
+        visitors = [visitor for visitor in visitors if visitor not in self.unusable_ids]
         candidates = await journeys.candidates(order.tenant, visitors, order.at)
         record, mark = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life

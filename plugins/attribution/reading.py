@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.events import Record
+from ingestd.times import parse_time
 from ingestd.unusable_ids import UnusableIds
 
 from .amounts import amount_of_refund, currency_code, finite_number
@@ -17,8 +17,6 @@ from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
 __all__ = ["Erasure", "Seen", "read"]
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _REASONS: Mapping[str | None, Reason] = {"Order Refunded": "refund", "Order Cancelled": "cancel"}
 _ORDER_KEYS = {"Order Completed", *_REASONS}
 
@@ -33,7 +31,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
     id: str
     tenant: str
-    timestamp: datetime
+    timestamp: str
     anonymousId: str | None  # noqa: N815 - the names are the records', here and below
     userId: str | None  # noqa: N815
     sessionId: str | None  # noqa: N815
@@ -41,11 +39,6 @@ class _Envelope(msgspec.Struct, gc=False):
     context: _Context
     key: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"{}")
-
-    @property
-    def at(self) -> int:
-        """When it happened, in milliseconds."""
-        return (self.timestamp - _EPOCH) // _MILLISECOND
 
 
 class Seen(NamedTuple):
@@ -110,13 +103,15 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         return None  # as with most
     if envelope.anonymousId is None:  # its person has been forgotten
         return None
+    has_visitor = envelope.anonymousId not in unusable_ids
     campaign = campaign_of(context.campaign, context.page)
     dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None
-    if dispatch_id is not None or any(campaign):
-        touch = Touch(record.position, envelope.at, envelope.id, envelope.sessionId, *campaign, dispatch_id)
+    if has_visitor and (dispatch_id is not None or any(campaign)):
+        touch = Touch(record.position, _time(envelope, record), envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
-    links = record.type == "identify" and envelope.userId is not None and envelope.userId not in unusable_ids
+    user_id = envelope.userId
+    links = record.type == "identify" and has_visitor and user_id is not None and user_id not in unusable_ids
     order = _order(envelope, record, unusable_ids) if envelope.key == "Order Completed" else None
     reason = _REASONS.get(envelope.key)
     refund = _refund(envelope, record, reason, unusable_ids) if reason is not None else None
@@ -124,8 +119,14 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        envelope.userId if links else None, order, refund,
+        user_id if links else None, order, refund,
     )  # fmt: skip
+
+
+def _time(envelope: _Envelope, record: Record) -> int:
+    """When it happened, in milliseconds: its timestamp, or its receipt where a plugin has stored another text."""
+    at = parse_time(envelope.timestamp)
+    return record.at if at is None else at
 
 
 def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Order:
@@ -135,7 +136,7 @@ def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Or
         tenant=envelope.tenant,
         event_id=envelope.id,
         position=record.position,
-        at=envelope.at,
+        at=_time(envelope, record),
         received_at=record.at,
         order_id=_id(data.order_id, unusable_ids),
         anonymous_id=envelope.anonymousId,

@@ -130,6 +130,30 @@ def test_each_bad_event_is_told_its_own_faults(place: Place, visitor: str) -> No
     assert len(place.records(visitor)) == 2
 
 
+@pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
+def test_an_event_that_is_not_json_keeps_the_others_from_nothing(place: Place, visitor: str, signed: bool) -> None:
+    spoilt = [
+        rb'{"a": "\ud83d"}', rb'{"a": "\ude00\ud83d"}', rb'{"a": "\ud83d\n"}', b'{"a": "\xff"}', b'{"a": "\0"}',
+        b"{'a': 1}", b'{"a": 1e400}', b'{"a": NaN}', b'{"a": 01}', b'{"a": ' + b"9" * 5000 + b"}", b"undefined", b"",
+        b'{"a": 1,}', b'{"a":[' * 5000 + b"]}" * 5000,
+    ]  # fmt: skip
+    good = json.dumps({**PAGE, "anonymousId": visitor}).encode()
+    events = [good]
+    for event in spoilt:
+        events += [event, good]
+    body = b'{"events": [' + b",".join(events) + b"]}"
+    if signed:
+        key = place.shop.server
+        answer = place.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
+    else:
+        answer = place.daemon.post("/batch", body, place.shop.public.id)
+    assert statuses(answer) == [200, *[400, 200] * len(spoilt)]
+    for result in answer.json()["results"][1::2]:
+        assert result["code"] == "invalid_json"
+        assert result["detail"]
+    assert len(place.records(visitor)) == len(spoilt) + 1
+
+
 def test_one_bad_among_a_thousand_keeps_the_others_from_nothing(place: Place, visitor: str) -> None:
     events: list[Any] = [{**PAGE, "anonymousId": visitor, "number": number} for number in range(1000)]
     events[700] = {**events[700], "data": []}

@@ -55,7 +55,9 @@ def assert_refused(answer: Reply, status: int, code: str, *pointers: str) -> Non
         pytest.param([PAGE], "not_an_object", [], id="a-list"),
         pytest.param(b"", "invalid_json", [], id="empty"),
         pytest.param(b'{"events": [{}, {]}', "invalid_json", [], id="no-JSON"),
-        pytest.param(b'{"events": [' + b"[" * 5000 + b"]" * 5000 + b"]}", "invalid_json", [], id="nested"),
+        pytest.param(b'{"events": [' + b"[" * 5000 + b"]" * 5000 + b"}", "invalid_json", [], id="nested-and-open"),
+        pytest.param(b'{"events": [{}, {"a": "x}]}', "invalid_json", [], id="a-string-without-end"),
+        pytest.param(b'{"events": [{}, nope], "sentAt": nope}', "invalid_json", [], id="no-JSON-beside-events"),
     ],
 )
 def test_what_is_no_batch_is_refused_whole(

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.daemon import Daemon, Key, Reply, Shop, sign
 from tests.support.event_keys import KEYS
+from tests.support.scrape import parse
 
 PAYLOADS = Path(__file__).parents[1] / "data" / "payloads"
 ENDPOINTS = ["track", "customer-events", "identify"]
@@ -292,7 +293,7 @@ def test_values_are_kept_exactly(place: Place, visitor: str) -> None:
     assert json.dumps(third["traits"]) == json.dumps(expected)
 
 
-@pytest.mark.parametrize("odd", ["a\0b", "\0", " ", "é" * 512, "😀" * 512, "' OR 1=1 --", "{}", "\x7f\x1b[0m"])
+@pytest.mark.parametrize("odd", ["a\0b", "\0", " x ", "é" * 512, "😀" * 512, "' OR 1=1 --", "{}", "\x7f\x1b[0m"])
 def test_an_anonymous_id_is_any_text(place: Place, odd: str) -> None:
     first, second = place.store("track", odd), place.store("track", odd)
     assert second == {"sessionId": first["sessionId"], "isNew": False}
@@ -306,16 +307,29 @@ def ago(**age: float) -> str:
     return (datetime.now(UTC) - timedelta(**age)).isoformat()
 
 
+def ignored(place: Place) -> dict[str, int]:
+    """How many timestamps the daemon has ignored, by reason."""
+    samples = parse(place.daemon.ops("/metrics").body)["ingestd_timestamps_ignored_total"].samples
+    return {sample.labels["reason"]: int(sample.value) for sample in samples}
+
+
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_timestamp_is_the_time_of_the_event_within_bounds(place: Place, endpoint: str, visitor: str) -> None:
     public = endpoint != "customer-events"
     elsewhere = (datetime.now(timezone(timedelta(hours=5, minutes=30))) - timedelta(hours=1)).isoformat(" ")
     taken = [ago(hours=23), ago(minutes=1), ago(hours=2).replace("+00:00", "z"), elsewhere]
-    old = [ago(hours=25), "1969-07-20T20:17:40Z", "2020-02-29T23:59:60Z"]
-    late = [ago(hours=-1), "9999-12-31T23:59:59Z"]
+    old = [ago(hours=25), "2000-01-01T00:00:00Z", "2020-02-29T23:59:60Z"]
+    late = [ago(hours=-1), "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.123456789-23:59"]
+    unset = [
+        "1999-12-31T23:59:59.999Z", "2000-01-01T00:59:59.999+01:00", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+01:00", "0001-01-01t00:00:00.0000000000001+23:59", "0000-01-01T00:00:00+23:59",
+    ]  # fmt: skip
     other = ["yesterday", "", "2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", 1_700_000_000, None, {}, [1]]
-    for sent in [*taken, *old, *late, *other]:
+    before = ignored(place)
+    for sent in [*taken, *old, *late, *unset, *other]:
         place.store(endpoint, visitor, timestamp=sent)
+    expected = {"unparsable": len(other), "unset": len(unset), "future": len(late), "too_old": len(old) * public}
+    assert {reason: count - before[reason] for reason, count in ignored(place).items()} == expected
 
     records = iter(place.records(visitor))
     for sent in taken if public else [*taken, *old]:
@@ -329,7 +343,7 @@ def test_a_timestamp_is_the_time_of_the_event_within_bounds(place: Place, endpoi
     for _ in [*old, *late] if public else late:
         record = next(records)
         assert record["timestamp"] == record["receivedAt"]
-    for value in other:
+    for value in [*unset, *other]:
         record = next(records)
         assert record["timestamp"] == record["receivedAt"]
         assert record["extra"] == {"timestamp": value}

@@ -77,7 +77,7 @@ def test_labels_have_documented_values_only(busy: tuple[Shop, Daemon]) -> None:
     for name, family in parse(busy[1].ops("/metrics").body).items():
         for sample in family.samples:
             for label, value in sample.labels.items():
-                if label in {"reason", "result", "by"}:
+                if label in {"reason", "result", "by", "field"}:
                     assert value in documented()[name].values, name
                 elif label in closed:
                     assert value in closed[label], name
@@ -87,6 +87,8 @@ def test_every_value_of_a_short_closed_list_is_shown_from_the_start(shop: Shop, 
     families = parse(daemon.ops("/metrics").body)
     for name, label in [
         ("ingestd_http_refused_total", "reason"),
+        ("ingestd_timestamps_ignored_total", "reason"),
+        ("ingestd_unusable_ids_total", "field"),
         ("ingestd_sqlite_commits_total", "result"),
         ("ingestd_rate_limit_refused_total", "by"),
     ]:

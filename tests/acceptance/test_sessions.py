@@ -139,7 +139,7 @@ def test_nothing_crosses_tenants(shop: Shop, daemon: Daemon) -> None:
     identify(daemon, shop.public, "both", userId="user", traits={"email": "mine@shop.example"})
     track(daemon, other_public, "both")
     server_event(daemon, other_server, "both")
-    identify(daemon, other_public, "guest", userId="user", traits={"plan": "theirs"})
+    identify(daemon, other_public, "visitor", userId="user", traits={"plan": "theirs"})
     assert track(daemon, shop.public, "both", sessionId=own) == {"sessionId": own, "isNew": True}
     assert track(daemon, other_public, "both") == {**theirs, "isNew": False}
     assert track(daemon, other_public, "both", sessionId=own) == {"sessionId": own, "isNew": True}

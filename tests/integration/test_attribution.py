@@ -100,7 +100,7 @@ def happenings(advance: st.SearchStrategy[int]) -> st.SearchStrategy[list[dict[s
         {
             "advance": advance,
             "what": st.sampled_from([*VISITS, *ORDERS, *LINKS]),
-            "visitor": st.sampled_from("aabbccd"),
+            "visitor": st.sampled_from(["a", "a", "b", "b", "c", "c", "d", "guest"]),
             "tenant": st.sampled_from([*["shop"] * 7, "other"]),
             "user": st.sampled_from([None, None, None, "u", "u", "u", "v", "guest"]),
             "age": st.sampled_from([0, 0, 0, 0, 1, HOUR, HOUR + 1, 3 * HOUR, 3 * HOUR + 1, 5 * HOUR, 20 * HOUR]),
@@ -237,6 +237,21 @@ def test_a_visitor_is_whose_it_was_linked_last_and_a_link_counts_from_then_on() 
     assert sources(Rules(), [*moved, shop.order("laptop")]) == ["search"]
     assert sources(Rules(), [*moved, shop.order("laptop", user="v")]) == ["mail", "search"]
     assert sources(Rules(), [*moved, shop.identify("laptop", "guest"), shop.order("backend", user="u")]) == ["search"]
+
+
+def test_a_word_for_nothing_is_no_visitor_no_user_and_no_order() -> None:
+    shop, words = Shop(), Rules(unusable=("undefined", "null"))
+    shared = [shop.touch("undefined", "mail"), shop.identify("undefined", "u"), shop.touch("undefined", "search")]
+    assert sources(words, [*shared, shop.order("undefined")]) == []
+    assert sources(words, [*shared, shop.order("a", user="u")]) == []
+    own = [*shared, shop.identify("a", "u"), shop.touch("a", "social")]
+    assert sources(words, [*own, shop.order("undefined", user="u")]) == ["social"]
+    assert sources(words, [*own, shop.identify("b", "null"), shop.order("b", user="null")]) == []
+    assert sources(words, [*own, shop.order("a", user="null")]) == ["social"]
+    unnamed = [shop.order("a", " NULL "), shop.order("a", "null"), shop.refund("null")]
+    outcome = asyncio.run(attributed(words, [*own, *unnamed]))
+    assert outcome.orders == {"attributed": 2}
+    assert outcome.reversals == {"unknown_order": 1}
 
 
 def test_of_too_many_touches_the_first_and_the_newest_stay_and_of_too_many_visitors_the_newest() -> None:

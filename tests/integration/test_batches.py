@@ -188,11 +188,11 @@ async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(door: 
 
     lookup = Lookup()
     async with door(tmp_path, lookup) as public:
-        answer = await public.post(of(*[f"{number % 50}" for number in range(100)]), "/batch")
+        answer = await public.post(of(*[f"visitor {number % 50}" for number in range(100)]), "/batch")
         assert [result["session"]["isNew"] for result in results(answer)] == [True] * 50 + [False] * 50
         assert lookup.most == 50
         records = await public.records()
-        assert [record["anonymousId"] for record in records] == [f"{number % 50}" for number in range(100)]
+        assert [record["anonymousId"] for record in records] == [f"visitor {number % 50}" for number in range(100)]
         assert all(records[number]["extra"]["seen"] < records[number + 50]["extra"]["seen"] for number in range(50))
 
 
@@ -252,7 +252,7 @@ async def test_of_a_batch_whose_visitors_are_known_one_event_is_in_memory_at_a_t
             self.most = max(self.most, found - len(others))
 
     census = Census()
-    batch = of(*[f"{number % 20}" for number in range(100)])
+    batch = of(*[f"visitor {number % 20}" for number in range(100)])
     async with door(tmp_path, census) as public:
         await public.post(batch, "/batch")
         census.most = 0

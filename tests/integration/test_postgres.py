@@ -216,6 +216,19 @@ async def test_a_member_that_does_not_fit_its_column_is_in_the_record_alone(ware
     assert warehouse.values() == [json.loads(text)]
 
 
+async def test_a_time_at_either_end_of_the_calendar_is_stored(warehouse: Warehouse) -> None:
+    times = [
+        "0000-01-01T00:00:00.000Z", "0001-01-01T00:00:00.000Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59.999Z",
+        "9999-12-31T23:59:59-23:59", "2016-12-31T23:59:60Z",
+    ]  # fmt: skip
+    async with warehouse.opened() as sink:
+        bodies = [json.dumps({"id": f"r-{number}", "timestamp": text}) for number, text in enumerate(times)]
+        await sink.write([record(body.encode()) for body in bodies])
+    assert [value["timestamp"] for value in warehouse.values()] == times
+    (found,) = warehouse.sql("SET timezone = 'UTC'; SELECT timestamp FROM ingestd_records WHERE id = 'r-3'")
+    assert found == "9999-12-31 23:59:59.999+00"
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()

@@ -136,6 +136,8 @@ def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
                 event |= {"session_id": chance.choice(SUPPLIED)}
             if chance.random() < 0.15:
                 event |= {"message_id": f"message {chance.randint(1, 40)}"}
+            if chance.random() < 0.1:
+                event |= {"visitor": "undefined", "has_visitor": False}
             events.append(event)
         day.append((chance.randint(0, 1), events))
     return day

@@ -85,11 +85,16 @@ class Reference:
             elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
                 self._refund(record)
             shown = _touchpoint(record)
-            if shown is not None and not self._excluded(shown, record["context"]):
+            named = self._named(record["anonymousId"]) is not None
+            if shown is not None and named and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
-            if record["type"] == "identify" and record["userId"] not in {None, *rules.unusable}:
+            if record["type"] == "identify" and named and self._named(record["userId"]) is not None:
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
+
+    def _named(self, text: str | None) -> str | None:
+        """The id, or None where it names nobody."""
+        return None if not text or text in self._rules.unusable else text
 
     def _decide(self, order: Mapping[str, Any]) -> None:
         decided = self._earlier(order)
@@ -102,7 +107,7 @@ class Reference:
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
-            for each in {visitor, *self._visitors(tenant, user)}
+            for each in {visitor, *self._visitors(tenant, user)} - {*self._rules.unusable}
             for touch in self._remembered(tenant, each)
             if oldest <= touch.at <= at
         )

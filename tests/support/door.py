@@ -26,6 +26,7 @@ from ingestd.metrics import Metrics
 from ingestd.pipeline import Pipeline
 from ingestd.plugins.session import SessionPlugin
 from ingestd.room import Room
+from ingestd.unusable_id_reports import UnusableIdReports
 from ingestd.validation import Validator
 from tests.support.backends import sqlite_daemon
 
@@ -91,7 +92,8 @@ async def open_door(
         metrics = Metrics()
         pipeline = Pipeline(
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
-            room=Room(options.max_waiting), max_body=int(options.max_body),
+            room=Room(options.max_waiting), max_body=int(options.max_body), unusable_ids=daemon.unusable_ids,
+            unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address],
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)

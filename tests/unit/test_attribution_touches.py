@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ingestd.events import Record
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, Exclusions, Touch, campaign_of
+from ingestd.times import FIRST, LAST
 from ingestd.unusable_ids import UnusableIds
 
 PARAMETERS = dict(
@@ -221,6 +222,21 @@ def touch_of(record: Record) -> Touch | None:
     seen = read(record, Exclusions((), (), ()), UnusableIds())
     assert seen is None or isinstance(seen, Seen)
     return seen.touch if seen is not None else None
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "at"),
+    [
+        ("0000-01-01T00:00:00.000Z", FIRST),
+        ("9999-12-31T23:59:59.999Z", LAST),
+        ("0001-01-01T00:00:00+23:59", -62_135_683_140_000),
+        ("yesterday", 0),
+    ],
+)
+def test_a_touch_is_dated_by_any_timestamp_and_without_one_by_its_receipt(timestamp: str, at: int) -> None:
+    touch = touch_of(event('{"campaign": {"source": "x"}}', timestamp=timestamp))
+    assert touch is not None
+    assert touch.at == at
 
 
 @given(CONTEXTS)

@@ -9,28 +9,32 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.chains import beside_each_other, chains
+from ingestd.chains import UnderWay, beside_each_other, chains, ties
 from ingestd.events import Endpoint, Event
 
 
-def event(visitor: str, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:
+def event(visitor: str | None, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:
+    """Without a visitor: with an anonymousId that names nobody."""
     return Event(
         id="", type="event" if is_event else "identify", tenant="shop", endpoint=Endpoint.TRACK, received_at=0,
-        timestamp=0, key=None, data={}, traits={}, anonymous_id=visitor, user_id=user_id, session_id=None,
-        session_is_new=False, dispatch_id=None, message_id=message_id, context={}, extra={},
+        timestamp=0, key=None, data={}, traits={}, anonymous_id=visitor or "undefined", user_id=user_id,
+        session_id=None, session_is_new=False, dispatch_id=None, message_id=message_id, context={}, extra={},
+        has_visitor=visitor is not None,
     )  # fmt: skip
 
 
 # One name is a visitor, a message and a user: that must not tie them together.
 names = st.sampled_from("abcdefgh")
-events = st.builds(event, names, st.none() | names, st.none() | names, is_event=st.booleans())
+events = st.builds(event, st.none() | names, st.none() | names, st.none() | names, is_event=st.booleans())
 
 
 def tied(one: Event, other: Event) -> bool:
+    both_have_visitors = one.has_visitor and other.has_visitor
+    both_link = both_have_visitors and one.type == other.type == "identify"
     return (
-        one.anonymous_id == other.anonymous_id
+        (both_have_visitors and one.anonymous_id == other.anonymous_id)
         or (one.message_id is not None and one.message_id == other.message_id)
-        or (one.type == other.type == "identify" and one.user_id is not None and one.user_id == other.user_id)
+        or (both_link and one.user_id is not None and one.user_id == other.user_id)
     )
 
 
@@ -46,6 +50,24 @@ def test_those_that_are_tied_are_in_one_chain_and_no_others(events: list[Event])
     found = chains(events)
     assert found == [sorted(chain) for chain in {min(chain): chain for chain in expected}.values()]
     assert [chain[0] for chain in found] == sorted(chain[0] for chain in found)
+
+
+@given(st.lists(events, max_size=12), st.data())
+def test_an_event_waits_for_those_under_way_that_it_is_tied_to(events: list[Event], data: st.DataObject) -> None:
+    async def holds() -> None:
+        under_way = UnderWay()
+        awaited: dict[int, list[asyncio.Future[None]]] = {}
+        for place, each in enumerate(events):
+            expected = any(tied(each, events[other]) for other in awaited)
+            awaited[place] = under_way.begin(place, ties(each))
+            assert bool(awaited[place]) == expected
+            ready = [other for other, before in awaited.items() if all(end.done() for end in before)]
+            for other in ready:
+                if data.draw(st.booleans()):
+                    del awaited[other]
+                    under_way.end(other, ties(events[other]))
+
+    asyncio.run(holds())
 
 
 async def test_the_others_go_on_while_one_waits() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ingestd import errors
 from ingestd.events import Endpoint
-from ingestd.outcomes import Outcome, Refusal
+from ingestd.outcomes import IgnoredTimestamp, Outcome, Refusal
+from ingestd.unusable_id_reports import IdField
 from tests.support.scrape import documented, documented_labels, tables
 
 API = Path(__file__).parents[2] / "docs" / "api.md"
@@ -22,6 +23,14 @@ def test_every_outcome_is_documented() -> None:
 
 def test_every_refusal_is_documented() -> None:
     assert documented()["ingestd_http_refused_total"].values == {refusal.value for refusal in Refusal}
+
+
+def test_every_reason_to_ignore_a_timestamp_is_documented() -> None:
+    assert documented()["ingestd_timestamps_ignored_total"].values == {reason.value for reason in IgnoredTimestamp}
+
+
+def test_every_field_of_an_unusable_id_is_documented() -> None:
+    assert documented()["ingestd_unusable_ids_total"].values == {field.value for field in IdField}
 
 
 def test_every_endpoint_is_documented() -> None:

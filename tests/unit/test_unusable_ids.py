@@ -14,7 +14,7 @@ from ingestd.errors import ConfigError
 from ingestd.unusable_ids import UNUSABLE, UnusableIds
 
 DEFAULT = UnusableIds()
-AROUND = st.text(st.sampled_from(" \t\n\r\v\f\0\x85\xa0\u2003\u2028\u200b\u3000\ufeff\"'"), max_size=4)
+AROUND = st.text(st.sampled_from(" \t\n\r\v\f\x85\xa0\u2003\u2028\u200b\u3000\ufeff\"'"), max_size=4)
 
 
 @st.composite
@@ -42,8 +42,8 @@ def test_a_text_of_nothing_is_no_id_whatever_the_words_are(text: str) -> None:
         "undefined", "null", "NaN", "[object Object]", "[object Undefined]", "-Infinity", "None", "nan", "NULL",
         "Array", "<nil>", "%!s(<nil>)", "%!d(<nil>)", "nil", "(null)", "\\N", "Optional(nil)", "Optional.empty",
         "System.Object", "DBNull", "true", "False", "0", "0.0", "-0", "-1", "guest", "Anonymous", "n/a", '"null"',
-        "'undefined'", "{}", "[]", "00000000-0000-0000-0000-000000000000", "00000000000000000000000000000000", "",
-        "{00000000-0000-0000-0000-000000000000}", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "undefined\0", "\ufeffnull",
+        "'undefined'", "00000000-0000-0000-0000-000000000000", "00000000000000000000000000000000", "",
+        "{00000000-0000-0000-0000-000000000000}", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "\ufeffnull",
     ],
 )  # fmt: skip
 def test_the_nothing_of_many_languages_is_no_id(text: str) -> None:
@@ -66,7 +66,7 @@ def test_a_positive_number_is_an_id(number: int) -> None:
     [
         "u-0", "1", "00", "001", "Nils", "nil.null@shop.example", "guest-17", "anonymous_3f2a", "undefined-1", "nulla",
         "Jean None", "trueman", "na", "NA", "Nat", "Void", "id", "no", "O0", "GA1.2.0.0", "0|abc", "Infinity Ltd",
-        "x" * 512,
+        "x" * 512, "{}", "[]", "\0",
     ],
 )  # fmt: skip
 def test_an_id_that_only_resembles_a_word_is_an_id(text: str) -> None:
