@@ -10,7 +10,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
+
+# How long an example takes says something about the machine, and nothing about the promise.
+settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ingestd")
 
 
 def pytest_collection_finish() -> None:
