@@ -268,7 +268,7 @@ async def test_without_sentinels_the_daemon_goes_on(watched: WatchedRedis, caplo
 
 
 async def test_a_name_that_the_sentinels_do_not_know_is_told(watched: WatchedRedis) -> None:
-    pool = make_pool("redis://:shop@store/0", watched.addresses, timeout=TIMEOUT)
+    pool = make_pool("redis://:shop@Store/0", watched.addresses, timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
-    with pytest.raises(Unavailable, match=r"no Sentinel names the primary of store \(127.*No such master"):
+    with pytest.raises(Unavailable, match=r"no Sentinel names the primary of Store \(127.*No such master"):
         await backend.open(serving=True)

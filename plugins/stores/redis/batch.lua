@@ -1,7 +1,8 @@
 -- Operations that a daemon has asked for, in order and as one: see link.py.
 --
 -- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
--- its name and arguments. ARGV[3] is there if replicas are waited for. Gives a list (MessagePack) of one answer each: {true, result} or {false, message}.
+-- its name and arguments. ARGV[3] is there if replicas are waited for. Gives a list (MessagePack) of one answer each:
+-- {true, result} or {false, message}.
 --
 -- A batch that comes again, because its answer got lost, does nothing again: what its writes gave is remembered.
 

@@ -77,7 +77,7 @@ class Link:
     A batch whose answer does not come within `timeout` is sent again, on a new connection, for `patience` in all;
     the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
 
-    An answer waits for `replicas`, but for `promotion_grace` after a failover not longer than it takes those there are.
+    An answer waits for `replicas`. For `promotion_grace` after a failover it does not: the new primary may have none.
     """
 
     def __init__(

@@ -129,13 +129,18 @@ class Sentinels:
                         await changed()
                         event = await events.get_message(ignore_subscribe_messages=True, timeout=_EVERY)
                         if event is not None and self._service.encode() in event["data"].split():
-                            self._promoting_until = (
-                                time.monotonic() + _PROMOTION if event["channel"] == _PROMOTING else 0.0
-                            )
+                            await self._hear(number, event["channel"])
                             await changed()
             except (RedisError, OSError) as error:
                 self._failed(number, error)
             await asyncio.sleep(_EVERY)
+
+    async def _hear(self, number: int, event: bytes) -> None:
+        if event == _PROMOTING:
+            self._promoting_until = time.monotonic() + _PROMOTION
+        else:  # It is over. First comes the new address: until it is known the former primary could be used again.
+            await self._ask(number)
+            self._promoting_until = 0.0
 
     async def _ask(self, number: int) -> None:
         client = self._clients[number]
@@ -151,7 +156,7 @@ class Sentinels:
             self._failed(number, ResponseError("it names no primary"))
             return
         host, port = address
-        self._answers[number] = Answer(int(facts["config-epoch"]), (_text(host), int(port)))
+        self._answers[number] = Answer(int(facts.get("config-epoch", 0)), (_text(host), int(port)))
         self._silent_since = None
         if self._silence_told_at is not None and self._watching:
             self._silence_told_at = None

@@ -8,12 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import asyncio as aioredis
-from redis.asyncio.connection import (
-    AbstractConnection,
-    Connection,
-    ConnectionPool,
-    parse_url,
-)
+from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, ResponseError
@@ -74,7 +69,8 @@ def _check(url: str) -> None:
 
 
 def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], password: str | None) -> ConnectionPool:
-    service = urlsplit(url).hostname
+    # Not `hostname`, which is in small letters: Sentinels tell names apart by case.
+    service = urlsplit(url).netloc.rpartition("@")[2].partition(":")[0]
     if not service:
         raise ValueError("with sentinels its host is the name of the service they watch, as in redis://mymaster/0")
     given = {name: value for name, value in parse_url(url).items() if name not in {"host", "port", "connection_class"}}
