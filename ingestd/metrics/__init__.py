@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Protocol, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,6 +19,8 @@ from ..unusable_id_reports import IdField
 from .counts import BOUNDS, Counts, RequestCounter
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
+
+_Value = TypeVar("_Value", bound=Enum)
 
 
 class ConsumerStatus(Protocol):
@@ -90,27 +93,24 @@ class Metrics:
             "Bytes of requests begun and not yet answered.",
             registry=self.registry,
         )
-        refused = Counter(
+        self._refused = self._count_by(
             "ingestd_http_refused",
             "Connections and requests refused for how they came, whatever they say.",
-            ["reason"],
-            registry=self.registry,
+            "reason",
+            Refusal,
         )
-        self._refused = {reason: refused.labels(reason.value).inc for reason in Refusal}
-        ignored = Counter(
+        self._ignored_timestamps = self._count_by(
             "ingestd_timestamps_ignored",
             "Timestamps of events and identify requests that were not taken: the time of receipt was.",
-            ["reason"],
-            registry=self.registry,
+            "reason",
+            IgnoredTimestamp,
         )
-        self._ignored_timestamps = {reason: ignored.labels(reason.value).inc for reason in IgnoredTimestamp}
-        unusable = Counter(
+        self._unusable_ids = self._count_by(
             "ingestd_unusable_ids",
             "Ids of events and identify requests that are a word for nothing.",
-            ["field"],
-            registry=self.registry,
+            "field",
+            IdField,
         )
-        self._unusable_ids = {field: unusable.labels(field.value).inc for field in IdField}
         self.store_up = Gauge(
             "ingestd_store_up", "1 while events can be stored durably, else 0.", registry=self.registry
         )
@@ -139,6 +139,11 @@ class Metrics:
         Gauge(
             "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
         ).labels(__version__, platform.python_version()).set(1)
+
+    def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
+        """A counter with one label. Returns what counts each of its values."""
+        counter = Counter(name, help, [label], registry=self.registry)
+        return {value: counter.labels(value.value).inc for value in values}
 
     def answered(
         self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False, events: int = 1
