@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError
+from ingestd.errors import ConfigError, SinkRetry, reason_of
 from ingestd.events import Record
 from ingestd.options import Options, PositiveDuration, PositiveSize, Size
 from ingestd.records import lines_of
@@ -109,4 +109,7 @@ class JsonlSink(Sink):
             # Of its own: a disk that hangs must not take the threads that others share.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{self.name}")
         self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        await asyncio.shield(self._job)
+        try:
+            await asyncio.shield(self._job)
+        except OSError as error:  # of the disk, the file or its folder, whatever the records are
+            raise SinkRetry(reason_of(error)) from error
