@@ -123,8 +123,13 @@ class SinkFailure(IngestdError):
     """A call of a sink failed, and a record may be the reason.
 
     It counts against the records as any other exception does. Delivery raises it for calls that take too long or
-    break the contract. A sink may raise it where the message should be logged without a traceback.
+    break the contract. A sink may raise it where the message should be logged without a traceback. The batch is
+    written again, after `after` seconds if given.
     """
+
+    def __init__(self, message: str, *, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class SchemaViolation(NamedTuple):

@@ -76,7 +76,10 @@ class JsonlSink(Sink):
         await self._do(self._open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        await self._do(self._append, batch)
+        try:
+            await self._do(self._append, batch)
+        except OSError as error:  # of the disk, the file or its folder, whatever the records are
+            raise SinkRetry(reason_of(error)) from error
 
     async def check(self) -> None:
         await self._do(self._file.check)
@@ -109,7 +112,4 @@ class JsonlSink(Sink):
             # Of its own: a disk that hangs must not take the threads that others share.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{self.name}")
         self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        try:
-            await asyncio.shield(self._job)
-        except OSError as error:  # of the disk, the file or its folder, whatever the records are
-            raise SinkRetry(reason_of(error)) from error
+        await asyncio.shield(self._job)

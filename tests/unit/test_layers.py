@@ -19,8 +19,9 @@ LAYERS: dict[str, list[str]] = {
     "machinery": [
         "apart", "hooks", "loader", "schema_draft", "schema_files", "validation", "consumers", "consumers.ahead",
         "consumers.attempts", "consumers.runner", "consumers.status", "delivery", "delivery.consumer",
-        "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress",
-        "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "recalling",
+        "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders",
+        "delivery.progress", "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading",
+        "resolving", "recalling",
         "storing", "members", "stretches", "one_by_one", "together", "batches", "chains", "room", "failures", "answers",
         "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.recent",
         "logs.redaction", "overview", "overview.asking", "overview.history", "overview.parts", "activation", "binding",
@@ -42,7 +43,7 @@ LAYERS: dict[str, list[str]] = {
     ],
 }  # fmt: skip
 # Not on the way of an event: the name every plugin begins with, and what plugin authors test with.
-BESIDE = {"": "contracts", "testing": "contracts"}
+BESIDE = {"": "contracts", "testing": "top"}
 
 PUBLIC = {"ingestd"} | {f"ingestd.{name}" for layer in ("values", "contracts") for name in LAYERS[layer]}
 

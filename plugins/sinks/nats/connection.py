@@ -84,6 +84,8 @@ class Connection:
                 (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
         except TimeoutError:
             raise SinkRetry(f"{self._place}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
+        except SinkFailure as error:  # of no record
+            raise SinkRetry(str(error)) from error
         if answer.get("status") == NOBODY:
             raise SinkRetry(f"{self._place}: JetStream is not enabled, for this user at least")
         return answer

@@ -57,7 +57,7 @@ _TROUBLE_CODES = (
 
 
 class StreamOnRedis:
-    """Every method raises `SinkRetry` for trouble of Redis, and `SinkFailure` for any other error."""
+    """Every method raises `SinkRetry`; `add` raises `SinkFailure` unless the trouble is known to be that of Redis."""
 
     def __init__(self, url: str, key: str, *, max_length: int | None) -> None:
         """Connects to nothing yet. Raises `ValueError` for a URL that cannot be."""
@@ -93,7 +93,7 @@ class StreamOnRedis:
 
     async def add(self, records: Sequence[tuple[str, Record]]) -> None:
         """All or none of them, each with its id."""
-        with self._reasons():
+        with self._reasons(with_records=True):
             async with self._redis.pipeline(transaction=True) as transaction:
                 for identity, record in records:
                     transaction.xadd(
@@ -112,11 +112,11 @@ class StreamOnRedis:
         await self._redis.connection_pool.disconnect()
 
     @contextmanager
-    def _reasons(self) -> Iterator[None]:
+    def _reasons(self, *, with_records: bool = False) -> Iterator[None]:
         try:
             yield
         except (exceptions.RedisError, OSError) as error:
-            kind = SinkRetry if _is_its_own_trouble(error) else SinkFailure
+            kind = SinkFailure if with_records and not _is_its_own_trouble(error) else SinkRetry
             raise kind(self._reason(error)) from error
 
     def _reason(self, error: Exception) -> str:

@@ -104,9 +104,8 @@ class WebhookSink(Sink):
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
             told += "; redirects are not followed, the url must be the one they lead to"
-        if answer.status in _TROUBLES or answer.status >= 500:
-            raise SinkRetry(told, after=_retry_after(answer.retry_after))
-        raise SinkFailure(told)
+        kind = SinkRetry if answer.status in _TROUBLES or answer.status >= 500 else SinkFailure
+        raise kind(told, after=_retry_after(answer.retry_after))
 
     def _content(self, webhook_id: str, bodies: list[bytes]) -> tuple[dict[str, str], bytes]:
         body = b"[" + b",".join(bodies) + b"]"
