@@ -13,8 +13,9 @@ from .table import COLUMNS
 __all__ = ["DataRefused", "told"]
 
 
-# Connections, authorization, a rollback, resources, an operator, the system; read-only; a lock that is not to be had.
-_TROUBLES = {"08", "28", "40", "53", "57", "58", "25006", "55P03"}
+# Connections, authorization, a rollback, what is not there or not allowed, resources, an operator, the system; read-only
+# and a lock that is not to be had.
+_TROUBLES = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
 
 
 class DataRefused(SinkFailure):
@@ -48,7 +49,11 @@ def told(*, with_rows: bool = True) -> Iterator[None]:
 
 
 def _is_its_own_trouble(error: Any, state: str) -> bool:
-    """Whether the server has it, whatever is sent: no room, shutting down, read-only, no transaction ids …"""
+    """Whether the server or the table has it, whatever is sent: no room, shutting down, read-only, no rights …"""
+    if error.server_source_function == "ExecWithCheckOptions":  # a policy for rows refuses one, as for a lack of rights
+        return False
+    if state in {"23502", "23514"}:
+        return not _is_of_data(error, state)
     return state[:2] in _TROUBLES or state in _TROUBLES or _is_without_transactions(error)
 
 
