@@ -34,7 +34,8 @@ class Written(NamedTuple):
 class BatchWriter:
     """Writes to one sink, in order, at most `batch` at once.
 
-    `SinkRetry` is the sink's own trouble and counts against no record. After any other failure a record may be at
+    `SinkRetry` is the sink's own trouble and counts against no record; fewer records are tried next, for there may be
+    room for some. After any other failure a record may be at
     fault: a batch that fails `retry.attempts` times in a row is halved at once, until a part is taken or one record
     is left that fails alone.
 
@@ -85,6 +86,7 @@ class BatchWriter:
             try:
                 given_up = await self._deliver(batch)
             except SinkRetry:
+                self._size = max(1, len(batch) // 2)  # there may be room for some
                 raise
             except Exception as error:
                 self._count_failure(batch)
@@ -194,10 +196,10 @@ class BatchWriter:
         if self._in_turn:
             self._evidence.delivered_up_to(batch[-1].position)
         self._refuses_others = self._refuses_others and bool(self._failed)
+        size = min(self._size * 2, self._most)
         if self._refuses_others or not self._is_suspected(batch[-1]):
-            self.forget()
-        else:  # the next failure among those that were in a batch with it is halved at once
-            self._size = min(self._size * 2, self._most)
+            self.forget()  # else the next failure among those that were in a batch with it is halved at once
+        self._size = size
 
     def _is_suspected(self, record: Record) -> bool:
         return self._failed.get(record.position, 0) >= self._attempts

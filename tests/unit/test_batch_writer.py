@@ -385,6 +385,20 @@ def test_poison_among_poison_is_told_apart_by_one_other_at_a_time() -> None:
     asyncio.run(scenario())
 
 
+def test_a_sink_with_room_for_a_part_of_a_batch_gets_that_part() -> None:
+    class Small(Moody):
+        async def write(self, batch: Sequence[Record]) -> None:
+            if len(self.has) + len(batch) > 9:
+                raise SinkRetry("no room")
+            await super().write(batch)
+
+    sink = Small()
+    delivery = Delivery(sink, options(attempts=2, most=16))
+    asyncio.run(delivery.deliver([record(position) for position in range(1, 17)], patience=50))
+    assert sink.has == [*range(1, 10)]
+    assert delivery.given_up == {}
+
+
 @pytest.mark.parametrize("first", [0, 1, 2, 5])
 def test_the_sinks_own_trouble_counts_against_no_record(first: int) -> None:
     """Not where it comes with one record alone, and all others are taken."""

@@ -13,8 +13,8 @@ from .table import COLUMNS
 __all__ = ["DataRefused", "told"]
 
 
-# Connections, authorization, a rollback, what is not there or not allowed, resources, an operator, the system; read-only
-# and a lock that is not to be had.
+# Connections, authorization, a rollback, what is not there or not allowed, resources, an operator, the system; and
+# read-only, and a lock that is not to be had.
 _TROUBLES = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
 
 
