@@ -8,8 +8,9 @@
     ├── Conflict             a state changed under the command that read it
     ├── Claimed              what was to be claimed is somebody's already
     ├── NotHolder            another daemon goes on with a consumer's place
-    ├── SinkRetry            raised by a sink: the whole batch again, later
-    ├── SinkReject           raised by a sink: these records of the batch, never
+    ├── SinkRetry            raised by a sink: it has trouble of its own, whatever the records are
+    ├── SinkReject           raised by a sink: it never takes these records of the batch
+    ├── SinkFailure          a call of a sink failed, and a record may be the reason
     └── Refused              the caller's answer is this problem
         ├── BadRequest           400
         ├── Unauthorized         401
@@ -49,6 +50,7 @@ __all__ = [
     "NotHolder",
     "Refused",
     "SchemaViolation",
+    "SinkFailure",
     "SinkReject",
     "SinkRetry",
     "Stale",
@@ -95,7 +97,11 @@ class NotHolder(IngestdError):
 
 
 class SinkRetry(IngestdError):
-    """The sink cannot take the batch now; it is written again, after `after` seconds if given."""
+    """The sink knows that the trouble is its own: it is full, read-only, over a quota, starting, without a leader.
+
+    The batch is written again, after `after` seconds if given, until the sink takes it. This never counts against a
+    record. Any other exception may be a record's fault and counts, so a sink that is not sure raises another one.
+    """
 
     def __init__(self, message: str, *, after: float | None = None) -> None:
         super().__init__(message)
@@ -111,6 +117,19 @@ class SinkReject(IngestdError):
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} records rejected")
         self.reasons = reasons
+
+
+class SinkFailure(IngestdError):
+    """A call of a sink failed, and a record may be the reason.
+
+    It counts against the records as any other exception does. Delivery raises it for calls that take too long or
+    break the contract. A sink may raise it where the message should be logged without a traceback. The batch is
+    written again, after `after` seconds if given.
+    """
+
+    def __init__(self, message: str, *, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class SchemaViolation(NamedTuple):

@@ -34,7 +34,12 @@ class Sink:
         """Connect. Failing is retried like a write; answers never wait for it."""
 
     async def write(self, batch: Sequence[Record]) -> None:
-        """Returning means: durable there. `SinkRetry` and anything else raised is written again."""
+        """Write the batch. Returning means that it is durable there; whatever is raised, the batch comes again.
+
+        Raise `SinkRetry` for trouble that is known to be the sink's own (full, read-only, over a quota, starting):
+        it never counts against a record. Raise `SinkReject` for records that will never be taken. Any other
+        exception may be a record's fault: one record that keeps failing while new ones are taken is given up.
+        """
         raise TypeError(f"{type(self).__name__} has no write()")
 
     async def check(self) -> None:

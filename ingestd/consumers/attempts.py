@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from ..backoff import Backoff
-from ..errors import IngestdError, NotHolder, SinkRetry, Unavailable, reason_of
+from ..errors import IngestdError, NotHolder, SinkFailure, SinkRetry, Unavailable, reason_of
 from .status import ConsumerStatus
 
 __all__ = ["Attempts"]
@@ -61,7 +61,7 @@ class Attempts:
         pause = self.backoff.pause(self._failures)
         if isinstance(error, Unavailable):  # it is the store: to ask it costs little, and once it is back all wait
             return min(pause, _STORE_PAUSE)
-        after = error.after if isinstance(error, SinkRetry) else None
+        after = error.after if isinstance(error, SinkFailure | SinkRetry) else None
         return pause if after is None else max(pause, after)
 
     def _failed(self, error: BaseException) -> None:

@@ -17,11 +17,12 @@ from ..options import Options
 from ..sink import Sink
 from ..store import State
 from .dead_letters import DeadLetter, bury, read_letters, remove_letter
+from .evidence import Evidence
 from .filters import make_filter
 from .options import SinkOptions
 from .orders import Order, Orders, Replay, Retry, load_orders
 from .progress import Progress, Trouble, load_progress, load_trouble, save_progress, save_trouble
-from .writer import BatchWriter, Company, GivenUp, Written, within
+from .writer import BatchWriter, GivenUp, LetterWriter, Written, within
 
 __all__ = ["PREFIX", "SinkConsumer"]
 
@@ -29,7 +30,7 @@ PREFIX = "sink:"
 
 _LOOK = 0.4  # seconds between two looks for orders
 _DISCARDED = 1000  # dead letters thrown away in one step
-_NEAR = 500  # records before and behind its place among which others are looked for
+_AHEAD = 500  # records behind those in hand among which the sink may find one to take
 
 
 class _Outcome(NamedTuple):
@@ -69,11 +70,12 @@ class SinkConsumer(Consumer):
         """None while it is not known, or there is none."""
         self._timeout = float(options.timeout)
         self._filter = make_filter(options.filter)
-        self._company = Company()
-        self._writer = BatchWriter(sink, options, self._company)
-        self._errands = BatchWriter(sink, options, self._company)
+        self._evidence = Evidence()
+        self._writer = BatchWriter(sink, options, self._evidence)
+        self._replays = BatchWriter(sink, options, self._evidence, in_turn=False)
+        self._retries = LetterWriter(sink, options, self._evidence)
         self._splits = 0
-        """Those of the ones before it."""
+        """Splits counted by earlier writers."""
         self._outcomes: list[_Outcome] = []
         """Of the records of a step, and of the next one's, for as long as they are not stored."""
         self._orders = Orders()
@@ -81,8 +83,12 @@ class SinkConsumer(Consumer):
         self._trouble: Trouble | None = None
 
     @property
+    def _writers(self) -> tuple[BatchWriter, ...]:
+        return self._writer, self._replays, self._retries
+
+    @property
     def splits(self) -> int:
-        return self._splits + self._writer.splits + self._errands.splits
+        return self._splits + sum(writer.splits for writer in self._writers)
 
     def count_on(self, other: SinkConsumer) -> None:
         """Go on from the counts of the one that was in its place."""
@@ -100,9 +106,9 @@ class SinkConsumer(Consumer):
         # Another daemon may go on with it: what is known here is of no use when it comes back.
         self.progress = self._looked = self._trouble = None
         self._outcomes = []
-        self._company.forget()
-        self._writer.forget()
-        self._errands.forget()
+        self._evidence.forget()
+        for writer in self._writers:
+            writer.forget()
         await self.sink.close()
 
     async def turn(self, state: State) -> Turn:
@@ -110,7 +116,7 @@ class SinkConsumer(Consumer):
             await self._look(state)
         if self._orders.paused:
             return "nothing"
-        return "records" if self._next_order() is None and not self._company.missing else "errand"
+        return "records" if self._next_order() is None and not self._evidence.wanted else "errand"
 
     async def _look(self, state: State) -> None:
         name = self.sink.name
@@ -173,8 +179,8 @@ class SinkConsumer(Consumer):
 
     async def errand(self, step: Step, journal: Journal) -> None:
         place = await self._place(journal)
-        if self._company.missing:
-            await self._find_company(journal, place)
+        if self._evidence.wanted:
+            await self._read_ahead(journal, place)
         order = self._next_order()
         if order is None:
             return
@@ -196,13 +202,11 @@ class SinkConsumer(Consumer):
                 return cursor.position
         raise NotHolder("its place is not in the journal any more")
 
-    async def _find_company(self, journal: Journal, place: int) -> None:
-        """What else the sink would take, when of what is in hand it takes nothing."""
-        before = await journal.read(max(0, place - _NEAR), _NEAR)
-        self._company.had = [record for record in before if record.position <= place and self._passes(record)]
-        behind = await journal.read(place, self.max_records + _NEAR)
-        self._company.ahead = [record for record in behind if self._passes(record)]
-        self._company.missing = False
+    async def _read_ahead(self, journal: Journal, place: int) -> None:
+        """Look for records that the sink may take, when it takes none of those in hand."""
+        ahead = await journal.read(place, self.max_records + _AHEAD)
+        self._evidence.ahead = [record for record in ahead if self._passes(record)]
+        self._evidence.wanted = False
 
     def _passes(self, record: Record) -> bool:
         return self._filter is None or self._filter(record)
@@ -216,7 +220,7 @@ class SinkConsumer(Consumer):
         if not wanted:
             progress.at = records[-1].position if records else last
         else:
-            written = await self._errands.write(wanted)
+            written = await self._replays.write(wanted)
             progress.at = wanted[written.done - 1].position
             progress.replayed += written.done - len(written.given_up)
             progress.given_up_again += len(written.given_up)
@@ -248,7 +252,7 @@ class SinkConsumer(Consumer):
             progress.at = letters[-1].number
 
     async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress) -> None:
-        written = await self._errands.write([letter.to_record() for letter in letters])
+        written = await self._retries.write([letter.to_record() for letter in letters])
         for index, letter in enumerate(letters[: written.done]):
             given_up = written.given_up.get(index)
             if given_up is None:

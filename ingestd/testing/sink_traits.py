@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +47,14 @@ class SinkTraits(ABC):
 
         Writes may fail for some seconds after it, until all is well again. It is called between two
         writes and amid one. Tests that need it are skipped without.
+        """
+        raise NotImplementedError
+
+    def refuse_new(self, folder: Path) -> AbstractAsyncContextManager[None]:
+        """Have what is behind the sink refuse all records that it does not have, until the context ends.
+
+        It is full, say, or read-only. Without this method the suite refuses new records itself, before the sink
+        gets them.
         """
         raise NotImplementedError
 

@@ -8,9 +8,9 @@
             return [json.loads(line) for line in (folder / "out").read_text().splitlines()]
 
 These two are enough for a sink that keeps records as they are. One that makes something else of them says so
-with `expected`, one that keeps only some of them has the suite write those with `make_record`, and `interrupt` and
-`make_rejected` switch tests on that are skipped without. A test that cannot apply is dropped by its name:
-`test_any_text_comes_through = None`.
+with `expected`, one that keeps only some of them has the suite write those with `make_record`. `interrupt` and
+`make_rejected` switch tests on that are skipped without, and `refuse_new` has a real server refuse records. A test
+that cannot apply is dropped by its name: `test_any_text_comes_through = None`.
 
 It needs pytest and nothing else: every test runs on an event loop of its own.
 """
@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ..events import Record
 from .crashes import killed_after
+from .outages import RefusesNew, deliver_through, of_visitor
 from .records import TEXTS, make_records, make_records_of_every_type, placed
 from .sink_life import SinkLife
 from .writes import Pause, cancelled_after, interrupted, pauses, rejected_of, until_taken
@@ -226,6 +228,29 @@ class SinkContract(SinkLife):
                 await self._assert_holds(tmp_path, written)
                 assert await rejected_of(sink, [self._rejected()]) == {0}
             await self._assert_holds(tmp_path, written)
+
+        asyncio.run(scenario())
+
+    # What is refused for a while
+
+    def test_nothing_is_given_up_while_only_what_is_new_is_refused(self, tmp_path: Path) -> None:
+        """A sink that is full may still take what it knows. All is delivered afterwards, in order, by the daemon."""
+
+        async def scenario() -> None:
+            records = [of_visitor(self.make_record(number, ""), number) for number in range(1, 15)]
+            sink = RefusesNew(self.make_sink(tmp_path))
+
+            @asynccontextmanager
+            async def refusal() -> AsyncIterator[None]:
+                if type(self).refuse_new is SinkContract.refuse_new:
+                    with sink.refusing():
+                        yield
+                else:
+                    async with self.refuse_new(tmp_path):
+                        yield
+
+            await deliver_through(sink, records[:5], records[5:], refusal)
+            await self._assert_holds(tmp_path, records)
 
         asyncio.run(scenario())
 

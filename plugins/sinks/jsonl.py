@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError
+from ingestd.errors import ConfigError, SinkRetry, reason_of
 from ingestd.events import Record
 from ingestd.options import Options, PositiveDuration, PositiveSize, Size
 from ingestd.records import lines_of
@@ -76,7 +76,10 @@ class JsonlSink(Sink):
         await self._do(self._open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        await self._do(self._append, batch)
+        try:
+            await self._do(self._append, batch)
+        except OSError as error:  # of the disk, the file or its folder, whatever the records are
+            raise SinkRetry(reason_of(error)) from error
 
     async def check(self) -> None:
         await self._do(self._file.check)

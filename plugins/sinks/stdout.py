@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkRetry
+from ingestd.errors import ConfigError, SinkRetry, reason_of
 from ingestd.events import Record
 from ingestd.records import lines_of
 from ingestd.sink import Sink
@@ -67,6 +67,8 @@ class StdoutSink(Sink):
         error = await self._run()
         if isinstance(error, BrokenPipeError):
             raise SinkRetry(_CLOSED) from error
+        if isinstance(error, OSError):
+            raise SinkRetry(reason_of(error)) from error
         if error is not None:
             raise error
         self._output.forget()

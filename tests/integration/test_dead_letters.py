@@ -112,6 +112,10 @@ class ShelfSink(Sink):
         if shelf.stuck:
             await shelf.free.wait()
 
+    async def check(self) -> None:
+        if self.shelf.down:
+            raise ConnectionError("nobody is there")
+
 
 def options(
     *, start: Start = "beginning", attempts: int = 2, most: int = 4, timeout: float = 30.0, **filtered: Any
@@ -272,7 +276,7 @@ class Sinks:
     # Dead letters
 
     async def test_what_is_rejected_and_what_is_poison_become_dead_letters_and_all_else_is_delivered(self) -> None:
-        shelf = Shelf(refused={2, 3, 11}, poison={6, 12})
+        shelf = Shelf(refused={2, 3, 11}, poison={6, 10})
         async with self.backend() as backend:
             await append(backend, view(12))
             async with daemon(backend, shelf) as (consumer, status):
@@ -284,7 +288,7 @@ class Sinks:
                 assert again.progress.dead == 5
             letters = {letter.position: letter for letter in await letters_of(backend)}
             assert {position: letter.reason for position, letter in letters.items()} == {
-                2: "no 2", 3: "no 3", 11: "no 11", 6: "KeyError: 'price'", 12: "KeyError: 'price'",
+                2: "no 2", 3: "no 3", 11: "no 11", 6: "KeyError: 'price'", 10: "KeyError: 'price'",
             }  # fmt: skip
             assert [*letters] == sorted(letters)
             for record in await backend.journal.read(0, 12):
@@ -292,12 +296,12 @@ class Sinks:
                     assert letters[record.position].to_record() == record
             assert letters[2].attempts == 1
             assert letters[6].attempts >= 3
-            assert {*shelf.taken} == {*range(1, 16)} - {2, 3, 6, 11, 12}
+            assert {*shelf.taken} == {*range(1, 16)} - {2, 3, 6, 10, 11}
             assert (consumer.delivered, consumer.given_up, status.processed) == (7, 5, 12)
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_poison_that_comes_alone_is_told_apart_by_what_the_sink_had_or_what_comes(self) -> None:
-        """A daemon that has just started has written nothing that it could be compared with."""
+    async def test_poison_that_comes_alone_waits_until_the_sink_takes_another_record(self) -> None:
+        """What the sink had before proves nothing: it may recognise that, and take nothing new."""
         shelf = Shelf(poison={1, 4})
         async with self.backend() as backend:
             await append(backend, view(1))
@@ -307,7 +311,10 @@ class Sinks:
                 await append(backend, view(2))
                 await at_rest(backend)
             await append(backend, view(1))
-            async with daemon(backend, shelf):
+            async with daemon(backend, shelf) as (_, status):
+                await until(lambda: status.failures > 5)
+                assert [letter.position for letter in await letters_of(backend)] == [1]
+                await append(backend, view(1))
                 await at_rest(backend)
             assert [letter.position for letter in await letters_of(backend)] == [1, 4]
             await assert_nothing_is_missing(backend, shelf)
@@ -537,10 +544,14 @@ class Sinks:
         shelf = Shelf(refused={2})
         async with self.backend() as backend:
             await append(backend, view(6))
-            async with daemon(backend, shelf):
+            async with daemon(backend, shelf) as (_, status):
                 await at_rest(backend)
                 shelf.refused, shelf.poison = {2, 5}, {6}
+                failures = status.failures
                 await give(backend, Replay(first=1, last=6))
+                await until(lambda: status.failures > failures + 5)
+                assert [letter.position for letter in await letters_of(backend)] == [2, 2, 5]
+                await append(backend, view(1))  # only something new tells whether the sink takes anything
                 await at_rest(backend)
                 assert [letter.position for letter in await letters_of(backend)] == [2, 2, 5, 6]
                 shelf.refused, shelf.poison = set(), set()
@@ -550,6 +561,39 @@ class Sinks:
             progress = await progress_of(backend)
             assert progress is not None
             assert (progress.replayed, progress.given_up, progress.given_up_again, progress.retried) == (3, 1, 3, 4)
+            await assert_nothing_is_missing(backend, shelf)
+
+    @pytest.mark.parametrize("knows", [True, False])
+    async def test_an_outage_amid_a_replay_or_a_retry_makes_no_dead_letters_and_is_told(self, knows: bool) -> None:
+        """Whether the sink says that it is its own trouble, and whether records it has been given come again or not."""
+
+        class Full(ShelfSink):
+            async def write(self, batch: Sequence[Record]) -> None:
+                full = {record.position for record in batch} - known
+                if self.shelf.down and full:
+                    raise SinkRetry("no room") if knows else OSError("no room")
+                await super().write(batch)
+
+            async def check(self) -> None: ...
+
+        shelf = Shelf(refused={2})
+        async with self.backend() as backend:
+            await append(backend, view(6))
+            known = {1, 3, 4, 5, 6}
+            consumer = SinkConsumer(Full(shelf), options(most=2))
+            async with running(backend, consumer) as (status,):
+                await at_rest(backend)
+                shelf.down, shelf.refused = True, set()
+                known -= {5}  # the sink has forgotten one
+                await give(backend, Replay(first=1, last=6))
+                await append(backend, view(3))
+                await until(lambda: status.failures > 40)
+                assert [letter.position for letter in await letters_of(backend)] == [2]
+                await give(backend, Retry(last=ALL))
+                await self._told(backend, "no room" if knows else "OSError: no room")
+                shelf.down = False
+                await at_rest(backend)
+            assert await letters_of(backend) == []
             await assert_nothing_is_missing(backend, shelf)
 
     async def test_what_is_not_in_the_journal_any_more_is_not_replayed(self) -> None:
@@ -743,7 +787,7 @@ class Sinks:
 
             async def go_through() -> None:
                 await at_rest(backend)
-                shelf.refused = {3}
+                shelf.refused = {3, 5}
                 await give(backend, Retry(last=ALL), Replay(first=4, last=8), Discard(last=ALL, letters=(2,)))
                 await at_rest(backend)
                 ending.set()
@@ -756,7 +800,7 @@ class Sinks:
         reached = cut.reached
         async with self.backend() as backend:
             async with daemon(backend, shelf):
-                shelf.refused &= {3}
+                shelf.refused = {3, 5}
                 await at_rest(backend)
                 orders = await load_orders(backend.store.begin(times.now()), NAME)
                 wanted: list[Order] = [

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError
+from ingestd.errors import ConfigError, SinkRetry
 from ingestd.events import Record
 from ingestd.options import Duration, Size, read_options
 from ingestd.plugins.sinks.jsonl import JsonlSink
@@ -249,6 +249,7 @@ async def test_a_rotation_never_writes_over_a_file(tmp_path: Path) -> None:
 FULL_DISK = """
 import asyncio, resource, sys
 from pathlib import Path
+from ingestd.errors import SinkRetry
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
 
@@ -263,7 +264,7 @@ async def main(path):
     for _ in range(3):
         try:
             await sink.write(second)
-        except OSError as error:
+        except SinkRetry as error:
             assert path.read_bytes() == good, "a failed write left something"
         else:
             raise AssertionError("the limit did not work")
@@ -441,7 +442,7 @@ async def test_on_a_full_disk_writes_fail_and_leave_nothing_until_there_is_room(
                 while file.write(bytes(4096)):
                     pass
             for _ in range(3):
-                with pytest.raises(OSError, match="No space left"):
+                with pytest.raises(SinkRetry, match="No space left"):
                     await sink.write(make_records(100))
             ballast.unlink()
             for _ in range(3):

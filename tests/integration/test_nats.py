@@ -18,9 +18,10 @@ from typing import Any
 import nkeys  # type: ignore[import-untyped]  # it has no types
 import pytest
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from ingestd.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.options import Duration, Url
 from ingestd.plugins.sinks.nats import NatsSink
@@ -81,6 +82,23 @@ class TestContract(SinkContract):
     async def interrupt(self, folder: Path) -> None:
         self.server.kill()
         self.server.start()
+
+    @asynccontextmanager
+    async def refuse_new(self, folder: Path) -> AsyncIterator[None]:
+        """The stream is full. It still acknowledges messages whose ids it knows."""
+
+        async def fill(jetstream: JetStreamContext) -> None:
+            info = await jetstream.stream_info("EVENTS")
+            config = info.config.evolve(discard=DiscardPolicy.NEW, max_msgs=info.state.messages)
+            await jetstream.update_stream(config)
+
+        async def enlarge(jetstream: JetStreamContext) -> None:
+            info = await jetstream.stream_info("EVENTS")
+            await jetstream.update_stream(info.config.evolve(max_msgs=-1))
+
+        await self.server.do(fill)
+        yield
+        await self.server.do(enlarge)
 
     def make_rejected(self) -> Record:
         return make_records(1, data={"long": "x" * (8 << 20)})[0]
@@ -243,7 +261,7 @@ async def test_a_subject_that_another_stream_has_is_told(server: NatsServer) -> 
     with pytest.raises(SinkRetry, match="EVENTS cannot be created: subjects overlap with an existing stream"):
         await sink.open()
     await add_stream(server, subjects=["something.else"])
-    with pytest.raises(SinkRetry, match="EVENTS refuses it: expected stream does not match"):
+    with pytest.raises(SinkFailure, match="EVENTS refuses it: expected stream does not match"):
         await sink.write(make_records(1))
     await sink.close()
     assert await server.records("OTHER") == []
@@ -352,7 +370,7 @@ async def test_a_server_that_stops_ends_a_write_at_once(server: NatsServer) -> N
         await asyncio.sleep(0.1)
         server.kill()
         async with asyncio.timeout(2):
-            with pytest.raises(SinkRetry, match=r"EOF|reset"):
+            with pytest.raises(SinkFailure, match=r"EOF|reset"):
                 await writing
 
 
@@ -407,7 +425,7 @@ async def test_the_first_of_several_servers_that_is_there_is_taken(server: NatsS
             await sink.write(make_records(1))
             server.kill()
             server.start()
-            with pytest.raises(SinkRetry):
+            with pytest.raises(SinkFailure):
                 await sink.write(make_records(1))
         server.kill()
         with pytest.raises(SinkRetry, match=r"(127\.0\.0\.1:\d+: .*){3}"):
@@ -534,7 +552,7 @@ async def test_a_user_needs_what_the_page_says_and_lacks_of_it_are_told(tmp_path
                 async with opened(url(name)) as sink:
                     await sink.write(make_records(1))
             async with opened(url("reader")) as sink:
-                with pytest.raises(SinkRetry, match=r"ermissions violation for publish to .ingestd\.event"):
+                with pytest.raises(SinkFailure, match=r"ermissions violation for publish to .ingestd\.event"):
                     await sink.write(make_records(1))
             with pytest.raises(SinkRetry, match=r"ermissions violation for publish to .\$js.api.stream.info.events"):
                 await make(url("nobody")).open()

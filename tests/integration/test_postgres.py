@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ingestd.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.ids import time_uuid
 from ingestd.options import Url, read_options
@@ -568,7 +568,7 @@ async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
             CREATE TRIGGER fail BEFORE INSERT ON ingestd_records FOR EACH ROW
             WHEN (new.id = '{ids_of(last)[-1]}') EXECUTE FUNCTION fail()
         """)
-        with pytest.raises(SinkRetry, match="not today"):
+        with pytest.raises(SinkFailure, match="not today"):
             await sink.write([*first, *last])
         assert warehouse.ids() == []
         warehouse.sql("DROP TRIGGER fail ON ingestd_records")

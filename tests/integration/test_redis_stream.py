@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from ingestd.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.options import Url
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
@@ -78,6 +78,14 @@ class TestContract(SinkContract):
     async def read_back(self, folder: Path) -> list[Any]:
         return [json.loads(entry[b"record"]) for entry in entries(self.server)]
 
+    @asynccontextmanager
+    async def refuse_new(self, folder: Path) -> AsyncIterator[None]:
+        """It has no memory left."""
+        client = self.server.client()
+        client.config_set("maxmemory", 1)
+        yield
+        client.config_set("maxmemory", 0)
+
     async def interrupt(self, folder: Path) -> None:
         self.server.kill()
         self.server.start()
@@ -138,7 +146,7 @@ async def test_a_batch_whose_answer_was_lost_is_not_added_again(server: RedisSer
         before, batch, after = make_records(3), make_records(50), make_records(3)  # sent in one go
         await sink.write(before)
         proxy.loses_reply = lambda sent: b"EXEC" in sent
-        with pytest.raises(SinkRetry, match="closed"):
+        with pytest.raises(SinkFailure, match="closed"):
             await sink.write(batch)
         proxy.loses_reply = lambda _: False
         assert ids(server) == ids_of([*before, *batch])
@@ -153,7 +161,7 @@ async def test_a_batch_that_did_not_arrive_is_added(server: RedisServer) -> None
         before, batch = make_records(3), make_records(3)
         await sink.write(before)
         proxy.loses_request = lambda sent: b"EXEC" in sent
-        with pytest.raises(SinkRetry, match="closed"):
+        with pytest.raises(SinkFailure, match="closed"):
             await sink.write(batch)
         proxy.loses_request = lambda _: False
         await sink.write(batch)

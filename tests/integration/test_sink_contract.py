@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,30 @@ def test_a_sink_that_breaks_the_contract_is_found_out(kind: type[Lines], test: s
     contract.kind = kind
     with pytest.raises((AssertionError, KeyError, SinkReject)):
         getattr(contract, test)(tmp_path)
+
+
+class GivesUpWhenFull(Lines):
+    """Rejects for good what it has no room for. A file named `full` beside its own says that there is none."""
+
+    def refuse(self, batch: Sequence[Record]) -> None:
+        if self.options.path.with_name("full").exists():
+            raise SinkReject(dict.fromkeys(range(len(batch)), "no room"))
+
+
+class Full(LinesContract):
+    @asynccontextmanager
+    async def refuse_new(self, folder: Path) -> AsyncIterator[None]:
+        full = folder / "full"
+        full.touch()
+        yield
+        full.unlink()
+
+
+def test_a_sink_that_rejects_what_it_has_no_room_for_is_found_out(tmp_path: Path) -> None:
+    contract = Full()
+    contract.kind = GivesUpWhenFull
+    with pytest.raises(AssertionError, match="became dead letters"):
+        contract.test_nothing_is_given_up_while_only_what_is_new_is_refused(tmp_path)
 
 
 def test_what_is_missing_is_told_with_what_is_there_in_its_place(tmp_path: Path) -> None:

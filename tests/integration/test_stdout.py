@@ -357,7 +357,7 @@ async def test_a_line_that_a_crash_has_torn_in_a_file_gets_an_end(tmp_path: Path
 async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     sink = make(full)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(SinkRetry, match="No space left on device"):
         await sink.write(make_records(1))
     await sink.close()
     os.close(full)

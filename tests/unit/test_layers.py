@@ -22,7 +22,7 @@ LAYERS: dict[str, list[str]] = {
     "machinery": [
         "apart", "event_boundaries", "hooks", "loader", "schema_draft", "schema_files", "validation", "consumers",
         "consumers.ahead", "consumers.attempts", "consumers.runner", "consumers.status", "delivery",
-        "delivery.consumer", "delivery.dead_letters", "delivery.filters", "delivery.options", "delivery.orders",
+        "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders",
         "delivery.progress", "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading",
         "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches", "chains",
         "room", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs",
@@ -46,7 +46,7 @@ LAYERS: dict[str, list[str]] = {
     ],
 }  # fmt: skip
 # Not on the way of an event: the name every plugin begins with, and what plugin authors test with.
-BESIDE = {"": "contracts", "testing": "contracts"}
+BESIDE = {"": "contracts", "testing": "top"}
 
 PUBLIC = {"ingestd"} | {f"ingestd.{name}" for layer in ("values", "contracts") for name in LAYERS[layer]}
 

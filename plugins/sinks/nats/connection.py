@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ingestd.errors import SinkRetry
+from ingestd.errors import SinkFailure, SinkRetry
 
 from .messages import Message
 
@@ -84,12 +84,14 @@ class Connection:
                 (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
         except TimeoutError:
             raise SinkRetry(f"{self._place}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
+        except SinkFailure as error:  # of no record
+            raise SinkRetry(str(error)) from error
         if answer.get("status") == NOBODY:
             raise SinkRetry(f"{self._place}: JetStream is not enabled, for this user at least")
         return answer
 
     async def ask(self, messages: Sequence[Message]) -> list[Mapping[str, Any]]:
-        """Send all, then wait for the answer to each. Raises `SinkRetry`."""
+        """Send all, then wait for the answer to each. Raises `SinkFailure`: what was sent may end a connection."""
         import nats.errors
 
         first = self._sent
@@ -105,13 +107,13 @@ class Connection:
                     answer = await self._answers.next_msg(timeout=_LOOK)
                 except TimeoutError:
                     if self._error is not None or self.is_lost:
-                        raise SinkRetry(self._why()) from None
+                        raise SinkFailure(self._why()) from None
                     continue
                 number = int(answer.subject.rpartition(".")[2])
                 if number >= first:  # not a second answer to something earlier
                     answers.setdefault(number, _decode(answer.data, answer.headers))
         except (nats.errors.Error, OSError) as error:
-            raise SinkRetry(self._why(error)) from error
+            raise SinkFailure(self._why(error)) from error
         return [answers[number] for number in range(first, self._sent)]
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestd.errors import SinkRetry
+from ingestd.errors import SinkFailure, SinkRetry
 
 from .connection import NOBODY, Connection
 from .options import NatsOptions
@@ -13,11 +13,17 @@ from .subject import Subject
 
 __all__ = ["Stream"]
 
-_TOO_LARGE, _NO_STREAM = 10054, 10059  # JetStream's err_code
+# JetStream's err_code
+_TOO_LARGE, _NO_STREAM = 10054, 10059
+_TROUBLES = {
+    10002, 10005, 10120,  # the account has no resources left, no server to place it, no limits
+    10109, 10158,  # the stream is sealed, or is storing this very message
+}  # fmt: skip
+"""Trouble of the stream or its server whose code is not that of a server's fault."""
 
 
 class Stream:
-    """Raises `SinkRetry` for what is wrong with it."""
+    """Raises `SinkRetry` for trouble of the stream, and `SinkFailure` for other refusals of a message."""
 
     def __init__(self, options: NatsOptions, subject: Subject) -> None:
         self._name = options.stream
@@ -55,7 +61,9 @@ class Stream:
         reason = f"the stream {self._name} refuses it: {error.get('description')}"
         if error.get("err_code") == _TOO_LARGE:
             return reason
-        raise SinkRetry(reason)
+        if _is_its_own_trouble(error):
+            raise SinkRetry(reason)
+        raise SinkFailure(reason)
 
     async def _find(self, connection: Connection) -> Mapping[str, Any] | None:
         """What there is to know of it; None where it is to be created."""
@@ -88,3 +96,9 @@ class Stream:
         # Another may have been quicker, which JetStream says in one way or another.
         if error is not None and await self._find(connection) is None:
             raise SinkRetry(f"the stream {self._name} cannot be created: {error.get('description')}")
+
+
+def _is_its_own_trouble(error: Mapping[str, Any]) -> bool:
+    """Whether it is full, has no leader, no room or is not ready, whatever the message is."""
+    code = error.get("code")
+    return error.get("err_code") in _TROUBLES or (isinstance(code, int) and (code in {408, 429} or code >= 500))

@@ -5,8 +5,8 @@ index on `id` refuses a record that is there already; then the sink asks which a
 start or a failure, where records may come again, it asks first.
 
 PostgreSQL has no U+0000 in text or jsonb: it becomes U+FFFD, in names and values alike. Records that the server refuses
-for what is in them are found by halving and rejected. Any other error is the server's, and the batch comes again on
-a new connection, which looks at the table again, and makes it if it is not there.
+for what is in them are found by halving and rejected. After any other error the batch comes again on a new connection,
+which looks at the table again, and makes it if it is not there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PostgresSink(Sink):
             raise SinkReject(refused)
 
     async def check(self) -> None:
-        with told():
+        with told(with_rows=False):
             connection = await self._connect()
             try:
                 await self._table.check(connection)
@@ -93,13 +93,14 @@ class PostgresSink(Sink):
         """The connection. After anything that went wrong on it, the next one is new and the table looked at again."""
         if self._doubtful or (self._connection is not None and self._connection.is_closed()):
             await self.close()
-        with told():
+        with told(with_rows=False):
             if self._connection is None:
                 self._connection = await self._connect()
                 self._doubtful = self._look_first = True
                 self._takes_rows = False
                 await self._table.prepare(self._connection)
-            self._doubtful = True
+        self._doubtful = True
+        with told():
             yield self._connection
         self._doubtful = False
 

@@ -12,7 +12,7 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from ingestd.errors import SinkRetry
+from ingestd.errors import SinkFailure, SinkRetry
 from ingestd.events import Record
 
 __all__ = ["StreamOnRedis"]
@@ -44,10 +44,20 @@ _REASONS: dict[type[Exception], str] = {
     exceptions.BusyLoadingError: "Redis is still loading its data",
     exceptions.AuthenticationError: "Redis does not accept the user or password",
 }
+# Errors that are no matter of what is written: those that redis-py has classes for, and how the others begin.
+_TROUBLES = (
+    exceptions.AuthenticationError, exceptions.BusyLoadingError, exceptions.ClusterDownError,
+    exceptions.MasterDownError, exceptions.MaxConnectionsError, exceptions.NoPermissionError,
+    exceptions.OutOfMemoryError, exceptions.ReadOnlyError, exceptions.TryAgainError,
+)  # fmt: skip
+_TROUBLE_CODES = (
+    "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY",
+    "TRYAGAIN", "UNKILLABLE", "WRONGPASS", "WRONGTYPE",
+)  # fmt: skip
 
 
 class StreamOnRedis:
-    """Every method raises `SinkRetry`."""
+    """Every method raises `SinkRetry`; `add` raises `SinkFailure` unless the trouble is known to be that of Redis."""
 
     def __init__(self, url: str, key: str, *, max_length: int | None) -> None:
         """Connects to nothing yet. Raises `ValueError` for a URL that cannot be."""
@@ -83,7 +93,7 @@ class StreamOnRedis:
 
     async def add(self, records: Sequence[tuple[str, Record]]) -> None:
         """All or none of them, each with its id."""
-        with self._reasons():
+        with self._reasons(with_records=True):
             async with self._redis.pipeline(transaction=True) as transaction:
                 for identity, record in records:
                     transaction.xadd(
@@ -102,21 +112,32 @@ class StreamOnRedis:
         await self._redis.connection_pool.disconnect()
 
     @contextmanager
-    def _reasons(self) -> Iterator[None]:
+    def _reasons(self, *, with_records: bool = False) -> Iterator[None]:
         try:
             yield
         except (exceptions.RedisError, OSError) as error:
-            raise SinkRetry(self._reason(error)) from error
+            kind = SinkFailure if with_records and not _is_its_own_trouble(error) else SinkRetry
+            raise kind(self._reason(error)) from error
 
     def _reason(self, error: Exception) -> str:
         for kind, reason in _REASONS.items():
             if isinstance(error, kind):
                 return reason
-        # What was refused before EXEC does have the command in it.
-        text = str(error).rpartition(" of pipeline caused error: ")[2].strip("()'\",")
+        text = _text_of(error)
         if "WRONGTYPE" in text:
             return f"the key {self._key} holds something else than a stream"
         return f"Redis: {text}" if isinstance(error, exceptions.ResponseError) else text or type(error).__name__
+
+
+def _is_its_own_trouble(error: Exception) -> bool:
+    if isinstance(error, exceptions.ResponseError):
+        return isinstance(error, _TROUBLES) or _text_of(error).startswith(_TROUBLE_CODES)
+    return isinstance(error, _TROUBLES) or "connecting to" in str(error)  # redis-py has one class for all connections
+
+
+def _text_of(error: Exception) -> str:
+    """Without the command, which is there in what was refused before EXEC."""
+    return str(error).rpartition(" of pipeline caused error: ")[2].strip("()'\",")
 
 
 def _client(url: str) -> aioredis.Redis:

@@ -1,8 +1,9 @@
 """The `webhook` sink: posts each batch of records to a URL, as a JSON array, signed.
 
 A 2xx answer means that the records are durable there. 400, 413 and 422 refuse: a batch that is refused
-is halved, in order, until each record is taken or refused alone, which rejects it. Any other answer, and
-none, is a failure, and the batch comes again; but not those parts of it that have been answered already.
+is halved, in order, until each record is taken or refused alone, which rejects it. 408, 425, 429 and 5xx are the
+receiver's own trouble. After any other answer, and after none, a record may be at fault. In both cases the batch
+comes again, except for parts of it that were answered already.
 
 `webhook-id` is made of the ids of the records: the same ones have the same id whenever they come. The
 signature is that of Standard Webhooks, over the array as it is before it is compressed.
@@ -23,7 +24,7 @@ from http.client import responses
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd import hookimpl
-from ingestd.errors import SinkReject, SinkRetry
+from ingestd.errors import SinkFailure, SinkReject, SinkRetry
 from ingestd.events import Record
 from ingestd.ids import named_uuid
 from ingestd.sink import Sink
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["WebhookSink", "register_sinks"]
 
 _MOST_AFTER = 3600.0
+_TROUBLES = (408, 425, 429)  # and 5xx: the receiver's own, whatever is posted
 
 
 @hookimpl
@@ -102,7 +104,8 @@ class WebhookSink(Sink):
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
             told += "; redirects are not followed, the url must be the one they lead to"
-        raise SinkRetry(told, after=_retry_after(answer.retry_after))
+        kind = SinkRetry if answer.status in _TROUBLES or answer.status >= 500 else SinkFailure
+        raise kind(told, after=_retry_after(answer.retry_after))
 
     def _content(self, webhook_id: str, bodies: list[bytes]) -> tuple[dict[str, str], bytes]:
         body = b"[" + b",".join(bodies) + b"]"

@@ -16,7 +16,7 @@ from tornado.tcpclient import TCPClient
 
 from ingestd import __version__
 from ingestd.domains import ascii_domain
-from ingestd.errors import ConfigError, SinkRetry
+from ingestd.errors import ConfigError, SinkFailure, SinkRetry
 from ingestd.terminal import printable
 
 from .connection import Answer, ask
@@ -77,12 +77,15 @@ class Target:
             client.close()
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The answer to this body with these headers and the configured ones. Raises `SinkRetry`."""
+        """The answer to this body with these headers and the configured ones.
+
+        Raises `SinkRetry` where there is no connection, and `SinkFailure` where one ends without an answer.
+        """
         answer = await ask(self._request({**self._headers, **headers}, body))
         if answer.status == 0:
             raise self._failure(answer.failure) from None
         if answer.early and 200 <= answer.status < 300:
-            raise SinkRetry(f"{self.host} answers {answer.status} before it has got everything")
+            raise SinkFailure(f"{self.host} answers {answer.status} before it has got everything")
         return answer
 
     def _request(self, headers: dict[str, str], body: bytes) -> HTTPRequest:
@@ -107,7 +110,7 @@ class Target:
         line = printable(" ".join(text.split()))
         return line if len(line) <= _MOST_TEXT else line[:_MOST_TEXT] + "…"
 
-    def _failure(self, error: BaseException | None) -> SinkRetry:
+    def _failure(self, error: BaseException | None) -> SinkFailure | SinkRetry:
         if isinstance(error, StreamClosedError):
             error = error.real_error
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -118,7 +121,7 @@ class Target:
             return SinkRetry(f"the connection to {self.host} failed: {error.strerror or type(error).__name__}")
         if isinstance(error, HTTPTimeoutError):
             return SinkRetry(f"the connection to {self.host} failed: {error}")
-        return SinkRetry(f"{self.host} closed the connection without an answer, or what it answered is no HTTP")
+        return SinkFailure(f"{self.host} closed the connection without an answer, or what it answered is no HTTP")
 
 
 def _with_ascii_host(url: str) -> str:

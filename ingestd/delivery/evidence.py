@@ -1,0 +1,87 @@
+"""Evidence that a sink takes other records, for the question whose fault it is that one record fails."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+import msgspec
+
+from ..events import Record
+
+__all__ = ["Evidence"]
+
+
+class Evidence:
+    """Evidence that a sink takes records that it never had, shared by all who write to the sink.
+
+    A repetition is no evidence: a sink may recognise its id and take it while it refuses everything new. So each
+    record serves once, and only while it is behind the sink's place in the journal.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Another daemon may write to the sink from now on."""
+        self.ahead: Sequence[Record] = ()
+        """The next records of the journal, in order and without a gap."""
+        self.wanted = False
+        """Whether `ahead` is to be read again."""
+        self.taken = 0
+        """How often the sink took records that it never had."""
+        self._delivered = 0
+        """The position up to which records were delivered in their turn."""
+        self._probes: set[int] = set()
+        """Positions behind it that the sink took as probes."""
+
+    def find_probes(self, records: Sequence[Record], offered: Container[int]) -> list[Record]:
+        """Records of other visitors than the first one's that the sink never had.
+
+        Of each visitor it is the next one, so that none comes before another of its visitor. Records that were in a
+        failed write (`offered`) come last: the sink may have kept some of them.
+        """
+        ahead = (record for record in self.ahead if record.position > records[-1].position)
+        found = self._next_of_each_visitor(records[0], [*records[1:], *ahead])
+        return sorted(found, key=lambda record: record.position in offered)
+
+    def _next_of_each_visitor(self, suspect: Record, records: Iterable[Record]) -> list[Record]:
+        seen = {_owner_of(suspect)}
+        found: list[Record] = []
+        for record in records:
+            if record.position <= self._delivered or record.position in self._probes:
+                continue
+            owner = _owner_of(record)
+            if owner not in seen:
+                seen.add(owner)
+                found.append(record)
+        return found
+
+    def add_probe(self, record: Record) -> None:
+        """The sink took this record out of its turn."""
+        self._probes.add(record.position)
+        self.taken += 1
+
+    def add_taken(self, batch: Sequence[Record]) -> None:
+        """The sink took a batch in its turn."""
+        if batch[-1].position > self._delivered and batch[-1].position not in self._probes:
+            self.taken += 1
+
+    def delivered_up_to(self, position: int) -> None:
+        self._delivered = max(self._delivered, position)
+        if self._probes:
+            self._probes = {each for each in self._probes if each > position}
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    tenant: str | None = None
+    anonymousId: str | None = None  # noqa: N815 - the member's name
+
+
+_decode_owner = msgspec.json.Decoder(_Owner).decode
+
+
+def _owner_of(record: Record) -> _Owner:
+    try:
+        return _decode_owner(record.body)
+    except msgspec.DecodeError:  # a plugin's own record, in which the name means something else
+        return _Owner()
