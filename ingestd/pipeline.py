@@ -50,7 +50,7 @@ class Pipeline:
     ) -> None:
         self._metrics = metrics
         metrics.waiting.set_function(lambda: room.waiting)
-        self._admission = Admission(hooks)
+        self._admission = Admission(hooks, store)
         self._reader = Reader(validator, stored_address)
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()

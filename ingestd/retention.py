@@ -120,11 +120,15 @@ class Retention:
         return removed
 
     async def _look(self) -> Extent:
-        self._extent = await self._journal.extent()
+        before, self._extent = self._extent, await self._journal.extent()
+        if self._extent.last < before.last or self._extent.first < before.first:  # it is another journal by now
+            self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
         return self._extent
 
     async def _remove_some(self, extent: Extent) -> int:
         options = self._options
+        if any(status.position > extent.last for status in self._consumers.statuses):
+            return 0  # the journal has come in place of another, and it is not known yet where in it they are
         done = min((status.position for status in self._consumers.statuses), default=extent.last)
         may_go = done if options.wait_for_consumers else extent.last
         if options.keep_for is not None:

@@ -35,6 +35,11 @@ class HmacPlugin:
         await self._registry.refresh(store)
 
     @hookimpl
+    async def store_lost(self, store: Store) -> None:
+        """Know the keys that the plugin keys has written again."""
+        await self._registry.refresh(store)
+
+    @hookimpl
     def authenticate(self, request: Request) -> Principal | None:
         """The server key that signed the request; None leaves any other credential to other plugins."""
         credential = request.bearer() if request.endpoint is Endpoint.CUSTOMER_EVENTS else None

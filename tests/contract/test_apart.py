@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.apart import Ownership
+from ingestd.apart import _OWNER, Ownership
 from ingestd.consumer import Consumer, Step
 from ingestd.errors import ConfigError, NotHolder, Unavailable
 from ingestd.events import Record
@@ -340,11 +340,13 @@ class TestOwnership(Arrangement):
             with pytest.raises(ConfigError, match="in use by process 2 "):
                 await asyncio.wait_for(first.keep(), 5)
 
+    @pytest.mark.logs("ERROR the store came back empty")
     async def test_a_state_that_was_wiped_is_taken_anew(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with self.server.client() as client:
                 client.flushall()
-            await asyncio.sleep(0.5)
+                await until(lambda: one.store.losses == other.store.losses == 1)
+                await until(lambda: bool([*client.scan_iter(f"*:{_OWNER}")]))
             with pytest.raises(ConfigError):
                 await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
 
