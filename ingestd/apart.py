@@ -175,9 +175,7 @@ class ApartJournal(Journal):
 
         For a command that must see all there is. Raises `Unavailable`.
         """
-        last = await self._journal.last()
         for cursor in await self._journal.cursors():
-            await self._bound_step(cursor.name, last)
             step = await self._read(cursor.name)
             if step is not None and step.behind == await self._last_step(cursor.name):
                 position = max(cursor.position, step.position)

@@ -185,6 +185,27 @@ class Steps(Arrangement):
                 await self.step(backend, place, "four", 9)
             caplog.clear()
 
+    @pytest.mark.logs("WARNING consumer: the journal is older than the state: it ends at 4, and records up to 9 ")
+    async def test_a_step_of_a_journal_that_was_put_back_moves_no_place_beyond_its_end(self, tmp_path: Path) -> None:
+        """Its records are kept: the state says that they were made."""
+        database, copy = tmp_path / "journal.db", tmp_path / "copy"
+        async with self.backend(tmp_path) as backend:
+            await backend.journal.append([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
+            place = await backend.journal.hold("consumer", "beginning")
+            await self.step(backend, place, "first", 1)
+        copy.write_bytes(database.read_bytes())
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            await backend.journal.append([Record("event", NOW, b"lost")] * 6, backend.store.begin(NOW))
+            await self.half_a_step(tmp_path, backend, place, "second", 9)
+        remove(database)
+        copy.rename(database)
+        async with self.backend(tmp_path) as backend:
+            await backend.journal.place("consumer", "beginning")
+            await backend.journal.append([Record("event", NOW, b"new")] * 9, backend.store.begin(NOW))
+            assert (await backend.journal.hold("consumer", "beginning")).position == 4
+            assert await self.derived(backend) == ["first 1", "second 2"]
+
     async def test_another_journal_takes_nothing_of_it(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await self.half_a_step(tmp_path, backend, await backend.journal.hold("consumer", "beginning"), "one", 3)
