@@ -308,7 +308,7 @@ class Ownership:
         """Report a loss where the journal was last used with another store. Raises `Unavailable`."""
         remembered = await self._home.begin(times.now()).get(_STORE_ID)
         if remembered is not None and remembered != self._store.store_id:
-            await self._store.report_loss(remembered)
+            await self._store.report_loss("is another one than before")
         await self.remember_store()
 
     async def remember_store(self) -> None:

@@ -177,5 +177,8 @@ class Store(ABC):
         """The loss stands no more, for all processes; returns whether one stood. Raises `Unavailable`."""
         return False
 
-    async def report_loss(self, store_id: str) -> None:  # noqa: B027 - as above
-        """Record the loss of a store that had this id, and had been in the place of this one. Raises `Unavailable`."""
+    async def report_loss(self, what: str) -> None:  # noqa: B027 - as above
+        """Record a loss that shows otherwise, unless one stands already. Raises `Unavailable`.
+
+        `what` is the rest of a sentence that begins with "the store".
+        """

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from .errors import Unavailable
-from .hooks import HookFailure
+from .errors import IngestdError, Unavailable
 from .store import Store
 
 __all__ = ["LossRecovery"]
@@ -15,6 +14,7 @@ __all__ = ["LossRecovery"]
 _log = logging.getLogger(__name__)
 
 _LOOK = 0.1  # seconds between two looks whether this process has met a loss
+_AGAIN = 1.0  # seconds after what failed
 _LOOKS = 8  # such looks between two questions to the store, which others may have told
 
 CURE = "restore the store, or run `ingestd store acknowledge-loss`"
@@ -52,6 +52,8 @@ class LossRecovery:
                 looks, losses = 0, store.losses
                 if await self._look(is_new=losses != seen):
                     seen = losses
+                else:
+                    await asyncio.sleep(_AGAIN)
             await asyncio.sleep(_LOOK)
 
     async def _look(self, *, is_new: bool) -> bool:
@@ -63,8 +65,8 @@ class LossRecovery:
         except Unavailable as error:  # the back end tells of it, and this is tried again
             _log.debug("%s", error)
             return False
-        except HookFailure as failure:
-            self._tell_failure(failure)
+        except IngestdError as error:
+            self._tell_failure(error)
             return False
         return True
 
@@ -77,8 +79,8 @@ class LossRecovery:
         await self._store.clear_loss()
         _log.info("nothing is missing after the loss of data, so it stands no more")
 
-    def _tell_failure(self, failure: HookFailure) -> None:
-        text = f"{failure}: {failure.__cause__!r}"
+    def _tell_failure(self, error: IngestdError) -> None:
+        text = f"after a loss of data: {error}"
         if text != self._told:
             self._told = text
-            _log.error("%s", text, exc_info=failure.__cause__)
+            _log.error("%s", text, exc_info=error.__cause__)

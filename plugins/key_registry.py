@@ -87,6 +87,7 @@ class KeyRegistry:
         """As the store had them before the loss of data that stands; None where this registry knows of none."""
         self._public: dict[str, Principal] = {}
         self._server: dict[str, Key] = {}
+        self._revoked: frozenset[str] = frozenset()
 
     async def start(self, daemon: Daemon, *, name: str) -> None:
         """Load the keys, and follow their changes for as long as the daemon runs. Raises `Unavailable`."""
@@ -95,22 +96,34 @@ class KeyRegistry:
         daemon.watch(self._follow(daemon.store), name=name)
 
     async def refresh(self, store: Store) -> None:
-        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid."""
-        if self._losses != store.losses:
-            self._losses = store.losses
-            self._before = {**(self._before or {}), **self._stored}
-        elif store.loss is None:
+        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid.
+
+        No key is ever removed, so a store without one that it had has lost data.
+        """
+        if self._losses == store.losses and store.loss is None:
             self._before = None
+        self._remember(store)
         state = store.begin(now())
         version = await state.get(_VERSION)
         if version == self._version:
             return
         stored = await state.fields(_KEYS)
-        live = [key for key in _decode(stored).values() if key.revoked_at is None]
+        if self._before is None and not stored.keys() >= self._stored.keys():
+            await store.report_loss("has lost keys")
+            self._remember(store)
+        keys = _decode(stored).values()
+        live = [key for key in keys if key.revoked_at is None]
         self._public = {self._name(key.id): key.principal() for key in live if key.kind == "public"}
         self._server = {self._name(key.id): key for key in live if key.kind == "server"}
+        self._revoked = frozenset([self._name(key.id) for key in keys if key.revoked_at is not None])
         self._stored = stored
         self._version = version
+
+    def _remember(self, store: Store) -> None:
+        """After a loss, which keys the store had before."""
+        if self._losses != store.losses:
+            self._losses = store.losses
+            self._before = {**(self._before or {}), **self._stored}
 
     async def bring_up_to_date(self, store: Store) -> None:
         """After a loss, give keys that the store has in an older form the one they had: revoked ones stay revoked.
@@ -145,8 +158,7 @@ class KeyRegistry:
 
     def is_revoked(self, credential: str) -> bool:
         """Whether it is the id of a key that is stored and revoked."""
-        field = self._stored.get(normal_id(credential))
-        return field is not None and msgspec.json.decode(field.value, type=Key).revoked_at is not None
+        return self._name(credential) in self._revoked
 
     def _name(self, credential: str) -> str:
         return self._secret + normal_id(credential)

@@ -249,6 +249,22 @@ def test_keys_that_were_lost_from_an_older_state_can_be_restored(tmp_path: Path)
         assert daemon.metric(LOSSES) == 1
 
 
+def test_keys_that_have_vanished_from_the_store_are_a_loss_too(tmp_path: Path) -> None:
+    """As by an eviction, or by the hand of somebody."""
+    with declaring_shop(tmp_path) as shop, shop.serve() as daemon:
+        assert track(daemon, shop.public) == 200
+        with Caller(daemon, DECLARED) as caller:
+            with shop.redis.client() as client:
+                client.delete(*client.scan_iter("ingestd:keys*"))
+            wait_until(lambda: track(daemon, shop.public) == 503)
+            wait_until(lambda: b"has lost keys" in daemon.ops("/readyz").body)
+            wait_until(lambda: daemon.post_signed(event(), DECLARED_SERVER).status == 200)
+        assert caller.statuses <= {200, 503}
+        shop.command("store", "acknowledge-loss")
+        wait_until(lambda: track(daemon, shop.public) == 401, 2)
+        assert len(losses(daemon)) == 1
+
+
 def test_the_redis_of_another_shop_is_told_from_ours(tmp_path: Path) -> None:
     with declaring_shop(tmp_path) as shop, redis_shop(tmp_path / "other", host="127.0.0.1") as other:
         declared = Key("declared-public-key-of-another-shop")

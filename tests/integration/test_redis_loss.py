@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,3 +230,25 @@ async def test_a_journal_that_has_become_another_keeps_its_young_records(server:
         await until(lambda: consumers.statuses[0].position == 20)
         assert consumers.statuses[0].lost == 0
         await consumers.stop(5)
+
+
+async def test_a_state_from_before_an_earlier_loss_is_older_and_not_another(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with daemons(server) as backends:
+        await append(backends[0], make_records(2))
+        with server.client() as client:
+            # Dumps are bytes, which redis-py's types do not tell apart from other answers.
+            kept: dict[bytes, Any] = {key: client.dump(key) for key in client.scan_iter("shop:*")}
+            client.flushall()
+            await all_know(backends)
+            with client.pipeline() as pipe:
+                pipe.flushall()
+                for key, content in kept.items():
+                    pipe.restore(key, 0, content)
+                pipe.execute()
+        await all_know(backends, 2)
+        assert caplog.text.count("came back empty") == caplog.text.count("came back with older content") == 2
+        assert "is another one" not in caplog.text
+        assert len({each.store.store_id for each in backends}) == 1
+        assert len(await read_all(backends[1].journal)) == 2

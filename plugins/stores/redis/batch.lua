@@ -684,7 +684,7 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
   if not found then
     kind = 'empty'
   elseif found ~= id then
-    kind = 'other'
+    kind = string.find(before, found, 1, true) and 'older' or 'other'
   elseif last_position() < last or summed().heartbeats < heartbeats then
     kind = 'older'
   end
@@ -712,8 +712,8 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
   return {redis.call('GET', store_id), loss(), kind, last_position(), summed().heartbeats, sums.version, mended}
 end
 
-ops.report_loss = function(now, before)
-  record_loss('other', now, last_position(), before)
+ops.report_loss = function(now, what, before)
+  record_loss(what, now, last_position(), before)
   return loss()
 end
 

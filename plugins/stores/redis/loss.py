@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,10 +11,14 @@ from ingestd.times import format_time
 __all__ = ["Loss", "decode_loss"]
 
 
+_KINDS = {"empty": "came back empty", "older": "came back with older content", "other": "is another one"}
+
+
 class Loss(msgspec.Struct, frozen=True):
     """As batch.lua has it. Positions are of the journal; they are 0 where that is kept elsewhere."""
 
-    kind: Literal["empty", "older", "other"]
+    kind: str
+    """What goes on behind "the store", or one of three words of batch.lua for that."""
     at: int
     """When it was found, in milliseconds."""
     known: int
@@ -25,9 +29,8 @@ class Loss(msgspec.Struct, frozen=True):
     before: str
 
     def __str__(self) -> str:
-        what = {"empty": "came back empty", "older": "came back with older content", "other": "is another one"}
-        text = f"the store {what[self.kind]} (found {format_time(self.at)})"
-        if self.known or self.found:
+        text = f"the store {_KINDS.get(self.kind, self.kind)} (found {format_time(self.at)})"
+        if self.kind in _KINDS and (self.known or self.found):
             text += f": its journal ends at {self.found}, and ended at {self.known} before"
         return text
 

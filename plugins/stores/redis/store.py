@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
@@ -27,6 +28,7 @@ class RedisStore(Store):
     def __init__(self, database: Database, journal: RedisJournal) -> None:
         self._database = database
         self._journal = journal
+        self._reporting = asyncio.Lock()
 
     def learn(self, store_id: str | None, loss: Loss | None) -> None:
         """Know the store by that id, and the last loss it tells of."""
@@ -71,11 +73,14 @@ class RedisStore(Store):
         self.loss = None
         return cleared
 
-    async def report_loss(self, store_id: str) -> None:
-        loss = decode_loss(await self._database.link.ask("report_loss", times.now(), store_id))
-        self.losses += 1
-        self.learn(self.store_id, loss)
-        _log.error("%s", loss)
+    async def report_loss(self, what: str) -> None:
+        async with self._reporting:  # several may come upon the same one
+            if self.loss is not None:
+                return
+            loss = decode_loss(await self._database.link.ask("report_loss", times.now(), what, self.store_id or ""))
+            self.losses += 1
+            self.learn(self.store_id, loss)
+            _log.error("%s", loss)
 
 
 def _literal(text: str) -> str:
