@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .errors import Forbidden, Refused, Unauthorized
+from .errors import Forbidden, Refused, Unauthorized, Unavailable
 from .events import Endpoint, Principal, Request
 from .hooks import Hooks
+from .store import Store
 
 __all__ = ["Admission"]
 
+_LOSS_RETRY = 10  # seconds: an operator is needed
+
 
 class Admission:
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, store: Store) -> None:
         self._hooks = hooks
+        self._store = store
 
     async def admit(self, request: Request, read: Callable[[], None] | None = None) -> Principal:
         """Who sends it. Raises `Refused`: `Limited` before anything else, 401 before 403.
@@ -24,7 +28,7 @@ class Admission:
         principal, refused = None, None
         try:
             principal = await self._hooks.authenticate(request)
-            _check(request, principal)
+            self._check(request, principal)
             if read is not None:
                 read()
         except Refused as error:
@@ -38,15 +42,18 @@ class Admission:
         assert principal is not None
         return principal
 
-
-def _check(request: Request, principal: Principal | None) -> None:
-    if principal is None:
-        if request.bearer() is None:
-            raise Unauthorized("No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key")
-        raise Unauthorized("This key is not valid here.")
-    if request.endpoint is Endpoint.CUSTOMER_EVENTS:
-        permissions = principal.grants.get("CRM")
-        if permissions is None:
-            raise Forbidden("This key has no access to the app CRM.", code="no_app_access")
-        if "ADMIN" not in permissions:
-            raise Forbidden("This key has no permission ADMIN in the app CRM.", code="no_permission")
+    def _check(self, request: Request, principal: Principal | None) -> None:
+        if principal is None:
+            if request.bearer() is None:
+                raise Unauthorized(
+                    "No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key"
+                )
+            if self._store.loss is not None:  # a 401 would be final, and the key may be one of those lost
+                raise Unavailable("Keys cannot be looked up at the moment. Send it again.", retry_after=_LOSS_RETRY)
+            raise Unauthorized("This key is not valid here.")
+        if request.endpoint is Endpoint.CUSTOMER_EVENTS:
+            permissions = principal.grants.get("CRM")
+            if permissions is None:
+                raise Forbidden("This key has no access to the app CRM.", code="no_app_access")
+            if "ADMIN" not in permissions:
+                raise Forbidden("This key has no permission ADMIN in the app CRM.", code="no_permission")

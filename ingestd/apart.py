@@ -126,7 +126,24 @@ class ApartJournal(Journal):
         return await self._journal.last()
 
     async def place(self, name: str, start: Start) -> int:
-        return await self._journal.place(name, start)
+        position = await self._journal.place(name, start)
+        # Before anything is appended: records to come would have the positions of those that the step was made of.
+        await self._bound_step(name, await self._journal.last())
+        return position
+
+    async def _bound_step(self, name: str, last: int) -> None:
+        """A step that is noted does not move the place beyond the end of a journal that has become shorter."""
+        state = self._store.begin(times.now())
+        noted = await state.get(_noted(name))
+        step = None if noted is None else _decode_step(noted)
+        if step is None or step.position <= last:
+            return
+        _log.warning(
+            "%s: the journal is older than the state: it ends at %d, and records up to %d had been processed",
+            name, last, step.position,
+        )  # fmt: skip
+        await state.put(_noted(name), msgspec.json.encode(msgspec.structs.replace(step, position=last)).decode())
+        await self._store.commit(state)
 
     async def hold(self, name: str, start: Start) -> Cursor:
         cursor = await self._journal.hold(name, start)
@@ -143,7 +160,7 @@ class ApartJournal(Journal):
             # Trimming may have moved the place beyond it meanwhile.
             cursor = cursor._replace(position=max(cursor.position, step.position))
             await self._enter(step, cursor)
-        elif step is not None and step.id != last:
+        elif step is not None and step.id != last and step.position < cursor.position:
             _log.warning(
                 "%s: the state is older than the journal: what it remembered of the records %d to %d is lost",
                 name, step.position + 1, cursor.position,
@@ -207,6 +224,7 @@ _decode_owner = msgspec.json.Decoder(_Owner).decode
 
 _OWNER = state_key("journal-owner", "", "")
 _JOURNAL_ID = state_key("journal-id", "", "")
+_STORE_ID = state_key("store-id", "", "")
 
 
 class Ownership:
@@ -285,6 +303,20 @@ class Ownership:
         if is_ours:
             self._ours = text
         return is_ours
+
+    async def compare_store(self) -> None:
+        """Report a loss where the journal was last used with another store. Raises `Unavailable`."""
+        remembered = await self._home.begin(times.now()).get(_STORE_ID)
+        if remembered is not None and remembered != self._store.store_id:
+            await self._store.report_loss("is another one than before")
+        await self.remember_store()
+
+    async def remember_store(self) -> None:
+        """Raises `Unavailable`."""
+        state = self._home.begin(times.now())
+        if self._store.store_id is not None and await state.get(_STORE_ID) != self._store.store_id:
+            await state.put(_STORE_ID, self._store.store_id)
+        await self._home.commit(state)
 
     async def _journal_id(self) -> str:
         state = self._home.begin(times.now())

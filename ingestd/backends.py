@@ -46,6 +46,7 @@ class Backends:
                 stack.push_async_callback(backend.close)
             if serving and self.ownership is not None:
                 await self.ownership.take()
+                await self.ownership.compare_store()
             stack.pop_all()  # all are open, and stay so
 
     async def close(self) -> None:
@@ -54,6 +55,11 @@ class Backends:
                 await self.ownership.release()
         for backend in self._all:
             await backend.close()
+
+    async def remember_store(self) -> None:
+        """Have the journal's side know the store that there is after a loss of data. Raises `Unavailable`."""
+        if self.ownership is not None:
+            await self.ownership.remember_store()
 
     async def settle(self) -> None:
         """For a command that must see all there is: have the journal take what a killed daemon has left noted."""

@@ -18,6 +18,7 @@ from .hookspecs import Commands, Daemon
 from .loader import Plugins
 from .logs import configure_logs
 from .options import since
+from .output import write
 
 __all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -49,6 +50,12 @@ def register(cli: _CommandLine) -> None:
     export = cli.add("events", "export", export_events, help="print the journal's records as JSON lines, oldest first")
     export.add_argument("--type", help="only records of this type: event, identify, attribution …")
     export.add_argument("--since", metavar="TIME", type=since, help="an RFC 3339 time, or an age such as 2h")
+    cli.add(
+        "store",
+        "acknowledge-loss",
+        acknowledge_loss,
+        help="go on without what the store has lost",
+    )
     forget.add_arguments(
         cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
     )
@@ -99,6 +106,14 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     from .checking.command import check as check_all
 
     await check_all(arguments, config, plugins)
+
+
+async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:
+    loss = daemon.store.loss
+    if await daemon.store.clear_loss():
+        write([f"acknowledged: {loss}"])
+    else:
+        write(["there is no loss of data to acknowledge"])
 
 
 async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -65,6 +65,7 @@ class Hooks:
         self._shutdown = _chain(manager, "shutdown")[::-1]
         self._take_over = _chain(manager, "take_over")
         self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
+        self._store_lost = _chain(manager, "store_lost")
         self._show_panel = _chain(manager, "show_panel")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
@@ -82,6 +83,10 @@ class Hooks:
         for call in self._take_over:
             if call.plugin in predecessors:
                 await _call_all([call], "take_over", predecessors[call.plugin], daemon)
+
+    async def store_lost(self, store: Store) -> list[str]:
+        """What plugins miss after a loss of data. Raises `HookFailure`, `Unavailable`."""
+        return await _each(self._store_lost, "store_lost", store)
 
     async def show_panel(self, store: Store) -> list[tuple[str, Panel | HookFailure]]:
         """What each plugin shows, by its name; or how it failed, which is nothing to the others."""

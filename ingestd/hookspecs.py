@@ -125,6 +125,17 @@ def shutdown() -> None:
 
 
 @hookspec
+def store_lost(store: Store) -> str | None:
+    """The store has lost data: it is empty, or holds an older state. What is missing? None: nothing that can be told.
+
+    Write again what the configuration says, and read again what is kept in memory. The loss stands until no plugin
+    misses anything, or until an operator acknowledges it: `store.loss` is None then. It is called once after each loss,
+    and every second while one stands, by every daemon. So it must not matter how often. Raising is logged, and the loss
+    stands.
+    """
+
+
+@hookspec
 def show_panel(store: Store) -> Panel | None:
     """What do operators see of this plugin on their page? None: nothing.
 

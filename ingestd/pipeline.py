@@ -54,7 +54,7 @@ class Pipeline:
     ) -> None:
         self._metrics = metrics
         metrics.waiting.set_function(lambda: room.waiting)
-        self._admission = Admission(hooks)
+        self._admission = Admission(hooks, store)
         self._reader = Reader(
             validator, stored_address, metrics.timestamp_ignored, unusable_ids, unusable_id_reports.report
         )

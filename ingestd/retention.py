@@ -50,6 +50,8 @@ class Retention:
         self._now = now
         self._extent = Extent(1, 0, 0, 0, None)
         self._full = False
+        self._unplaced = False
+        """Whether the journal has come in place of another, and consumers may not have their places in it yet."""
         self._removed = {"age": 0, "size": 0, "full": 0}
         self._old_to = 0  # the position of the last record known to be old
         self._looked_to = 0
@@ -120,11 +122,17 @@ class Retention:
         return removed
 
     async def _look(self) -> Extent:
-        self._extent = await self._journal.extent()
+        before, self._extent = self._extent, await self._journal.extent()
+        if self._extent.last < before.last or self._extent.first < before.first:  # it is another journal by now
+            self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
+            self._unplaced = True
         return self._extent
 
     async def _remove_some(self, extent: Extent) -> int:
         options = self._options
+        if self._unplaced:
+            self._unplaced = any(status.position > extent.last for status in self._consumers.statuses)
+            return 0
         done = min((status.position for status in self._consumers.statuses), default=extent.last)
         may_go = done if options.wait_for_consumers else extent.last
         if options.keep_for is not None:

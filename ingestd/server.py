@@ -46,6 +46,7 @@ from .retention import Retention
 from .room import Room
 from .run_file import RunFile, runtime_directory
 from .stopping import Stop
+from .store_loss import LossRecovery
 from .unusable_id_reports import UnusableIdReports
 from .unusable_ids import UnusableIds
 
@@ -83,6 +84,7 @@ class Server:
         self.journal = self._backends.journal
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
+        self._loss = LossRecovery(self.store, self._recover)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Stop | None = None
         self._lines = RecentLines()
@@ -201,7 +203,15 @@ class Server:
         self.notifier.stopping("shutting down", limit)
 
     def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
-        return "shutting down" if ingest.draining else self._backends.problem() or retention.problem
+        if ingest.draining:
+            return "shutting down"
+        return self._backends.problem() or self._loss.problem or retention.problem
+
+    async def _recover(self) -> list[str]:
+        """Have all plugins make good what the store has lost; what they miss."""
+        missing = await self._generation.plugins.hooks.store_lost(self.store)
+        await self._backends.remember_store()
+        return missing
 
     def _begin_overview(self, problem: Callable[[], str | None], retention: Retention) -> Overview:
         panels = Panels(lambda: self._generation.plugins.hooks, self.store)
@@ -254,6 +264,7 @@ class Server:
         await consumers.stop(self._generation.config.http.shutdown_timeout)
 
     async def _start_plugins(self) -> None:
+        """Start them, and have them called after losses of data from now on."""
         try:
             await self._generation.plugins.hooks.startup(self)
         except HookFailure as failure:
@@ -262,6 +273,8 @@ class Server:
             reason = f"{failure}: {cause!r}"
             # A file or a network may come back; anything else is a plugin to mend or to leave out.
             raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
+        self._metrics.show_losses(self.store)
+        self.watch(self._loss.run(), name="losses of data")
 
     async def _shut_plugins_down(self) -> None:
         for failure in await self._generation.plugins.hooks.shutdown():

@@ -132,8 +132,20 @@ class State(ABC):
 
 
 class Store(ABC):
+    """A store that can come back empty, or older, while a daemon runs, tells so: it has lost data.
+
+    A loss stands until it is cleared, by an operator or because nothing is missing any more. All processes that open
+    the store learn of it. A store that cannot lose data leaves these members as they are.
+    """
+
     distant: bool = False
     """Whether operations take a trip to another process, so that independent ones should be asked for at once."""
+    store_id: str | None = None
+    """A random name of what the store holds, and another one after a loss; None where it has none."""
+    losses: int = 0
+    """How many losses this process has met since it opened the store. It grows before anything is read after a loss."""
+    loss: str | None = None
+    """The loss that stands, in a sentence for operators, as this process knows it; None where there is none."""
 
     @abstractmethod
     def begin(self, now: int, *, step: bool = False) -> State:
@@ -156,4 +168,17 @@ class Store(ABC):
 
         What is written meanwhile, or has expired, may be among them or not. It reads all there is, in
         short steps: for commands, not for the path of an event. Raises `Unavailable`.
+        """
+
+    async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data
+        """Bring `loss` up to date: another process may have cleared it. Raises `Unavailable`."""
+
+    async def clear_loss(self) -> bool:
+        """The loss stands no more, for all processes; returns whether one stood. Raises `Unavailable`."""
+        return False
+
+    async def report_loss(self, what: str) -> None:  # noqa: B027 - as above
+        """Record a loss that shows otherwise, unless one stands already. Raises `Unavailable`.
+
+        `what` is the rest of a sentence that begins with "the store".
         """

@@ -25,14 +25,22 @@ _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}")
 class HmacPlugin:
     def __init__(self) -> None:
         self._registry = KeyRegistry()
+        self._tells_missing = False
 
     @hookimpl
     async def startup(self, daemon: Daemon) -> None:
+        self._tells_missing = daemon.plugin("keys") is None  # which tells it otherwise
         await self._registry.start(daemon, name="hmac_auth: follow changes of keys")
 
     async def refresh(self, store: Store) -> None:
         """Know at once which keys there are. Raises `Unavailable`."""
         await self._registry.refresh(store)
+
+    @hookimpl
+    async def store_lost(self, store: Store) -> str | None:
+        """Know the keys that the plugin keys has written again."""
+        await self._registry.refresh(store)
+        return self._registry.missing() if self._tells_missing else None
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:

@@ -80,24 +80,73 @@ class KeyRegistry:
     def __init__(self) -> None:
         self._secret = os.urandom(32).hex()
         self._version: str | None = ""  # no stored version is empty, so the first refresh loads
+        self._stored: Mapping[str, Field] = {}
+        """As the store had them, revoked ones included."""
+        self._losses = 0
+        self._before: Mapping[str, Field] | None = None
+        """As the store had them before the loss of data that stands; None where this registry knows of none."""
         self._public: dict[str, Principal] = {}
         self._server: dict[str, Key] = {}
+        self._revoked: frozenset[str] = frozenset()
 
     async def start(self, daemon: Daemon, *, name: str) -> None:
         """Load the keys, and follow their changes for as long as the daemon runs. Raises `Unavailable`."""
+        self._losses = daemon.store.losses
         await self.refresh(daemon.store)
         daemon.watch(self._follow(daemon.store), name=name)
 
     async def refresh(self, store: Store) -> None:
-        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid."""
+        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid.
+
+        No key is ever removed, so a store without one that it had has lost data.
+        """
+        if self._losses == store.losses and store.loss is None:
+            self._before = None
+        self._remember(store)
         state = store.begin(now())
         version = await state.get(_VERSION)
         if version == self._version:
             return
-        live = [key for key in (await read_keys(state)).values() if key.revoked_at is None]
+        stored = await state.fields(_KEYS)
+        if self._before is None and not stored.keys() >= self._stored.keys():
+            await store.report_loss("has lost keys")
+            self._remember(store)
+        keys = _decode(stored).values()
+        live = [key for key in keys if key.revoked_at is None]
         self._public = {self._name(key.id): key.principal() for key in live if key.kind == "public"}
         self._server = {self._name(key.id): key for key in live if key.kind == "server"}
+        self._revoked = frozenset([self._name(key.id) for key in keys if key.revoked_at is not None])
+        self._stored = stored
         self._version = version
+
+    def _remember(self, store: Store) -> None:
+        """After a loss, which keys the store had before."""
+        if self._losses != store.losses:
+            self._losses = store.losses
+            self._before = {**(self._before or {}), **self._stored}
+
+    async def bring_up_to_date(self, store: Store) -> None:
+        """After a loss, give keys that the store has in an older form the one they had: revoked ones stay revoked.
+
+        Each keeps the time of its last change, so what was changed since then stays. Raises `Unavailable`.
+        """
+        state = store.begin(now())
+        newer = {
+            key_id: field
+            for key_id, field in (self._before or {}).items()
+            if key_id in self._stored and field.at > self._stored[key_id].at
+        }
+        if newer:
+            await state.merge(_KEYS, newer)
+            await state.put(_VERSION, str(uuid4()))
+            await store.commit(state)
+
+    def missing(self) -> str | None:
+        """Which live keys the store had before the loss that stands, and has not now; for operators."""
+        if self._before is None:
+            return "the keys that were made by a command, unless there were none"
+        lost = [key for key in _decode(self._before).values() if key.revoked_at is None and key.id not in self._stored]
+        return f"{len(lost)} of the keys that were made by a command" if lost else None
 
     def public(self, credential: str) -> Principal | None:
         """Whose live public key this is."""
@@ -106,6 +155,10 @@ class KeyRegistry:
     def server(self, credential: str) -> Key | None:
         """The live server key of this id."""
         return self._server.get(self._name(credential))
+
+    def is_revoked(self, credential: str) -> bool:
+        """Whether it is the id of a key that is stored and revoked."""
+        return self._name(credential) in self._revoked
 
     def _name(self, credential: str) -> str:
         return self._secret + normal_id(credential)

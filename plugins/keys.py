@@ -10,8 +10,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from ingestd import hookimpl
-from ingestd.errors import ConfigError
-from ingestd.events import Principal, Request
+from ingestd.errors import ConfigError, Unauthorized
+from ingestd.events import Endpoint, Principal, Request
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Options as BaseOptions
 from ingestd.options import Secret
@@ -46,6 +46,7 @@ class KeysPlugin:
         if len({key.id for key in self._declared}) < len(self._declared):
             raise ConfigError("plugins.keys.declared: a key is declared twice")
         self._registry = KeyRegistry()
+        self._store: Store | None = None
 
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
@@ -53,17 +54,30 @@ class KeysPlugin:
 
     @hookimpl(tryfirst=True)  # before others who read the keys, so that they know the declared ones at once
     async def startup(self, daemon: Daemon) -> None:
+        self._store = daemon.store
         await self._declare(daemon.store)
         await self._registry.start(daemon, name="keys: follow changes")
 
     @hookimpl(trylast=True)  # it cannot be undone, so after all that may refuse the reload
     async def take_over(self, predecessor: KeysPlugin, daemon: Daemon) -> None:
         await self._declare(daemon.store)
+        self._store = daemon.store
         self._registry = predecessor._registry
         await self._registry.refresh(daemon.store)
         refresh = getattr(daemon.plugin("hmac_auth"), "refresh", None)  # or it knows them half a second later
         if refresh is not None:
             await refresh(daemon.store)
+
+    @hookimpl(tryfirst=True)  # before others who read the keys
+    async def store_lost(self, store: Store) -> str | None:
+        """Declare the keys again, and tell which of the others are missing."""
+        await self._registry.refresh(store)
+        await self._registry.bring_up_to_date(store)
+        # None is revoked that is not declared: the store may be another shop's.
+        declared = {key.id: key for key in self._declared}
+        await change_keys(store, lambda keys: _undeclared(keys, declared))
+        await self._registry.refresh(store)
+        return self._registry.missing()
 
     async def _declare(self, store: Store) -> None:
         """Through the store, so that every plugin and command knows them like any other key."""
@@ -74,7 +88,18 @@ class KeysPlugin:
     def authenticate(self, request: Request) -> Principal | None:
         """Whose public key this is, on any endpoint; without grants, so good for the public ones only."""
         credential = request.bearer()
-        return self._registry.public(credential) if credential is not None else None
+        if credential is None:
+            return None
+        principal = self._registry.public(credential)
+        if principal is None and self._store is not None and self._store.loss is not None:
+            self._refuse_known(request.endpoint, credential)
+        return principal
+
+    def _refuse_known(self, endpoint: Endpoint, credential: str) -> None:
+        """A key that is known is refused as ever while unknown ones may be among those lost."""
+        is_server = endpoint is not Endpoint.CUSTOMER_EVENTS and self._registry.server(credential) is not None
+        if is_server or self._registry.is_revoked(credential):
+            raise Unauthorized("This key is not valid here.")
 
 
 def _read(declared: DeclaredKey, path: str) -> Key:
@@ -113,13 +138,18 @@ def _plain(secret: Secret | None, path: str) -> str | None:
     return None if secret is None else str(secret)
 
 
-def _differences(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:
-    """What must be stored for the declared keys to be as declared, and those no longer declared revoked."""
+def _undeclared(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:
+    """The declared keys that are not stored as declared."""
     for key_id, key in declared.items():
         known = keys.get(key_id)
         wanted = key if known is None else replace(key, created_at=known.created_at)
         if wanted != known:
             yield wanted
+
+
+def _differences(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:
+    """What must be stored for the declared keys to be as declared, and those no longer declared revoked."""
+    yield from _undeclared(keys, declared)
     for key_id, known in keys.items():
         if known.declared and known.revoked_at is None and key_id not in declared:
             yield known.revoked(now())

@@ -13,6 +13,7 @@ from ..errors import IngestdError
 from ..findings import Finding, fault, show_age, show_size
 from ..journal import Cursor, Extent, Journal
 from ..loader import Plugins
+from ..store_loss import CURE
 from .report import Report
 
 __all__ = ["look_at_store"]
@@ -30,6 +31,8 @@ async def look_at_store(report: Report, config: Config, plugins: Plugins, consum
     try:
         async with open_backends(config, plugins) as backends:
             found = await backends.describe()
+            if backends.store.loss is not None:
+                found.append(Finding("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
             report.add("store", found)
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             journal, extent, now = backends.journal, await backends.journal.extent(), times.now()

@@ -79,8 +79,21 @@ class Runner:
         return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
 
     async def place(self) -> None:
-        position = await self._journal.place(self._consumer.name, self._consumer.start)
-        self.status.position = self.status.last = position
+        position = await self._journal.place(self.name, self._consumer.start)
+        last = await self._journal.last()
+        if position > last:
+            await self._set_back(position, last)
+        self.status.position = self.status.last = min(position, last)
+
+    async def _set_back(self, position: int, last: int) -> None:
+        """The journal is another one, or an older state of it. Records to come have the positions of those it lost."""
+        _log.warning(
+            "%s: its place, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
+            self.name, position, last,
+        )  # fmt: skip
+        cursor = await self._journal.hold(self.name, self._consumer.start)
+        await self._journal.append([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
+        await self._journal.release(cursor)
 
     async def run(self) -> None:
         while True:
@@ -90,6 +103,8 @@ class Runner:
                 self._refused[2]()
             self._refused = _NEVER
             self.status.position, self.status.held = self._cursor.position, True
+            # No place lies before what has been removed. In a journal that has come in place of another, less is.
+            self.status.removed = min(self.status.removed, self._cursor.position)
             try:
                 await self._work()
             except NotHolder as error:

@@ -18,7 +18,7 @@ from ..outcomes import IgnoredTimestamp, Outcome, Refusal
 from ..unusable_id_reports import IdField
 from .counts import BOUNDS, Counts, RequestCounter
 
-__all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus"]
+__all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus", "StoreStatus"]
 
 _Value = TypeVar("_Value", bound=Enum)
 
@@ -72,6 +72,15 @@ class JournalStatus(Protocol):
     def removed(self) -> Mapping[str, int]: ...
     @property
     def lost(self) -> Iterable[tuple[str, int]]: ...
+
+
+class StoreStatus(Protocol):
+    """What is shown of losses of data, read at each scrape."""
+
+    @property
+    def losses(self) -> int: ...
+    @property
+    def loss(self) -> str | None: ...
 
 
 class Metrics:
@@ -191,6 +200,10 @@ class Metrics:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
+    def show_losses(self, store: StoreStatus) -> None:
+        """Show losses of data at every scrape."""
+        self.registry.register(_LossCollector(store))
+
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
         """Show these sinks at every scrape, and no others any more."""
         self._sinks.shown = tuple(sinks)
@@ -246,6 +259,24 @@ class _JournalCollector(Collector):
         for name, count in journal.lost:
             lost.add_metric([name], count)
         yield from (removed, lost)
+
+
+class _LossCollector(Collector):
+    def __init__(self, store: StoreStatus) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "ingestd_store_losses", "How often the store was found to have lost data.", value=self._store.losses
+        )
+        yield GaugeMetricFamily(
+            "ingestd_store_lost",
+            "1 while a loss of data is neither made good nor acknowledged, else 0.",
+            value=self._store.loss is not None,
+        )
 
 
 class _SinkCollector(Collector):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.apart import Ownership
+from ingestd.apart import _OWNER, Ownership
 from ingestd.consumer import Consumer, Step
 from ingestd.errors import ConfigError, NotHolder, Unavailable
 from ingestd.events import Record
@@ -185,6 +185,27 @@ class Steps(Arrangement):
                 await self.step(backend, place, "four", 9)
             caplog.clear()
 
+    @pytest.mark.logs("WARNING consumer: the journal is older than the state: it ends at 4, and records up to 9 ")
+    async def test_a_step_of_a_journal_that_was_put_back_moves_no_place_beyond_its_end(self, tmp_path: Path) -> None:
+        """Its records are kept: the state says that they were made."""
+        database, copy = tmp_path / "journal.db", tmp_path / "copy"
+        async with self.backend(tmp_path) as backend:
+            await backend.journal.append([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
+            place = await backend.journal.hold("consumer", "beginning")
+            await self.step(backend, place, "first", 1)
+        copy.write_bytes(database.read_bytes())
+        async with self.backend(tmp_path) as backend:
+            place = await backend.journal.hold("consumer", "beginning")
+            await backend.journal.append([Record("event", NOW, b"lost")] * 6, backend.store.begin(NOW))
+            await self.half_a_step(tmp_path, backend, place, "second", 9)
+        remove(database)
+        copy.rename(database)
+        async with self.backend(tmp_path) as backend:
+            await backend.journal.place("consumer", "beginning")
+            await backend.journal.append([Record("event", NOW, b"new")] * 9, backend.store.begin(NOW))
+            assert (await backend.journal.hold("consumer", "beginning")).position == 4
+            assert await self.derived(backend) == ["first 1", "second 2"]
+
     async def test_another_journal_takes_nothing_of_it(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await self.half_a_step(tmp_path, backend, await backend.journal.hold("consumer", "beginning"), "one", 3)
@@ -340,11 +361,13 @@ class TestOwnership(Arrangement):
             with pytest.raises(ConfigError, match="in use by process 2 "):
                 await asyncio.wait_for(first.keep(), 5)
 
+    @pytest.mark.logs("ERROR the store came back empty")
     async def test_a_state_that_was_wiped_is_taken_anew(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with self.server.client() as client:
                 client.flushall()
-            await asyncio.sleep(0.5)
+                await until(lambda: one.store.losses == other.store.losses == 1)
+                await until(lambda: bool([*client.scan_iter(f"*:{_OWNER}")]))
             with pytest.raises(ConfigError):
                 await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
 

@@ -22,8 +22,9 @@ LAYERS: dict[str, list[str]] = {
     "machinery": [
         "apart", "event_boundaries", "hooks", "loader", "schema_draft", "schema_files", "validation", "consumers",
         "consumers.ahead", "consumers.attempts", "consumers.runner", "consumers.status", "delivery",
-        "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders",
-        "delivery.progress", "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading",
+        "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options",
+        "delivery.orders", "delivery.progress", "delivery.status", "delivery.writer", "retention", "store_loss",
+        "pipeline", "admission", "reading",
         "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches", "chains",
         "room", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs",
         "logs.formats", "logs.recent", "logs.redaction", "overview", "overview.asking", "overview.history",

@@ -17,6 +17,7 @@ from ingestd.backend import Backend
 from ingestd.errors import ConfigError, Unavailable
 from ingestd.findings import Finding
 
+from .adoption import Adoption
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
@@ -61,12 +62,14 @@ class RedisBackend(Backend):
         """None before it is known."""
         self.journal = RedisJournal(self.database)
         self.store = RedisStore(self.database, self.journal)
+        self._adoption = Adoption(self.database, self.journal, self.store)
         self._accept_loss = accept_loss
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, *, serving: bool) -> None:
         try:
             self.durability = await self.database.open()
+            await self._adoption.identify(serving=serving)
             await self.journal.last()
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()
@@ -158,8 +161,13 @@ class RedisBackend(Backend):
         """Let commands know that a daemon runs, and where."""
         while True:
             with suppress(Unavailable):  # the link tells of it
-                await self.database.link.ask("alive", 0, self._word(), round(_ALIVE * 1000))
+                self.database.link.begin(["alive", 0, self._word(), round(_ALIVE * 1000)], self._heard)
             await asyncio.sleep(_PAUSE)
+
+    def _heard(self, answer: Any, error: Exception | None) -> None:
+        if error is None:
+            link = self.database.link
+            link.last, link.heartbeats = answer
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"redis: {name}"))

@@ -1,8 +1,12 @@
 -- Operations that a daemon has asked for, in order and as one: see link.py.
 --
 -- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
--- its name and arguments. ARGV[3] is there if replicas are waited for. Gives a list (MessagePack) of one answer each:
+-- its name and arguments. ARGV[4] is there if replicas are waited for. Gives a list (MessagePack) of one answer each:
 -- {true, result} or {false, message}.
+--
+-- ARGV[3] is what the process knows of the store: its id ('' where it is not known), the newest position in the journal
+-- and the count of heartbeats. A store with another id, or with less, has lost data: nothing is done, and the error is
+-- STORELOST.
 --
 -- A batch that comes again, because its answer got lost, does nothing again: what its writes gave is remembered.
 
@@ -91,7 +95,7 @@ end
 reads.claimed = function(now, key)
   local found = reads.get(now, key)
   -- A caller is told that its event is stored. WAIT is for what this connection has written, and all that was before.
-  if found and ARGV[3] then ops.probe() end
+  if found and ARGV[4] then ops.probe() end
   return found
 end
 
@@ -275,10 +279,10 @@ local sums
 
 local function summed()
   if not sums then
-    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version')
-    for index = 1, 4 do found[index] = tonumber(found[index] or '0') end
-    -- The version grows whenever records have got another body.
-    sums = {last = found[1], records = found[2], bytes = found[3], version = found[4]}
+    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats')
+    for index = 1, 5 do found[index] = tonumber(found[index] or '0') end
+    -- The version grows whenever records have got another body, the heartbeats while any daemon runs.
+    sums = {last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5]}
   end
   return sums
 end
@@ -286,7 +290,8 @@ end
 local function keep_sums()
   if sums and sums.changed then
     redis.call(
-      'HSET', meta, 'last', sums.last, 'records', sums.records, 'bytes', sums.bytes, 'version', sums.version
+      'HSET', meta, 'last', sums.last, 'records', sums.records, 'bytes', sums.bytes, 'version', sums.version,
+      'heartbeats', sums.heartbeats
     )
   end
 end
@@ -540,7 +545,8 @@ local function ensured(name, from_beginning)
   local place = place_of(name)
   local removed = removed_to()
   if not place then
-    place = {position = from_beginning and removed or last_position(), left = 0, fence = 0, holder = '', till = 0}
+    -- The first fence is the time, so that no holder in a store that was here before has had the same one.
+    place = {position = from_beginning and removed or last_position(), left = 0, fence = clock(), holder = '', till = 0}
     set_place(name, place)
   elseif place.position < removed then
     place.position = removed
@@ -608,7 +614,9 @@ ops.alive = function(_, daemon, life)
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. clock())
   redis.call('ZADD', daemons, clock() + life, daemon)
   redis.call('PEXPIRE', daemons, life)
-  return false
+  local all = summed()
+  all.heartbeats, all.changed = all.heartbeats + 1, true
+  return {all.last, all.heartbeats}
 end
 
 ops.gone = function(_, daemon)
@@ -625,12 +633,111 @@ ops.probe = function()
   return false
 end
 
+-- The identity of the store, and its losses. "store-id" is random, and another one after each loss. "store-loss" holds
+-- the last loss: its kind, when it was found, the last position known before and the last one found, whether it stands
+-- (nobody has acknowledged it), and the ids the store had before.
+
+local store_id, store_loss = prefix .. 'store-id', prefix .. 'store-loss'
+
+local function loss()
+  local found = redis.call('HMGET', store_loss, 'kind', 'at', 'known', 'found', 'stands', 'before')
+  return found[1] and {
+    kind = found[1], at = tonumber(found[2]), known = tonumber(found[3]), found = tonumber(found[4]),
+    stands = found[5] == '1', before = found[6],
+  }
+end
+
+local MOST_IDS = 3300 -- bytes: a hundred ids
+
+local function record_loss(kind, now, known_to, before)
+  local earlier = loss()
+  if earlier then before = string.sub(before .. ' ' .. earlier.before, 1, MOST_IDS) end
+  redis.call(
+    'HSET', store_loss, 'kind', kind, 'at', text(now), 'known', text(known_to), 'found', text(last_position()),
+    'stands', '1', 'before', before
+  )
+end
+
+-- A place beyond the journal's end goes back to it; the places that did are given. No holder keeps its lease.
+local function mend_places(drop_leases)
+  local last, mended = last_position(), {}
+  for _, name in ipairs(redis.call('HKEYS', cursors)) do
+    local place = place_of(name)
+    local beyond = place.position > last
+    if beyond then
+      mended[#mended + 1] = {name, place.position, last}
+      place.position = last
+    end
+    if beyond or drop_leases then
+      place.fence, place.holder, place.till = math.max(place.fence + 1, clock()), '', 0
+      set_place(name, place)
+    end
+  end
+  return mended
+end
+
+reads.store_id = function()
+  return {redis.call('GET', store_id), loss()}
+end
+
+ops.identify = function(_, new)
+  redis.call('SET', store_id, new, 'NX')
+  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats}
+end
+
+-- Goes on in a store that has lost data, under a new id; or in one that another daemon has gone on in before. "before"
+-- are the ids this daemon has known, and "known_to" is the newest position; "places" are those it needs, with their starts.
+ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
+  local found, kind = redis.call('GET', store_id), false
+  if not found then
+    kind = 'empty'
+  elseif found ~= id then
+    kind = string.find(before, found, 1, true) and 'older' or 'other'
+  elseif last_position() < last or summed().heartbeats < heartbeats then
+    kind = 'older'
+  end
+  local earlier, mended = loss(), {}
+  local joins = kind == 'other' and earlier and string.find(earlier.before, id, 1, true)
+  if kind and not joins then
+    if kind ~= 'other' then redis.call('SET', store_id, new) end
+    record_loss(kind, now, known_to, before)
+    mended = mend_places(kind ~= 'other')
+  end
+  if kind then
+    local all = loss()
+    for _, place in ipairs(places) do
+      local name, from_beginning = place[1], place[2]
+      if not place_of(name) then
+        local new_place = ensured(name, from_beginning)
+        if not from_beginning then
+          -- Nothing that other daemons have appended since the loss is passed by.
+          new_place.position = math.max(math.min(all.found, new_place.position), removed_to())
+          set_place(name, new_place)
+        end
+      end
+    end
+  end
+  return {redis.call('GET', store_id), loss(), kind, last_position(), summed().heartbeats, sums.version, mended}
+end
+
+ops.report_loss = function(now, what, before)
+  record_loss(what, now, last_position(), before)
+  return loss()
+end
+
+ops.clear_loss = function()
+  local stood = loss()
+  if not stood or not stood.stands then return false end
+  redis.call('HSET', store_loss, 'stands', '0')
+  return true
+end
+
 -- The batch
 
 local asked = cmsgpack.unpack(ARGV[2])
 local batch = prefix .. 'batch:' .. ARGV[1]
 -- All values that will be read, with one command: each costs more than what is done with it.
-local keys, there = {batch}, {}
+local keys, there = {batch, store_id}, {}
 
 local function want(key)
   local whole = prefix .. key
@@ -659,6 +766,14 @@ for _, operation in ipairs(asked) do
   end
 end
 for index, raw in ipairs(redis.call('MGET', unpack(keys))) do known[keys[index]] = raw end
+local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S+) (%d+) (%d+)$')
+if known_id then
+  local all = summed()
+  if known[store_id] ~= known_id or all.last < tonumber(known_last) or all.heartbeats < tonumber(known_heartbeats) then
+    redis.call('DEL', batch) -- nothing is there; but a replica that lags says by this that it takes no writes
+    return redis.error_reply('STORELOST the store has lost data')
+  end
+end
 local earlier = known[batch] and cmsgpack.unpack(known[batch])
 local answers, written, writes = {}, {}, false
 for index, operation in ipairs(asked) do

@@ -88,21 +88,26 @@ class Database:
         return await self._asked(ask(self._client))
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to some commands that only read. Raises `Unavailable`."""
+        """The answers to some commands that only read. Raises `Unavailable`, also where the store is another one."""
         if self.link.problem is not None:
             raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
 
         async def ask_all() -> list[Any]:
             connection = await self._pool.get_connection()
             try:
-                await connection.send_packed_command(connection.pack_commands(commands))
-                return [await connection.read_response() for _ in commands]
+                asked = [("GET", f"{self.prefix}store-id"), *commands]
+                await connection.send_packed_command(connection.pack_commands(asked))
+                store_id, *answers = [await connection.read_response() for _ in asked]
             except BaseException:  # answers may be left on it
                 await connection.disconnect(nowait=True)
                 raise
             finally:
                 await self._pool.release(connection)
+            if known and store_id != known:
+                raise Unavailable("The store cannot be read at the moment: it has lost data.")
+            return answers
 
+        known = self.link.store_id.encode()
         return await self._asked(ask_all())
 
     async def block(self, stream: str, after: int, milliseconds: int) -> bool:

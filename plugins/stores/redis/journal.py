@@ -19,7 +19,7 @@ from ..tail import READ_BYTES, Tail
 from .database import Database
 from .link import Operation, raw, refusal
 from .memory import RecalledState
-from .state import pairs
+from .state import RedisState, pairs
 from .step import StepState
 
 __all__ = ["RedisJournal"]
@@ -57,11 +57,13 @@ class RedisJournal(Journal):
         """How often records had got another body when the tail was true."""
         self._held: dict[str, int] = {}
         """The places this daemon holds, by name: their positions, as it knows them."""
+        self._starts: dict[str, Start] = {}
+        """Of all places this daemon has asked for, by name."""
 
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
-        rows = _rows(state)
+        rows, store_id = _rows(state), self._database.link.store_id
         if not (records or rows or cursor or claim):
             return await self.last()
         place = None
@@ -85,7 +87,7 @@ class RedisJournal(Journal):
         if cursor is not None:
             self._held[cursor.name] = cursor.position
         _, position, last, version = answer
-        self._appended(records, last, version)
+        self._appended(records, last, version, store_id)
         return int(position)
 
     async def begin(
@@ -96,7 +98,7 @@ class RedisJournal(Journal):
                 error = _failure(answer)
                 if error is None:
                     _, _, last, version = answer
-                    self._appended([record], last, version)
+                    self._appended([record], last, version, link.store_id)
             then(error)
 
         link = self._database.link
@@ -141,10 +143,11 @@ class RedisJournal(Journal):
             )
             for each in appends
         ]
+        store_id = self._database.link.store_id
         results, last, version = await self._database.link.queue("append_each", 0, units)
         answers = [_failure(result) for result in results]
         done = [each.record for each, failure in zip(appends, answers, strict=True) if failure is None]
-        self._appended(done, last, version)
+        self._appended(done, last, version, store_id)
         return answers
 
     def _operation(
@@ -161,10 +164,14 @@ class RedisJournal(Journal):
             asked.append(seen)
         return asked
 
-    def _appended(self, records: Sequence[Record], last: int, version: int) -> None:
+    def _appended(self, records: Sequence[Record], last: int, version: int, store_id: str) -> None:
+        """`store_id` is that of the store when it was asked: after a loss, the answer is about another one."""
+        link = self._database.link
+        if link.store_id == store_id:
+            link.last = max(link.last, last)
         if records:
-            if self._tail_since != self._database.link.connected_at:
-                self._tail_since = self._database.link.connected_at
+            if self._tail_since != link.connected_at:
+                self._tail_since = link.connected_at
                 self._tail.forget()
             self._tail.add(records, last, size_of_all(records))
         self._learn(last, version)
@@ -226,10 +233,12 @@ class RedisJournal(Journal):
         return int(last)
 
     async def place(self, name: str, start: Start) -> int:
+        self._starts[name] = start
         return int(await self._database.link.ask("place", 0, name, start == "beginning"))
 
     async def hold(self, name: str, start: Start) -> Cursor:
         holder, lease = self._database.name, round(LEASE * 1000)
+        self._starts[name] = start
         while True:
             got = await self._database.link.ask("hold", 0, name, start == "beginning", holder, lease)
             if got:
@@ -317,6 +326,23 @@ class RedisJournal(Journal):
             if not each.future.done():
                 each.future.set_result(None)
 
+    @property
+    def known(self) -> int:
+        """The newest position this daemon knows of."""
+        return self._known
+
+    @property
+    def places(self) -> list[tuple[str, bool]]:
+        """The places this daemon needs, each with whether a new one starts at the beginning."""
+        return [(name, start == "beginning") for name, start in self._starts.items()]
+
+    def begin_anew(self, last: int, version: int) -> None:
+        """Go on with another journal, or an older state of this one."""
+        for name in [*self._held]:
+            self._lose(name)
+        self._unlearn(last)
+        self._version = version
+
     def _lose(self, name: str) -> None:
         self._held.pop(name, None)
         for each in self._waiting:
@@ -334,6 +360,8 @@ def _rows(state: State) -> Sequence[Any]:
 
 def _seen(state: State) -> Sequence[Any]:
     if not isinstance(state, RecalledState):
+        if isinstance(state, RedisState):
+            state.check()
         return ()
     if state.failed:
         raise Stale

@@ -61,6 +61,7 @@ class _NoReplicas(ResponseError):
 # as one that cannot be reached.)
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas)
 _TURNED = "UNBLOCKED"  # it became a replica while it was waiting for its own
+_LOST = "STORELOST"  # the store is not the one this process knows, or an older state of it
 
 
 class _Batch(NamedTuple):
@@ -78,6 +79,9 @@ class Link:
     the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
 
     An answer waits for `replicas`. For `promotion_grace` after a failover it does not: the new primary may have none.
+
+    Each batch names the store it is for, and is refused by any other one. So nothing is written half into a store that
+    is gone and half into the one in its place. Everything is refused then, until this one has been adopted.
     """
 
     def __init__(
@@ -100,6 +104,16 @@ class Link:
         """How often it connected to another server than before."""
         self.batches = 0
         self.operations = 0
+        self.store_id = ""
+        """Of the store this process works on; empty while it is not known."""
+        self.last = 0
+        """The newest position of the journal in an answer to an append of this process."""
+        self.heartbeats = 0
+        """The newest count of heartbeats in an answer to one of this process."""
+        self.adoption: Callable[[], tuple[Operation, Then]] | None = None
+        """Makes the operation that adopts a store in place of a lost one. None: this process never does."""
+        self._lost = False
+        """Whether the store has lost data, and has not been adopted since."""
         self._make_connection = make_connection
         self._prefix = prefix.encode()
         self._timeout = timeout
@@ -263,7 +277,8 @@ class Link:
         await self._drop()
 
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
-        arguments = (batch.name, batch.asked, "replicated") if self._replicas else (batch.name, batch.asked)
+        known = f"{self.store_id} {self.last} {self.heartbeats}"
+        arguments = (batch.name, batch.asked, known, *(("replicated",) if self._replicas else ()))
         packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, *arguments)
         if self._replicas:
             # For all that this connection has written, and with it all that was written before.
@@ -296,12 +311,17 @@ class Link:
         """Refuse what waits: what has been sent, and what has waited as long, nearly."""
         error, reason = _unavailable(), explain(cause)
         error.__cause__ = cause
+        is_lost = str(cause).startswith(_LOST)
+        if is_lost and self.adoption is not None:
+            self._lost = True
+            self.store_id = ""  # or the adoption would be refused as well
         refused = [then for batch in self._flying for then in batch.thens]
         refused += [then for _, then in self._waiting]
         self._flying.clear()
         self._waiting = []
         if self.problem is None:
             self._refused_since = time.monotonic()
+        if self.problem is None and not is_lost:  # who adopts it tells of the loss
             _log.warning("events cannot be stored: %s", reason)
         self.problem = reason
         if self._probing is None and not self._closed:
@@ -314,7 +334,15 @@ class Link:
         if connection is not None:
             await connection.disconnect(nowait=True)
 
+    def go_on(self, store_id: str, last: int, heartbeats: int) -> None:
+        """Work on that store from now on."""
+        self.store_id, self.last, self.heartbeats = store_id, last, heartbeats
+        self._lost = False
+        self._mended()
+
     def _mended(self) -> None:
+        if self._lost:
+            return
         if self._left is not None:
             self._tell_failover(self._left)
             self._left = None
@@ -333,12 +361,20 @@ class Link:
 
     async def _probe(self) -> None:
         """While nothing can be stored, try: recovery is noticed even if nobody sends events any more."""
+        adopting = False
         try:
             while self.problem is not None:
-                await asyncio.sleep(_PROBE)
+                if adopting or not self._lost:
+                    await asyncio.sleep(_PROBE)
                 answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                tell = partial(_settle_future, answered)
+                adopting = self._lost
                 try:
-                    self._begin(["probe", 0], partial(_settle_future, answered))
+                    if adopting and self.adoption is not None:
+                        operation, adopted = self.adoption()
+                        self._begin(operation, partial(_tell_both, adopted, tell))
+                    else:
+                        self._begin(["probe", 0], tell)
                     await answered
                 except Unavailable:
                     _log.debug("still so: %s", self.problem)
@@ -379,6 +415,11 @@ def _tell(then: Then, answer: Any, error: Exception | None) -> None:
         _log.exception("what waited for an answer failed")
 
 
+def _tell_both(first: Then, second: Then, answer: Any, error: Exception | None) -> None:
+    _tell(first, answer, error)
+    _tell(second, answer, error)
+
+
 def _settle_future(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
     if future.done():
         return
@@ -393,7 +434,7 @@ def explain(error: BaseException) -> str:
     """Why Redis did not do what it was asked, in a few words for an operator."""
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "Redis does not answer"
-    return str(error).rstrip(".") or type(error).__name__
+    return str(error).removeprefix(f"{_LOST} ").rstrip(".") or type(error).__name__
 
 
 def _is_final(error: BaseException) -> bool:

@@ -41,6 +41,9 @@ class Memory:
             self.note(key, *found)
         return found
 
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
+
     def forget(self, key: str) -> None:
         self._young.pop(key, None)
         self._old.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from ingestd.errors import Unavailable
 from ingestd.store import Field, State
 
 from .link import Link
@@ -17,23 +18,33 @@ class RedisState(State):
     def __init__(self, link: Link, now: int, memory: Memory) -> None:
         self.now = now
         self._link = link
+        self._store_id = link.store_id
         self._memory = memory
+
+    def check(self) -> None:
+        """Raises `Unavailable` where the store has lost data since this unit began, and with it part of the unit."""
+        if self._link.store_id != self._store_id:
+            raise Unavailable("Events cannot be stored at the moment. Send it again.")
+
+    async def _ask(self, *operation: Any) -> Any:
+        self.check()
+        return await self._link.ask(*operation)
 
     def _note(self, key: str, value: str | None, ttl: int | None = None) -> None:
         self._memory.note(key, value, None if ttl is None else self.now + ttl)
 
     async def get(self, key: str) -> str | None:
-        value = _text(await self._link.ask("get", self.now, key))
+        value = _text(await self._ask("get", self.now, key))
         self._note(key, value)
         return value
 
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        previous = _text(await self._link.ask("put", self.now, key, value, ttl))
+        previous = _text(await self._ask("put", self.now, key, value, ttl))
         self._note(key, value, ttl)
         return previous
 
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        done = bool(await self._link.ask("swap", self.now, key, expected, value, ttl))
+        done = bool(await self._ask("swap", self.now, key, expected, value, ttl))
         if done:
             self._note(key, value, ttl)
         else:
@@ -41,22 +52,22 @@ class RedisState(State):
         return done
 
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        value, is_new = await self._link.ask("renew", self.now, key, candidate, ttl)
+        value, is_new = await self._ask("renew", self.now, key, candidate, ttl)
         self._note(key, value, ttl)
         return value, is_new
 
     async def delete(self, key: str) -> None:
-        await self._link.ask("delete", self.now, key)
+        await self._ask("delete", self.now, key)
         self._memory.forget(key)
 
     async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
         if fields:
             self._memory.forget(key)
             given = [(name, field.at, field.value) for name, field in fields.items()]
-            await self._link.ask("merge", self.now, key, given)
+            await self._ask("merge", self.now, key, given)
 
     async def fields(self, key: str) -> dict[str, Field]:
-        return {name: field_of(raw) for name, raw in pairs(await self._link.ask("fields", self.now, key))}
+        return {name: field_of(raw) for name, raw in pairs(await self._ask("fields", self.now, key))}
 
     async def push(
         self,
@@ -69,13 +80,13 @@ class RedisState(State):
         since: int | None = None,
         ttl: int | None = None,
     ) -> None:
-        await self._link.ask("push", self.now, key, member, at, keep, first, since, ttl)
+        await self._ask("push", self.now, key, member, at, keep, first, since, ttl)
 
     async def pull(self, key: str, members: Collection[str]) -> None:
-        await self._link.ask("pull", self.now, key, [*members])
+        await self._ask("pull", self.now, key, [*members])
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
-        return [(member, int(at)) for member, at in pairs(await self._link.ask("window", self.now, key, since, until))]
+        return [(member, int(at)) for member, at in pairs(await self._ask("window", self.now, key, since, until))]
 
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         """Nothing is kept here: what is asked for at once leaves at once anyway."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from ingestd.errors import Unavailable
+
 from ..entries import Change, Entries, Loaded, Row, SetEntry, is_set, key_of
 from ..entries_state import EntriesState
 from .link import Link
@@ -22,6 +24,7 @@ class StepState(EntriesState):
 
     def __init__(self, link: Link, now: int) -> None:
         self._link = link
+        self._store_id = link.store_id
         self._loading: asyncio.Task[list[Row]] | None = None
         super().__init__(Entries(_LIMIT, self._load), now)
 
@@ -48,7 +51,9 @@ class StepState(EntriesState):
         return self._link.queue("entry", self.now, key)
 
     def rows(self) -> list[list[Any]]:
-        """What it has written, as batch.lua takes it."""
+        """What it has written, as batch.lua takes it. Raises `Unavailable` where the store has lost data meanwhile."""
+        if self._link.store_id != self._store_id:
+            raise Unavailable("The store has lost data since the step began.")
         found: list[list[Any]] = []
         for entry in self.written:
             if not entry.dirty:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 
+from ingestd import times
 from ingestd.store import State, Store
 
 from .database import Database
 from .journal import RedisJournal
+from .loss import Loss, decode_loss
 from .state import RedisState
 from .step import StepState
 
 __all__ = ["RedisStore"]
+
+_log = logging.getLogger("ingestd.redis")
 
 _SCANNED = 1000  # keys of a step
 
@@ -22,6 +28,12 @@ class RedisStore(Store):
     def __init__(self, database: Database, journal: RedisJournal) -> None:
         self._database = database
         self._journal = journal
+        self._reporting = asyncio.Lock()
+
+    def learn(self, store_id: str | None, loss: Loss | None) -> None:
+        """Know the store by that id, and the last loss it tells of."""
+        self.store_id = store_id
+        self.loss = str(loss) if loss is not None and loss.stands else None
 
     def begin(self, now: int, *, step: bool = False) -> State:
         database = self._database
@@ -30,6 +42,8 @@ class RedisStore(Store):
     async def commit(self, state: State) -> None:
         if isinstance(state, StepState):
             await self._journal.append((), state)
+        elif isinstance(state, RedisState):
+            state.check()
 
     def discard(self, state: State) -> None:
         if isinstance(state, StepState):
@@ -49,6 +63,24 @@ class RedisStore(Store):
                     yield key.decode()[len(self._database.prefix) :], value.decode().partition("|")[2]
             if int(position) == 0:
                 return
+
+    async def look_for_loss(self) -> None:
+        store_id, loss = await self._database.link.ask("store_id", 0)
+        self.learn(store_id or None, decode_loss(loss))
+
+    async def clear_loss(self) -> bool:
+        cleared = bool(await self._database.link.ask("clear_loss", 0))
+        self.loss = None
+        return cleared
+
+    async def report_loss(self, what: str) -> None:
+        async with self._reporting:  # several may come upon the same one
+            if self.loss is not None:
+                return
+            loss = decode_loss(await self._database.link.ask("report_loss", times.now(), what, self.store_id or ""))
+            self.losses += 1
+            self.learn(self.store_id, loss)
+            _log.error("%s", loss)
 
 
 def _literal(text: str) -> str:
