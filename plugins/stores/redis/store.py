@@ -65,8 +65,10 @@ class RedisStore(Store):
                 return
 
     async def look_for_loss(self) -> None:
-        store_id, loss = await self._database.link.ask("store_id", 0)
-        self.learn(store_id or None, decode_loss(loss))
+        link = self._database.link
+        store_id, loss = await link.ask("store_id", 0)
+        if store_id == link.store_id:  # else there has been a loss since it was asked
+            self.learn(store_id, decode_loss(loss))
 
     async def clear_loss(self) -> bool:
         cleared = bool(await self._database.link.ask("clear_loss", 0))
