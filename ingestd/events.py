@@ -36,12 +36,13 @@ class Request:
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
     cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
     address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
+    `size` is how many bytes of the body have come, before decoding.
 
     A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
     `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
     """
 
-    __slots__ = ("_body", "_decode", "batch", "endpoint", "events", "headers", "id", "peer", "received_at")
+    __slots__ = ("_body", "_decode", "batch", "endpoint", "events", "headers", "id", "peer", "received_at", "size")
 
     def __init__(
         self,
@@ -53,11 +54,13 @@ class Request:
         peer: str = "",
         id: str | None = None,
         batch: bool = False,
+        size: int = 0,
     ) -> None:
         self.id = id or time_uuid()
         self.endpoint = endpoint
         self.batch = batch
         self.events = 1
+        self.size = size
         self.headers = headers
         self.received_at = received_at
         self.peer = peer
@@ -70,6 +73,10 @@ class Request:
             self._body = self._decode()
         return self._body
 
+    def replace_body(self, body: bytes) -> None:
+        """Have this parsed and stored instead: for an `authenticate` that finds another form of it signed."""
+        self._body = body
+
     def bearer(self) -> str | None:
         """The credential of `Authorization: Bearer …`, or None."""
         scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
@@ -80,12 +87,18 @@ class Request:
 class Principal:
     """Who sends, as an `authenticate` hook found out.
 
-    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`.
+    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`. `signed` tells whether
+    the body is proven to be the sender's, by a secret that is not sent.
+
+    `check_event`, if given, is called for each event and identify request of this sender whose body is valid, with the
+    body and the time of receipt in milliseconds. It raises `BadRequest` for one that is not to be stored.
     """
 
     tenant: str
     key_id: str = field(repr=False)  # a public key is its own id
     grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    signed: bool = False
+    check_event: Callable[[Mapping[str, Any], int], None] | None = field(default=None, repr=False, compare=False)
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):

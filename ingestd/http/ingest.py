@@ -144,6 +144,7 @@ class Exchange(HTTPMessageDelegate):
             peer=self._peer(),
             id=self._id,
             batch=self._batch,
+            size=self._size,
         )
 
     def _give(self, answer: Answer) -> None:
