@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .errors import TooLarge
 from .ids import time_uuid
 from .times import format_time
 
@@ -36,13 +37,14 @@ class Request:
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
     cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
     address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
-    `size` is how many bytes of the body have come, before decoding.
 
     A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
     `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
     """
 
-    __slots__ = ("_body", "_decode", "batch", "endpoint", "events", "headers", "id", "peer", "received_at", "size")
+    __slots__ = (
+        "_body", "_decode", "_decode_small", "batch", "endpoint", "events", "headers", "id", "peer", "received_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -54,17 +56,18 @@ class Request:
         peer: str = "",
         id: str | None = None,
         batch: bool = False,
-        size: int = 0,
+        decode_small: Callable[[int], bytes] | None = None,
     ) -> None:
+        """`decode_small` is `decode` with a bound of its own, beyond which it raises `TooLarge`."""
         self.id = id or time_uuid()
         self.endpoint = endpoint
         self.batch = batch
         self.events = 1
-        self.size = size
         self.headers = headers
         self.received_at = received_at
         self.peer = peer
         self._decode = decode
+        self._decode_small = decode_small
         self._body: bytes | None = None
 
     @property
@@ -72,6 +75,19 @@ class Request:
         if self._body is None:
             self._body = self._decode()
         return self._body
+
+    def small_body(self, most: int) -> bytes | None:
+        """The body if it has at most so many bytes. Of a larger one no more than that is decoded."""
+        if self._body is None and self._decode_small is not None:
+            try:
+                body = self._decode_small(most)
+            except TooLarge:
+                return None
+            if len(body) <= most:
+                self._body = body
+                return body
+            return None
+        return self.body if len(self.body) <= most else None
 
     def replace_body(self, body: bytes) -> None:
         """Have this parsed and stored instead: for an `authenticate` that finds another form of it signed."""

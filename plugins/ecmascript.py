@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring as quote
 from typing import Any, NoReturn
@@ -14,6 +14,8 @@ __all__ = ["canonical", "rewriting"]
 # An array index: these keys V8 keeps in ascending order, before all others (ECMA-262, 10.1.11.1).
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_INDEX = 2**32 - 2
+
+_MAX_EXACT = 2**53
 
 _STEP = 200
 """Values written in a step: some tenths of a millisecond."""
@@ -39,9 +41,10 @@ def rewriting(body: bytes) -> Generator[None, None, bytes | None]:
     Reading the document is one step, in C: 64 KiB of it take two milliseconds at the most.
     """
     try:
-        value = _decoder.decode(body.decode())
+        value = _read(body.decode())
     except (ValueError, RecursionError):  # ValueError: not UTF-8, not JSON
         return None
+    yield
     parts: list[str] = []
     texts = _texts(value)
     while step := "".join(islice(texts, _STEP)):
@@ -55,8 +58,18 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-# Every number is a double, and a key's last value stands in the place of its first: as Python's own code has it.
-_decoder = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
+# A key's last value stands in the place of its first: so does Python's own code have it.
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+_decode_long = json.JSONDecoder(parse_int=float, parse_constant=_refuse).decode
+
+
+def _read(text: str) -> Any:
+    try:
+        return _decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # a whole number of more digits than Python reads as one
+        return _decode_long(text)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -76,15 +89,12 @@ def _texts(value: Any) -> Iterator[str]:
                 open_ones.append((members, end))
                 members, end = zip(chain([""], repeat(",")), member, strict=False), "]"
                 break
-            yield before + (quote(member) if kind is str else _number(member) if kind is float else _CONSTANTS[member])
+            yield before + _SCALARS[kind](member)
         else:
             if not open_ones:
                 return
             yield end
             members, end = open_ones.pop()
-
-
-_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def _fields(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -96,6 +106,16 @@ def _fields(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in members.items():
         yield f"{separator}{quote(key)}:", value
         separator = ","
+
+
+def _integer(value: int) -> str:
+    """A whole number beyond 2^53 is the double nearest to it."""
+    if -_MAX_EXACT <= value <= _MAX_EXACT:
+        return str(value)
+    try:
+        return _number(float(value))
+    except OverflowError:
+        return "null"
 
 
 def _number(value: float) -> str:
@@ -117,3 +137,12 @@ def _number(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     fraction = f".{digits[1:]}" if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
+
+
+_SCALARS: dict[type, Callable[[Any], str]] = {
+    str: quote,
+    int: _integer,
+    float: _number,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "null",
+}

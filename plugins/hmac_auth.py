@@ -30,9 +30,7 @@ __all__ = ["HmacPlugin", "is_signed"]
 _MAX_REWRITTEN = 64 * 1024
 _MAX_AT_ONCE = 2 * 1024  # which takes less than a millisecond
 
-# What is decoded and hashed on the event loop takes two milliseconds at most. A kilobyte of gzip may hold a megabyte.
-_MAX_HASHED = 256 * 1024
-_MAX_DECODED = 4 * 1024
+_MAX_ON_LOOP = 256 * 1024  # to decode and hash that takes a millisecond
 
 _COST_OF_LARGE = 16  # tokens; that of a second reading is its kilobytes
 
@@ -80,9 +78,10 @@ class HmacPlugin:
         if not _SHA256_HEX.fullmatch(signature):
             raise _wrong()
         secrets = [secret.encode() for secret in key.secrets(request.received_at)]
-        if _is_large(request):
+        body = request.small_body(_MAX_ON_LOOP)
+        if body is None:
             return self._check_large(request, key, signature, secrets)
-        if is_signed(request.body, signature, secrets):
+        if is_signed(body, signature, secrets):
             return self._principal(key)
         return self._check_rewritten(request, key, signature, secrets)
 
@@ -95,10 +94,9 @@ class HmacPlugin:
             except Refused:  # it cannot be decoded
                 self._checks.failed(caller, _COST_OF_LARGE)
                 raise
-            if not signed and len(request.body) > _MAX_REWRITTEN:
+            if not signed:
                 self._checks.failed(caller, _COST_OF_LARGE)
-        if not signed:
-            return await self._check_rewritten(request, key, signature, secrets)
+                raise _wrong()
         self._checks.succeeded(caller)
         return self._principal(key)
 
@@ -121,13 +119,6 @@ class HmacPlugin:
 
     def _principal(self, key: Key) -> Principal:
         return Principal(key.tenant, key.id, key.access, signed=True, check_event=self._check_event)
-
-
-def _is_large(request: Request) -> bool:
-    size = request.size
-    if size <= _MAX_DECODED and not request.batch:
-        return False
-    return size > _MAX_HASHED or bool(request.headers.get("Content-Encoding"))
 
 
 def _wrong() -> Unauthorized:

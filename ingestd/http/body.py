@@ -6,9 +6,14 @@ import zlib
 
 from ..errors import BadRequest, TooLarge, UnsupportedEncoding
 
-__all__ = ["decode_body", "too_large"]
+__all__ = ["decode_body", "most_chunks", "too_large"]
 
 _GZIP = 16 + zlib.MAX_WBITS
+
+
+def most_chunks(size: int) -> int:
+    """How many chunks so many bytes may come in: each takes time, and a body of one-byte chunks would take seconds."""
+    return 2048 + size // 4096
 
 
 def too_large(limit: int) -> TooLarge:

@@ -66,7 +66,7 @@ def request(
         lambda: decode_body(body, encoding, 4 * 2**20),
         received_at=at,
         batch=batch,
-        size=len(body),
+        decode_small=lambda most: decode_body(body, encoding, most),
         peer=peer,
     )
 
