@@ -47,6 +47,8 @@ class HmacPlugin:
         self._checks = CostlyChecks()
         rules = ReplayRules(max_age=options.max_age, require_message_id=options.require_message_id)
         self._check_event = rules.check if rules else None
+        self._principals: dict[str, tuple[Key, Principal]] = {}
+        """Of keys that have signed, each with the key that it was made of."""
 
     @hookimpl
     async def startup(self, daemon: Daemon) -> None:
@@ -75,15 +77,14 @@ class HmacPlugin:
                 code="invalid_signature",
             )
         signature = signature.strip()
-        if not _SHA256_HEX.fullmatch(signature):
-            raise _wrong()
         secrets = [secret.encode() for secret in key.secrets(request.received_at)]
         body = request.small_body(_MAX_ON_LOOP)
-        if body is None:
-            return self._check_large(request, key, signature, secrets)
-        if is_signed(body, signature, secrets):
+        if body is not None and is_signed(body, signature, secrets):
             return self._principal(key)
-        return self._check_rewritten(request, key, signature, secrets)
+        if not _SHA256_HEX.fullmatch(signature):
+            raise _wrong()
+        check = self._check_large if body is None else self._check_rewritten
+        return check(request, key, signature, secrets)
 
     async def _check_large(self, request: Request, key: Key, signature: str, secrets: list[bytes]) -> Principal:
         """Decode and hash on another thread, which leaves the interpreter to the event loop meanwhile."""
@@ -118,7 +119,11 @@ class HmacPlugin:
         return self._principal(key)
 
     def _principal(self, key: Key) -> Principal:
-        return Principal(key.tenant, key.id, key.access, signed=True, check_event=self._check_event)
+        known = self._principals.get(key.id)
+        if known is None or known[0] is not key:
+            made = Principal(key.tenant, key.id, key.access, signed=True, check_event=self._check_event)
+            known = self._principals[key.id] = key, made
+        return known[1]
 
 
 def _wrong() -> Unauthorized:

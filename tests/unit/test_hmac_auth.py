@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tornado.httputil import HTTPHeaders
 
 from ingestd.errors import Refused, TooLarge, Unauthorized
@@ -273,6 +274,17 @@ async def test_the_loop_turns_while_a_body_is_written_again_or_decoded(tmp_path:
                 turns += 1
             assert work.result() == 401
             assert turns > 5
+
+
+async def test_a_key_that_is_changed_counts_as_it_is_then(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        assert await ask(plugin, request(BODY, sign(BODY))) == WHO
+        await change_keys(daemon.store, lambda _: [replace(KEY, grants={"ERP": ("READ",)})])
+        await plugin.refresh(daemon.store)
+        principal = await ask(plugin, request(BODY, sign(BODY)))
+        assert principal is not None
+        assert principal.grants == {"ERP": frozenset({"READ"})}
 
 
 async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
