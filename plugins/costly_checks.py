@@ -70,8 +70,9 @@ class CostlyChecks:
         if wait > 0:
             seconds = -(-wait // 10**9)
             raise Limited(
-                "x-signature does not match the bytes of the body, or these are many; and too many signatures of this"
-                f" key or address were wrong lately for a further look. Send the request again after {seconds} s.",
+                "Too many signatures of this key or from this address were wrong lately, so this one was not looked at"
+                f" any further. Send the request again after {seconds} s. Up to 256 KiB that are signed as they are"
+                " sent are always looked at.",
                 retry_after=seconds,
             )
 
