@@ -8,7 +8,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run install test check lint types bench soak growth clean
+.PHONY: run install test check lint types bench hostile soak growth clean
 
 run: install
 	-@scripts/need curl curl
@@ -40,6 +40,10 @@ bench: .venv/installed
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@$(BIN)/pip install --quiet --editable '.[postgres]'
 	@$(BIN)/python -m benchmarks.postgres
+
+hostile: .venv/installed
+	@scripts/need redis-server redis-server
+	@$(BIN)/python -m benchmarks.hostile $(HOSTILE)
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

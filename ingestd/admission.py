@@ -20,17 +20,20 @@ class Admission:
         self._store = store
 
     async def admit(self, request: Request, read: Callable[[], None] | None = None) -> Principal:
-        """Who sends it. Raises `Refused`: `Limited` before anything else, 401 before 403.
+        """Who sends it. Raises `Refused`: `Limited` before anything else, `Unavailable` and 401 before 403.
 
         `read` is called for who may send, before they are asked for too much: how much that is, a batch must be
         read for. What it refuses comes last.
         """
+        await self._hooks.screen(request)
         principal, refused = None, None
         try:
             principal = await self._hooks.authenticate(request)
             self._check(request, principal)
             if read is not None:
                 read()
+        except Unavailable:
+            raise  # who sends cannot be told now, so it cannot be held against them
         except Refused as error:
             refused = error
         await self._hooks.admit(request, principal)  # whoever it is: over its rate it is told that first

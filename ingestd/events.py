@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .errors import TooLarge
 from .ids import time_uuid
 from .times import format_time
 
@@ -41,7 +42,9 @@ class Request:
     `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
     """
 
-    __slots__ = ("_body", "_decode", "batch", "endpoint", "events", "headers", "id", "peer", "received_at")
+    __slots__ = (
+        "_body", "_decode", "_decode_small", "batch", "endpoint", "events", "headers", "id", "peer", "received_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -53,7 +56,9 @@ class Request:
         peer: str = "",
         id: str | None = None,
         batch: bool = False,
+        decode_small: Callable[[int], bytes] | None = None,
     ) -> None:
+        """`decode_small` is `decode` with a bound of its own, beyond which it raises `TooLarge`."""
         self.id = id or time_uuid()
         self.endpoint = endpoint
         self.batch = batch
@@ -62,6 +67,7 @@ class Request:
         self.received_at = received_at
         self.peer = peer
         self._decode = decode
+        self._decode_small = decode_small
         self._body: bytes | None = None
 
     @property
@@ -69,6 +75,23 @@ class Request:
         if self._body is None:
             self._body = self._decode()
         return self._body
+
+    def small_body(self, most: int) -> bytes | None:
+        """The body if it has at most so many bytes. Of a larger one no more than that is decoded."""
+        if self._body is None and self._decode_small is not None:
+            try:
+                body = self._decode_small(most)
+            except TooLarge:
+                return None
+            if len(body) <= most:
+                self._body = body
+                return body
+            return None
+        return self.body if len(self.body) <= most else None
+
+    def replace_body(self, body: bytes) -> None:
+        """Have this parsed and stored instead: for an `authenticate` that finds another form of it signed."""
+        self._body = body
 
     def bearer(self) -> str | None:
         """The credential of `Authorization: Bearer …`, or None."""
@@ -80,12 +103,18 @@ class Request:
 class Principal:
     """Who sends, as an `authenticate` hook found out.
 
-    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`.
+    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`. `signed` tells whether
+    the body is proven to be the sender's, by a secret that is not sent.
+
+    `check_event`, if given, is called for each event and identify request of this sender whose body is valid, with the
+    body and the time of receipt in milliseconds. It raises `BadRequest` for one that is not to be stored.
     """
 
     tenant: str
     key_id: str = field(repr=False)  # a public key is its own id
     grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    signed: bool = False
+    check_event: Callable[[Mapping[str, Any], int], None] | None = field(default=None, repr=False, compare=False)
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):

@@ -42,6 +42,7 @@ class _Call(NamedTuple):
 class Hooks:
     """One typed function or method per hook. The implementations are those registered when it is made."""
 
+    screen: Callable[[Request], Awaitable[None]]
     authenticate: Callable[[Request], Awaitable[Principal | None]]
     admit: Callable[[Request, Principal | None], Awaitable[None]]
     resolve_user: Callable[[Event, State], Awaitable[str | None]]
@@ -52,6 +53,7 @@ class Hooks:
 
     def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
         """`started` are the plugins that have been, or that take over from such."""
+        self.screen = _all(manager, "screen")
         self.authenticate = _first(manager, "authenticate")
         self.admit = _all(manager, "admit")
         self.resolve_user = _first(manager, "resolve_user")

@@ -147,12 +147,21 @@ def show_panel(store: Store) -> Panel | None:
 # The path of an event
 
 
+@hookspec
+def screen(request: Request) -> None:
+    """Is this request to be looked at? Raise `Limited` to answer 429 without any further work.
+
+    Called first for every request to an ingest endpoint that has come whole. Nothing is known of the sender but
+    `request.peer`, and a batch counts as one event. `admit` is not called for what is refused here.
+    """
+
+
 @hookspec(firstresult=True)
 def authenticate(request: Request) -> Principal | None:
     """Who sends this? The first answer that is not None counts; if nobody knows, it is a 401.
 
-    Called for every request to an ingest endpoint, before its body is read as JSON. Raise
-    `Unauthorized` to end the search with a reason.
+    Called for every request to an ingest endpoint, before its body is read as JSON. Raise `Unauthorized` to end the
+    search with a reason, or `Unavailable` where it cannot be told now.
     """
 
 
@@ -160,9 +169,9 @@ def authenticate(request: Request) -> Principal | None:
 def admit(request: Request, principal: Principal | None) -> None:
     """Has this sender sent too much? Raise `Limited` to answer 429, before anything else is said.
 
-    Called for every request to an ingest endpoint that has come whole, once `authenticate` has been
-    asked. A batch is one request, of `request.events` events. `principal` is None if nobody knows the sender
-    or an `authenticate` refused: the answer will be that refusal, a 401 most often.
+    Called once `authenticate` has been asked, unless that has raised `Unavailable`. A batch is one request, of
+    `request.events` events. `principal` is None if nobody knows the sender or an `authenticate` refused: the answer
+    will be that refusal, a 401 most often.
     """
 
 

@@ -59,6 +59,8 @@ class Reader:
             self._validator.event(body)
         else:
             self._validator.identify(body)
+        if principal.check_event is not None:
+            principal.check_event(body, request.received_at)
         endpoint = request.endpoint
         public = endpoint is not Endpoint.CUSTOMER_EVENTS
         if public and not is_event:  # what a server tells of a visitor, in a batch, is no browser's doing

@@ -55,8 +55,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Without the key and its secrets: a repr may end up in a log."""
         return f"<{self.kind} key of {self.tenant}>"
 
+    @property
+    def access(self) -> dict[str, frozenset[str]]:
+        """The grants as a `Principal` has them."""
+        return {app: frozenset(names) for app, names in self.grants.items()}
+
     def principal(self) -> Principal:
-        return Principal(self.tenant, self.id, {app: frozenset(names) for app, names in self.grants.items()})
+        return Principal(self.tenant, self.id, self.access)
 
     def revoked(self, at: int) -> Key:
         """The key without its secrets, which can never be used again."""

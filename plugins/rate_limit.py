@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, NoReturn
 
 from msgspec import Meta
 
@@ -15,9 +14,12 @@ from ingestd.events import Principal, Request
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
 
-from .token_buckets import Rate, TokenBuckets
+from .token_buckets import Rate, TokenBuckets, network
 
 __all__ = ["RateLimitPlugin"]
+
+_FAILURE = 10
+"""Tokens of an address for a request whose sender is not known: a key that is none, a signature that is wrong."""
 
 _Burst = Annotated[int, Meta(ge=1, le=10**9)]
 _Whose = Callable[[Request, Principal | None], Hashable]
@@ -64,10 +66,23 @@ class RateLimitPlugin:
         self._limits = [same.get(limit[:3], limit) for limit in self._limits]
 
     @hookimpl
+    def screen(self, request: Request) -> None:
+        """Refuse an address that is over its rate before anything of its request is looked at. This takes no token."""
+        for limit in self._limits:
+            name = _address(request) if limit.by == "address" else None
+            wait = 0 if name is None else limit.buckets.wait(name, self._clock())
+            if wait > 0:
+                self._refuse(limit, wait)
+
+    @hookimpl
     def admit(self, request: Request, principal: Principal | None) -> None:
-        """Take a token for each event from the request's buckets, or from none if one of them has too few."""
+        """Take a token for each event from the request's buckets, or from none if one of them has too few.
+
+        A sender that is not known takes ten of its address, which may then owe some of them.
+        """
         if not self._limits:
             return
+        count = request.events if principal is not None else _FAILURE
         now, wait, exceeded, buckets = self._clock(), 0, None, []
         for limit in self._limits:
             name = limit.whose(request, principal)
@@ -77,14 +92,17 @@ class RateLimitPlugin:
                 if needed > wait:
                     wait, exceeded = needed, limit
         if exceeded is not None:
-            self._count[exceeded.by]()
-            seconds = -(-wait // 10**9)
-            raise Limited(
-                f"This {exceeded.by} is over its rate of {exceeded.rate}. Send the request again after {seconds} s.",
-                retry_after=seconds,
-            )
+            self._refuse(exceeded, wait)
         for bucket, name in buckets:
-            bucket.take(name, now, request.events)
+            bucket.take(name, now, count)
+
+    def _refuse(self, limit: _Limit, wait: int) -> NoReturn:
+        self._count[limit.by]()
+        seconds = -(-wait // 10**9)
+        raise Limited(
+            f"This {limit.by} is over its rate of {limit.rate}. Send the request again after {seconds} s.",
+            retry_after=seconds,
+        )
 
 
 def _limit(by: str, rate: Rate | None, burst: int | None, whose: _Whose) -> list[_Limit]:
@@ -101,7 +119,5 @@ def _key(request: Request, principal: Principal | None) -> Hashable:
     return None if principal is None else (principal.tenant, principal.key_id)
 
 
-def _address(request: Request, principal: Principal | None) -> Hashable:
-    peer = request.peer
-    # The network of one IPv6 customer is a /64 at least, and any address in it is theirs to use.
-    return socket.inet_pton(socket.AF_INET6, peer)[:8] if ":" in peer else peer or None
+def _address(request: Request, principal: Principal | None = None) -> Hashable:
+    return network(request.peer) or None

@@ -6,11 +6,16 @@ import zlib
 
 from ..errors import BadRequest, TooLarge, UnsupportedEncoding
 
-__all__ = ["decode_body", "too_large"]
+__all__ = ["decode_body", "most_chunks", "too_large"]
 
 _GZIP = 16 + zlib.MAX_WBITS
 _MAGIC = b"\x1f\x8b"  # what each member begins with
 _FIRST_STEP = 256  # bytes: a small member fits
+
+
+def most_chunks(size: int) -> int:
+    """How many chunks so many bytes may come in: each takes time, and a body of one-byte chunks would take seconds."""
+    return 2048 + size // 4096
 
 
 def too_large(limit: int) -> TooLarge:

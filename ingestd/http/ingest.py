@@ -144,6 +144,7 @@ class Exchange(HTTPMessageDelegate):
             peer=self._peer(),
             id=self._id,
             batch=self._batch,
+            decode_small=lambda most: decode_body(body, headers.get("Content-Encoding", ""), min(most, limit)),
         )
 
     def _give(self, answer: Answer) -> None:

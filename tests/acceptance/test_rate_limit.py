@@ -59,15 +59,15 @@ def test_who_does_not_know_a_key_s_secret_uses_up_nothing_of_it(tmp_path: Path) 
 
 
 def test_whatever_becomes_of_it_a_request_counts_for_its_address(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "5/h"'})
+    shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "41/h"'})
     with shop.serve() as daemon:
         body = gzip.compress(b"x")[:-4]
         answers = [
             daemon.post("/track", EVENT, None),
             daemon.post("/track", EVENT, "a guess"),
             daemon.post("/customer-events", EVENT, shop.server.id, x_signature="0" * 64),
-            daemon.post("/customer-events", body, shop.server.id, x_signature="0" * 64, content_encoding="gzip"),
             daemon.post("/track", b"no JSON", shop.public.id),
+            daemon.post("/customer-events", body, shop.server.id, x_signature="0" * 64, content_encoding="gzip"),
             daemon.post("/track", EVENT, "a guess"),
             daemon.post("/customer-events", EVENT, shop.server.id, x_signature="0" * 64),
             daemon.post("/track", EVENT, shop.public.id),
@@ -75,6 +75,18 @@ def test_whatever_becomes_of_it_a_request_counts_for_its_address(tmp_path: Path)
         assert [answer.status for answer in answers] == [401, 401, 401, 400, 400, 429, 429, 429]
         assert "address" in answers[-1].json()["detail"]
         assert refused(daemon, "address") == 3
+    assert shop.stored() == []
+
+
+def test_an_address_over_its_rate_costs_no_more_than_its_answer(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "1/h"\nper_address_burst = 9'})
+    with shop.serve() as daemon:
+        assert daemon.post("/track", EVENT, "a guess").status == 401
+        # A signature that is right is not looked at either: whoever tries wrong ones cannot have right ones checked.
+        assert daemon.post_signed(EVENT, shop.server).status == 429
+        headers = {"x_signature": "0" * 64, "content_encoding": "gzip"}
+        assert daemon.post("/customer-events", b"no gzip", shop.server.id, **headers).status == 429
+        assert refused(daemon, "address") == 2
     assert shop.stored() == []
 
 

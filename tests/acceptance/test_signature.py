@@ -6,10 +6,12 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingestd.times import format_time, now
 from tests.support.daemon import Daemon, Key, Reply, Shop, sign
 
 # A change of keys takes effect in a running daemon within two seconds.
@@ -114,12 +116,32 @@ def test_a_changed_body_is_refused(shop: Shop, daemon: Daemon) -> None:
         assert post(daemon, shop.server, changed, sign(shop.server.secret, signed)).status == 401
 
 
-def test_the_record_has_what_was_sent(shop: Shop, daemon: Daemon) -> None:
-    sent, signed = READINGS["2^53+1"]
-    sent, signed = sent.replace("visitor", "exact"), signed.replace("visitor", "exact")
-    assert post(daemon, shop.server, sent.encode(), sign(shop.server.secret, signed.encode())).status == 200
+STORED = {
+    "2^53+1": (with_data('{"n":9007199254740993}'), with_data('{"n":9007199254740992}')),
+    "-0": (with_data('{"n":[-0,-0.0]}'), with_data('{"n":[0,0]}')),
+    "1e400": (with_data('{"n":1e400,"b":1}'), with_data('{"n":null,"b":1}')),
+    "a key twice": (with_data('{"a":1,"a":{"c":3}}'), with_data('{"a":{"c":3}}')),
+}
+
+
+@pytest.mark.parametrize("path", ["/customer-events", "/customer-events/batch"])
+def test_what_is_stored_is_what_was_signed(shop: Shop, daemon: Daemon, path: str) -> None:
+    whole = '{"events":[%s]}' if path.endswith("batch") else "%s"
+    for number, pair in enumerate(STORED.values()):
+        visitor = f"{path} {number}"
+        sent, signed = [whole % text.replace("visitor", visitor) for text in pair]
+        answer = daemon.post(path, sent.encode(), shop.server.id, x_signature=sign(shop.server.secret, signed.encode()))
+        assert answer.status == 200
+        event = json.loads(signed)["events"][0] if path.endswith("batch") else json.loads(signed)
+        [record] = [record for record in shop.exported() if record["anonymousId"] == visitor]
+        assert repr(record["data"]) == repr(event["data"])  # 0 and -0 are equal
+
+
+def test_what_was_signed_as_it_was_sent_is_stored_as_it_was_sent(shop: Shop, daemon: Daemon) -> None:
+    sent = with_data('{"n":[9007199254740993,-0.0]}').replace("visitor", "exact").encode()
+    assert post(daemon, shop.server, sent, sign(shop.server.secret, sent)).status == 200
     [record] = [record for record in shop.exported() if record["anonymousId"] == "exact"]
-    assert record["data"] == {"n": 9007199254740993}
+    assert repr(record["data"]) == repr({"n": [9007199254740993, -0.0]})
 
 
 def test_a_gzip_body_is_signed_over_its_content(shop: Shop, daemon: Daemon) -> None:
@@ -131,12 +153,23 @@ def test_a_gzip_body_is_signed_over_its_content(shop: Shop, daemon: Daemon) -> N
         assert post(daemon, shop.server, packed, signature, Content_Encoding="gzip").status == status
 
 
-def test_a_body_over_256_kilobytes_is_signed_as_sent(shop: Shop, daemon: Daemon) -> None:
-    for size, status in ((250_000, 200), (260_000, 401)):
+def test_a_body_over_64_kilobytes_is_signed_as_sent(shop: Shop, daemon: Daemon) -> None:
+    for size, status in ((65_000, 200), (66_000, 401)):
         value = {**EVENT, "data": {"title": "x" * (size - 100)}}
         raw, rewritten = json.dumps(value).encode(), json.dumps(value, separators=(",", ":")).encode()
         assert post(daemon, shop.server, raw, sign(shop.server.secret, raw)).status == 200
         assert post(daemon, shop.server, raw, sign(shop.server.secret, rewritten)).status == status
+
+
+def test_a_large_batch_is_signed_as_sent_or_before_it_is_compressed(shop: Shop, daemon: Daemon) -> None:
+    raw = json.dumps({"events": [{**EVENT, "data": {"title": "x" * 3000}}] * 1000}).encode()
+    signature = sign(shop.server.secret, raw)
+    path = "/customer-events/batch"
+    packed = gzip.compress(raw)
+    for body, headers in ((raw, {}), (packed, {"content_encoding": "gzip"})):
+        answer = daemon.post(path, body, shop.server.id, x_signature=signature, **headers)
+        assert [result["status"] for result in answer.json()["results"]] == [200] * 1000
+        assert daemon.post(path, body, shop.server.id, x_signature="0" * 64, **headers).status == 401
 
 
 def test_case_does_not_matter_in_signature_and_key(shop: Shop, daemon: Daemon) -> None:
@@ -203,3 +236,35 @@ def test_no_key_or_secret_is_logged_or_shown(shop: Shop, daemon: Daemon) -> None
     for hidden in (shop.server.secret, shop.public.id, shop.server.id, signature):
         assert hidden not in shown
     assert shop.server.secret not in shop.command("keys", "list", "--json")
+
+
+def test_replays_are_refused_where_the_configuration_says_so(tmp_path: Path) -> None:
+    rules = 'max_age = "1h"\nrequire_message_id = true'
+    shop = Shop(tmp_path, {"plugins.hmac_auth": rules})
+    fresh = {**EVENT, "messageId": "m-1", "timestamp": format_time(now() - 60_000)}
+    old = {**fresh, "messageId": "m-2", "timestamp": format_time(now() - 3_700_000)}
+    unnamed = {name: value for name, value in fresh.items() if name != "messageId"}
+    with shop.serve() as daemon:
+        first, second = daemon.post_signed(fresh, shop.server), daemon.post_signed(fresh, shop.server)
+        assert (first.status, second.status) == (200, 200)
+        assert first.json() == second.json()
+        for body, code, pointer in (
+            (old, "stale_timestamp", "/timestamp"),
+            (unnamed, "invalid_envelope", "/messageId"),
+        ):
+            answer = daemon.post_signed(body, shop.server)
+            assert (answer.status, answer.json()["code"]) == (400, code)
+            assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
+        # What the schema says comes first, and public keys sign nothing.
+        assert daemon.post_signed({**old, "data": 1}, shop.server).json()["code"] == "invalid_envelope"
+        assert daemon.post("/track", old, shop.public.id).status == 200
+
+        identify = {"type": "identify", "anonymousId": "visitor", "userId": "u", "messageId": "m-3"}
+        events = [{**fresh, "messageId": "m-4"}, old, unnamed, identify]
+        raw = json.dumps({"events": events}).encode()
+        signature = sign(shop.server.secret, raw)
+        answer = daemon.post("/customer-events/batch", raw, shop.server.id, x_signature=signature)
+        results = answer.json()["results"]
+        assert [result["status"] for result in results] == [200, 400, 400, 400]
+        assert [result["errors"][0]["pointer"] for result in results[1:]] == ["/timestamp", "/messageId", "/timestamp"]
+    assert [record["messageId"] for record in shop.stored()] == ["m-1", "m-2", "m-4"]

@@ -136,6 +136,20 @@ def test_what_comes_in_chunks_is_bounded(sent: bytes) -> None:
     assert body.malformed
 
 
+@pytest.mark.parametrize("piece", [777, 65_536])
+def test_a_body_comes_in_2048_chunks_and_one_more_for_each_4_kib(piece: int) -> None:
+    for size, count, right in ((1, 2047, True), (1, 2048, False), (4096, 2500, True), (1024, 4000, False)):
+        sent = (b"%x\r\n%b\r\n" % (size, b"x" * size)) * count + b"0\r\n\r\n"
+        body = ChunkedBody(2**26)
+        read = 0
+        for at in range(0, len(sent), piece):
+            read += len(body.feed(sent[at : at + piece]))
+            if body.malformed:
+                break
+        assert (body.done, body.malformed) == (right, not right)
+        assert not right or read == size * count
+
+
 @pytest.mark.parametrize(
     "head",
     [b"GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n", b"GET / HTTP/1.1\r\nX: a\rb\r\n\r\n", b"\r\n\r\nGET / HTTP/1.1\r\n",

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
 import hmac
+import inspect
 import json
 import re
 import shutil
@@ -13,10 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tornado.httputil import HTTPHeaders
 
-from ingestd.errors import Unauthorized
+from ingestd.errors import Refused, TooLarge, Unauthorized
 from ingestd.events import Endpoint, Principal, Request
+from ingestd.http.body import decode_body
 from ingestd.plugins.hmac_auth import HmacPlugin, is_signed
 from ingestd.plugins.key_registry import Key, change_keys
 from ingestd.times import now
@@ -29,7 +34,7 @@ NOW = now()
 ID = "0f2d9c1e-6f0b-4e7a-9c39-0a5d1f7e8b21"
 SECRET = "geheim-ключ"
 KEY = Key(id=ID, kind="server", tenant="shop", secret=SECRET, grants={"CRM": ("ADMIN",), "ERP": ()}, created_at=NOW)
-WHO = Principal("shop", ID, {"CRM": frozenset({"ADMIN"}), "ERP": frozenset()})
+WHO = Principal("shop", ID, {"CRM": frozenset({"ADMIN"}), "ERP": frozenset()}, signed=True)
 BODY = '{"key": "Order Completed", "data": {"total": 40.50, "7": "ü"}}'.encode()
 REWRITTEN = '{"key":"Order Completed","data":{"7":"ü","total":40.5}}'.encode()
 
@@ -45,20 +50,48 @@ def request(
     credential: str | None = ID,
     endpoint: Endpoint = Endpoint.CUSTOMER_EVENTS,
     at: int = NOW,
+    batch: bool = False,
+    encoding: str = "",
+    peer: str = "203.0.113.7",
 ) -> Request:
     headers = HTTPHeaders()
     if credential is not None:
         headers["Authorization"] = f"Bearer {credential}"
     if signature is not None:
         headers["X-Signature"] = signature
-    return Request(endpoint, headers, lambda: body, received_at=at)
+    if encoding:
+        headers["Content-Encoding"] = encoding
+    return Request(
+        endpoint,
+        headers,
+        lambda: decode_body(body, encoding, 4 * 2**20),
+        received_at=at,
+        batch=batch,
+        decode_small=lambda most: decode_body(body, encoding, most),
+        peer=peer,
+    )
 
 
 async def started(daemon: PluginDaemon, *keys: Key) -> HmacPlugin:
     await change_keys(daemon.store, lambda _: keys)
-    plugin = HmacPlugin()
+    plugin = HmacPlugin(HmacPlugin.Options())
     await plugin.startup(daemon)
     return plugin
+
+
+async def ask(plugin: HmacPlugin, request: Request) -> Principal | None:
+    """Who sent it, as the daemon asks."""
+    answer = plugin.authenticate(request)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def status(plugin: HmacPlugin, request: Request) -> int:
+    try:
+        principal = await ask(plugin, request)
+    except Refused as refused:
+        return refused.status
+    assert principal == WHO
+    return 200
 
 
 async def test_the_signature_may_be_of_the_bytes_or_of_what_ecmascript_makes_of_them(tmp_path: Path) -> None:
@@ -66,8 +99,8 @@ async def test_the_signature_may_be_of_the_bytes_or_of_what_ecmascript_makes_of_
         plugin = await started(daemon, KEY)
         for signed in BODY, REWRITTEN:
             for signature in sign(signed), sign(signed).upper(), f" {sign(signed)} ":
-                assert plugin.authenticate(request(BODY, signature)) == WHO
-        assert plugin.authenticate(request(BODY, sign(BODY), credential=ID.upper())) == WHO
+                assert await ask(plugin, request(BODY, signature)) == WHO
+        assert await ask(plugin, request(BODY, sign(BODY), credential=ID.upper())) == WHO
 
 
 @pytest.mark.parametrize(
@@ -94,7 +127,7 @@ async def test_any_other_signature_is_refused_with_a_reason_that_does_not_repeat
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         with pytest.raises(Unauthorized, match="x-signature") as refused:
-            plugin.authenticate(request(BODY, signature))
+            await ask(plugin, request(BODY, signature))
         assert refused.value.code == "invalid_signature"
         assert not signature or signature not in refused.value.detail
         assert sign(BODY) not in refused.value.detail
@@ -108,14 +141,14 @@ async def test_any_other_credential_is_left_to_other_plugins(tmp_path: Path) -> 
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY, public, revoked)
         for credential in [None, "", public.id, revoked.id, ID.replace("0f", "2f"), ID.replace("-", ""), SECRET]:
-            assert plugin.authenticate(request(BODY, sign(BODY), credential=credential)) is None
+            assert await ask(plugin, request(BODY, sign(BODY), credential=credential)) is None
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.TRACK, Endpoint.IDENTIFY])
 async def test_a_server_key_is_nothing_on_the_public_endpoints(tmp_path: Path, endpoint: Endpoint) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
-        assert plugin.authenticate(request(BODY, sign(BODY), endpoint=endpoint)) is None
+        assert await ask(plugin, request(BODY, sign(BODY), endpoint=endpoint)) is None
 
 
 async def test_after_a_rotation_both_secrets_are_valid_until_the_grace_time_is_over(tmp_path: Path) -> None:
@@ -132,26 +165,136 @@ async def test_after_a_rotation_both_secrets_are_valid_until_the_grace_time_is_o
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, rotated)
         for signed in BODY, REWRITTEN:
-            assert plugin.authenticate(request(BODY, sign(signed, "new"), at=NOW + 5000)) == WHO
-            assert plugin.authenticate(request(BODY, sign(signed), at=NOW + 999)) == WHO
+            assert await ask(plugin, request(BODY, sign(signed, "new"), at=NOW + 5000)) == WHO
+            assert await ask(plugin, request(BODY, sign(signed), at=NOW + 999)) == WHO
             with pytest.raises(Unauthorized):
-                plugin.authenticate(request(BODY, sign(signed), at=NOW + 1000))
+                await ask(plugin, request(BODY, sign(signed), at=NOW + 1000))
 
 
-@pytest.mark.parametrize(("size", "rewritten_counts"), [(256_000, True), (256_001, False)])
-def test_large_bodies_must_be_signed_as_they_are_sent(size: int, *, rewritten_counts: bool) -> None:
+@pytest.mark.parametrize(("size", "expected"), [(65_536, 200), (65_537, 401)])
+async def test_large_bodies_must_be_signed_as_they_are_sent(tmp_path: Path, size: int, expected: int) -> None:
     rewritten = b'{"a":"%s"}' % (b"x" * (size - 9))
     body = rewritten.replace(b":", b": ")
     assert len(body) == size
-    secrets = [SECRET.encode()]
-    assert is_signed(body, sign(body), secrets)
-    assert is_signed(body, sign(rewritten), secrets) == rewritten_counts
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        assert await status(plugin, request(body, sign(body))) == 200
+        assert await status(plugin, request(body, sign(rewritten))) == expected
+        with pytest.raises(Unauthorized, match="64 KiB"):
+            await ask(plugin, request(b"x" * 65_537, sign(b"")))
 
 
-def test_a_body_that_is_not_json_can_be_signed_only_as_it_is() -> None:
-    for body in b"", b"not json", b"\xff", b"[" * 200_000:
-        assert is_signed(body, sign(body), [SECRET.encode()])
-        assert not is_signed(body, sign(b"null"), [SECRET.encode()])
+async def test_a_body_that_is_not_json_can_be_signed_only_as_it_is(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        for body in b"", b"not json", b"\xff", b"[" * 60_000:
+            assert await status(plugin, request(body, sign(body))) == 200
+            assert await status(plugin, request(body, sign(b"null"), peer=f"203.0.113.{len(body) % 200}")) == 401
+
+
+async def test_the_form_of_the_body_that_was_signed_is_the_one_that_is_read(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        for signed, batch in (BODY, False), (REWRITTEN, False), (BODY, True), (REWRITTEN, True):
+            asked = request(BODY, sign(signed), batch=batch)
+            assert await ask(plugin, asked) == WHO
+            assert asked.body == signed
+
+
+@pytest.mark.parametrize("size", [1_000, 60_000, 300_000, 4_000_000])
+async def test_a_compressed_batch_is_signed_over_its_content(tmp_path: Path, size: int) -> None:
+    rewritten = b'{"events":["%s"]}' % (b"x" * size)
+    body = rewritten.replace(b":", b": ")
+    packed = gzip.compress(body)
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        asked = [
+            request(packed, sign(signed), batch=True, encoding="gzip", peer=f"203.0.113.{number}")
+            for number, signed in enumerate([body, rewritten, packed])
+        ]
+        second_reading = 200 if len(body) <= 65_536 else 401
+        assert [await status(plugin, each) for each in asked] == [200, second_reading, 401]
+
+
+async def test_what_cannot_be_decoded_is_told_so_and_counts_as_a_failure(tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(5_000_000))
+    broken = gzip.compress(bytes(100))[:-4]
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        with pytest.raises(TooLarge):
+            await ask(plugin, request(bomb, sign(b""), batch=True, encoding="gzip"))
+        statuses = [await status(plugin, request(bomb, sign(b""), batch=True, encoding="gzip")) for _ in range(20)]
+        assert {*statuses} == {413, 429}
+        assert await status(plugin, request(broken, sign(b""), batch=True, encoding="gzip", peer="203.0.113.8")) == 400
+
+
+def hostile(number: int = 0) -> bytes:
+    """A body that takes long to write again; 64 KiB at the most."""
+    return b"[" + b"0," * 32_000 + b"%d]" % number
+
+
+async def test_of_simultaneous_failures_only_as_many_are_looked_at_as_the_budget_has(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        asked = [request(hostile(number), sign(b"")) for number in range(20)]
+        statuses = await asyncio.gather(*[status(plugin, each) for each in asked])
+        assert 1 <= statuses.count(401) <= 3
+        assert statuses.count(401) + statuses.count(429) == 20
+        # Of the bytes that are sent anybody may sign as many as they like.
+        assert await status(plugin, request(BODY, sign(BODY))) == 200
+
+
+async def test_strangers_cannot_lock_out_who_signs_another_form(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        backend = "198.51.100.1"
+        assert await status(plugin, request(BODY, sign(REWRITTEN), peer=backend)) == 200
+        # One address comes to its own end, and leaves enough for a backend that has never come before.
+        for number in range(3):
+            await status(plugin, request(hostile(number), sign(b"")))
+        assert await status(plugin, request(hostile(), sign(b""))) == 429
+        assert await status(plugin, request(BODY, sign(REWRITTEN), peer="198.51.100.2")) == 200
+        # Many addresses use up what strangers have of this key, and not what its backends have.
+        flood = [f"192.0.2.{number}" for number in range(12)]
+        assert 429 in [await status(plugin, request(hostile(), sign(b""), peer=peer)) for peer in flood]
+        for known in backend, "198.51.100.2":
+            for _ in range(100):
+                assert await status(plugin, request(BODY, sign(REWRITTEN), peer=known)) == 200
+
+
+async def test_the_loop_turns_while_a_body_is_written_again_or_decoded(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        packed = gzip.compress(bytes(4_000_000))
+        for asked in request(hostile(), sign(b"")), request(packed, sign(b""), batch=True, encoding="gzip", peer="::1"):
+            work = asyncio.ensure_future(status(plugin, asked))
+            turns = 0
+            while not work.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert work.result() == 401
+            assert turns > 5
+
+
+async def test_a_key_that_is_changed_counts_as_it_is_then(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        assert await ask(plugin, request(BODY, sign(BODY))) == WHO
+        await change_keys(daemon.store, lambda _: [replace(KEY, grants={"ERP": ("READ",)})])
+        await plugin.refresh(daemon.store)
+        principal = await ask(plugin, request(BODY, sign(BODY)))
+        assert principal is not None
+        assert principal.grants == {"ERP": frozenset({"READ"})}
+
+
+async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        before = await started(daemon, KEY)
+        assert [await status(before, request(hostile(), sign(b""))) for _ in range(3)][-1] == 429
+        after = HmacPlugin(HmacPlugin.Options(require_message_id=True))
+        after.take_over(before)
+        assert await status(after, request(BODY, sign(BODY))) == 200
+        assert await status(after, request(hostile(), sign(b""))) == 429
 
 
 @given(st.binary(max_size=80), st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()))

@@ -86,6 +86,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     called = hooks(
         one=plugin(
             awaits=awaits,
+            screen=lambda request: record("screen", request),
             authenticate=lambda request: record("authenticate", request, answer=principal),
             admit=lambda request, principal: record("admit", request, principal),
             resolve_user=lambda event, state: record("resolve_user", event, state, answer="u"),
@@ -98,6 +99,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
         )
     )
     await called.startup(daemon)
+    await called.screen(REQUEST)
     assert await called.authenticate(REQUEST) is principal
     await called.admit(REQUEST, principal)
     assert await called.resolve_user(subject, STATE) == "u"
@@ -108,6 +110,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     assert await called.shutdown() == []
     assert seen == [
         ("startup", (daemon,)),
+        ("screen", (REQUEST,)),
         ("authenticate", (REQUEST,)),
         ("admit", (REQUEST, principal)),
         ("resolve_user", (subject, STATE)),

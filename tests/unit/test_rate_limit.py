@@ -28,6 +28,7 @@ class Gate:
     def refusal(self, key: str | None = "key", peer: str = "203.0.113.7") -> Limited | None:
         request = Request(Endpoint.TRACK, {}, lambda: b"", received_at=0, peer=peer)
         try:
+            self._plugin.screen(request)
             self._plugin.admit(request, None if key is None else Principal("shop", key))
         except Limited as limited:
             return limited
@@ -218,9 +219,35 @@ def test_who_has_no_address_has_no_rate_of_it() -> None:
 
 
 def test_who_is_unknown_counts_for_their_address_alone() -> None:
-    gate = Gate(Options(per_key=rate("1/d"), per_address=rate("3/d")))
+    gate = Gate(Options(per_key=rate("1/d"), per_address=rate("30/d")))
     assert [gate.admits(None) for _ in range(4)] == [True, True, True, False]
     assert gate.admits("a", "203.0.113.8")
+
+
+def test_who_is_unknown_counts_ten_times_and_may_owe_some_of_it() -> None:
+    gate = Gate(Options(per_address=rate("60/m"), per_address_burst=15))
+    assert [gate.admits(None) for _ in range(2)] == [True, True]  # which is five more than there were
+    refusal = gate.refusal()
+    assert refusal is not None
+    assert refusal.retry_after == 6
+    gate.now += 6 * SECOND
+    assert [gate.admits() for _ in range(2)] == [True, False]
+
+
+def test_an_address_over_its_rate_is_refused_before_anything_is_asked_of_its_request() -> None:
+    now = 1000 * SECOND
+    plugin = RateLimitPlugin(Options(per_address=rate("2/d"), per_key=rate("1/d")), clock=lambda: now)
+
+    def unread() -> bytes:
+        raise AssertionError("the body was decoded")
+
+    request = Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.7")
+    for _ in range(10):
+        plugin.screen(request)  # which takes nothing
+    plugin.admit(request, None)
+    with pytest.raises(Limited, match="address"):
+        plugin.screen(request)
+    plugin.screen(Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.8"))
 
 
 def test_what_one_limit_refuses_takes_nothing_from_the_other() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from ..body import most_chunks
 from .grammar import FIELD_LINE
 
 __all__ = ["Body", "ChunkedBody", "FixedBody"]
 
 _CRLF = b"\r\n"
+_PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,62})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
 # What may become such a line; the end of what may not is not waited for.
 _PART_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,62}(?:[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?)?\r?")
@@ -61,7 +63,9 @@ class ChunkedBody(Body):
     """Extensions and trailers are read over (RFC 9112, 7.1), up to 4 KiB of them."""
 
     def __init__(self, most: int) -> None:
+        self._most = most
         self._room = most
+        self._chunks = 0
         self._left = 0
         self._beside = 0
         self._part = _Part.SIZE
@@ -70,7 +74,7 @@ class ChunkedBody(Body):
     def feed(self, data: bytes) -> bytes:
         if self._kept:
             data = self._kept + data
-        pieces = []
+        pieces: list[bytes] = []
         at, end = 0, len(data)
         while at < end and not self.malformed:
             if self._part is _Part.DATA:
@@ -81,6 +85,8 @@ class ChunkedBody(Body):
                 if not self._left:
                     self._part = _Part.DATA_END
                 continue
+            if self._part is _Part.SIZE:
+                at = self._whole_chunks(data, at, pieces)
             stop = data.find(_CRLF, at)
             if stop < 0:
                 self.malformed = not self._may_become_a_line(data[at:])
@@ -93,6 +99,23 @@ class ChunkedBody(Body):
         self._kept = data[at:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+        """Read over chunks that have come whole and are as usual, which saves most of the time that small ones take.
+
+        Returns where they end. Whatever else is there is left to be read line by line.
+        """
+        read, room, chunks = _PLAIN_SIZE.match, self._room, self._chunks
+        most = most_chunks(self._most - room)
+        while (match := read(data, at)) is not None:
+            start, size = match.end(), int(match[1], 16)
+            stop = start + size
+            if not size or size > room or chunks >= most or data[stop : stop + 2] != _CRLF:
+                break
+            pieces.append(data[start:stop])
+            at, room, chunks = stop + 2, room - size, chunks + 1
+        self._room, self._chunks = room, chunks
+        return at
+
     def _line(self, line: bytes) -> None:
         if self._part is _Part.SIZE:
             match = _SIZE.fullmatch(line)
@@ -101,8 +124,10 @@ class ChunkedBody(Body):
                 return
             self._left = int(match[1], 16)
             self._room -= self._left
+            self._chunks += 1
             self._beside += len(line) - len(match[1])
-            self.malformed = self._room < 0 or self._beside > _MOST_BESIDE
+            too_many = self._chunks > most_chunks(self._most - self._room)
+            self.malformed = self._room < 0 or self._beside > _MOST_BESIDE or too_many
             self._part = _Part.DATA if self._left else _Part.TRAILER
         elif self._part is _Part.DATA_END:
             self.malformed = line != b""

@@ -133,6 +133,20 @@ def test_a_malformed_chunk_is_refused(shop: Shop, daemon: Daemon, body: bytes) -
         assert_only_answer(daemon, request + post(shop.public.id, GOOD))
 
 
+def test_a_body_in_thousands_of_chunks_is_refused(shop: Shop, daemon: Daemon) -> None:
+    body = event({"title": "x" * 1900})
+    for count, outcome in ((2000, "accepted"), (3000, "invalid")):
+        request = head(shop.public.id, "Transfer-Encoding: chunked") + chunked(
+            *[bytes([byte]) for byte in body.ljust(count)]
+        )
+        with counting(daemon, **{outcome: 1}):
+            [reply] = talk(daemon.port, request)
+        if outcome == "accepted":
+            assert reply.status == 200
+        else:
+            assert_refused(reply, 400, "invalid_http")
+
+
 def test_a_length_of_thousands_of_digits_is_too_large(shop: Shop, daemon: Daemon) -> None:
     with counting(daemon, too_large=1):
         [reply] = talk(daemon.port, head(shop.public.id, "Content-Length: " + "9" * 10_000))

@@ -1,0 +1,265 @@
+"""What requests of strangers cost: the event loop's time a request, and a bystander's latency beside a flood of them.
+
+Each kind (`benchmarks.attacks`) is sent in three ways:
+
+- eight times alone, for the CPU time of the event loop's thread;
+- eight times beside small requests on another connection, for how much was done at the most before one was answered;
+- as fast as four connections can, beside four visitors who send an event every five milliseconds.
+
+Every request comes from another address, as if trusted proxies had told it: no rate or budget of an address holds a
+flood like this. Exits 1 where a request held the loop for more than five milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from statistics import median
+
+from tests.support.redis_server import redis_server
+
+from .attacks import ATTACKS, BASE_PATH, Attack, Keys
+from .servers import CONFIG, Server, ingestd, on_core
+
+MOST = 5.0
+"""Milliseconds that a request may hold the loop."""
+REQUESTS = 8
+CONNECTIONS = 4
+PAUSE = 0.005  # seconds
+PUBLIC = "a-public-key-of-the-bench"
+
+# Each attack is measured three times, each time with keys of its own: one that failed often has no budget left.
+SERVER_KEYS = [str(uuid.UUID(int=number, version=4)) for number in range(3 * len(ATTACKS))]
+
+_addresses = itertools.count(os.getpid() * 1000)
+
+
+def config(server: str, store: str) -> str:
+    http = f'[http]\nserver = "{server}"\ntrusted_proxies = ["127.0.0.1"]\n'
+    text = CONFIG.replace("[http]\n", http).replace('"sqlite:ingestd.db"', f'"{store}"')
+    for key, kind in ((PUBLIC, "public"), *((each, "server") for each in SERVER_KEYS)):
+        text += f'[[plugins.keys.declared]]\nid = "{key}"\nkind = "{kind}"\ntenant = "bench"\n'
+        if kind == "server":
+            text += f'secret = "{uuid.uuid4().hex}"\ngrants = {{ CRM = ["ADMIN"] }}\n'
+    return text
+
+
+class Connection:
+    """Sends a request at a time; one that the server has closed is opened again."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._socket = self._open()
+
+    def _open(self) -> socket.socket:
+        opened = socket.create_connection(("127.0.0.1", self._port), timeout=60)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return opened
+
+    def ask(self, request: bytes) -> int:
+        """The status of the answer."""
+        try:
+            with contextlib.suppress(ConnectionError):  # it may have heard enough, and has answered
+                self._socket.sendall(request)
+            status, closes = self._answer()
+        except ConnectionError:
+            status, closes = 0, True
+        if closes:
+            self._socket.close()
+            self._socket = self._open()
+        return status
+
+    def _answer(self) -> tuple[int, bool]:
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._receive()
+        head, _, body = received.partition(b"\r\n\r\n")
+        lines = head.decode().lower().split("\r\n")
+        length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
+        while len(body) < length:
+            body += self._receive()
+        return int(lines[0].split()[1]), "connection: close" in lines
+
+    def _receive(self) -> bytes:
+        received = self._socket.recv(65536)
+        if not received:
+            raise ConnectionError
+        return received
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def client() -> str:
+    number = next(_addresses)
+    return f"X-Forwarded-For: 198.{18 + number // 65536 % 2}.{number // 256 % 256}.{number % 256}"
+
+
+def loop_seconds(server: Server) -> float:
+    """CPU time of the event loop's thread."""
+    return int(Path(f"/proc/{server.pid}/task/{server.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def cpu_seconds(server: Server) -> float:
+    """CPU time of all its threads. While they run it goes in steps of the system's clock, which may be 4 ms each."""
+    return time.clock_gettime(~server.pid << 3 | 2)  # Linux' clock of that process (clock_getcpuclockid(3))
+
+
+def cost(server: Server, attack: Attack, keys: Keys) -> float:
+    """Milliseconds of the event loop's thread that a request takes."""
+    connection = Connection(server.port)
+    taken = []
+    for _ in range(REQUESTS):
+        request = attack.make(keys, client())
+        before = loop_seconds(server)
+        connection.ask(request)
+        taken.append((loop_seconds(server) - before) * 1000)
+    connection.close()
+    return median(taken)
+
+
+def hold(server: Server, attack: Attack, keys: Keys) -> float:
+    """Milliseconds that the daemon works at the most before a small request beside one of these is answered.
+
+    That is CPU time: what other programs of the machine do does not count.
+    """
+    attacker, bystander = Connection(server.port), Connection(server.port)
+    small = b"OPTIONS %b/elsewhere HTTP/1.1\r\nHost: shop\r\n\r\n" % BASE_PATH.encode()
+    longest = []
+    for _ in range(REQUESTS):
+        thread = threading.Thread(target=attacker.ask, args=[attack.make(keys, client())])
+        waits = [0.0]
+        thread.start()
+        while thread.is_alive():
+            before = cpu_seconds(server)
+            bystander.ask(small)
+            waits.append((cpu_seconds(server) - before) * 1000)
+        longest.append(max(waits))
+    attacker.close()
+    bystander.close()
+    return median(longest)
+
+
+def flood(port: int, attack: Attack, keys: Keys, over: Event) -> None:
+    """One connection of a flood; the body of a process."""
+    connection = Connection(port)
+    while not over.is_set():
+        connection.ask(attack.make(keys, client()))
+
+
+def visit(port: int, seconds: float, latencies: list[float]) -> None:
+    """A visitor, whose milliseconds of waiting are added to the list."""
+    event = {"key": "Page View", "anonymousId": f"visitor-{threading.get_ident()}", "data": {"title": "Linen shirts"}}
+    body = json.dumps(event).encode()
+    head = f"POST {BASE_PATH}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {PUBLIC}\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    connection = Connection(port)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = time.perf_counter()
+        status = connection.ask(request)
+        latencies.append((time.perf_counter() - before) * 1000)
+        if status != 200:
+            sys.exit(f"a visitor was answered {status}")
+        time.sleep(PAUSE)
+    connection.close()
+
+
+def visitors(server: Server, seconds: float) -> float:
+    """The visitors' p99 in milliseconds."""
+    latencies: list[float] = []
+    threads = [threading.Thread(target=visit, args=[server.port, seconds, latencies]) for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(latencies)[int(len(latencies) * 0.99)]
+
+
+def beside(server: Server, attack: Attack, keys: Keys, seconds: float) -> tuple[float, float]:
+    """The visitors' p99 without the attack, and beside it."""
+    without = visitors(server, seconds)
+    over = multiprocessing.Event()
+    processes = [
+        multiprocessing.Process(target=flood, args=[server.port, attack, keys, over], daemon=True)
+        for _ in range(CONNECTIONS)
+    ]
+    for process in processes:
+        process.start()
+    time.sleep(0.3)
+    during = visitors(server, seconds)
+    over.set()
+    for process in processes:
+        process.join(10)
+        process.kill()
+    return without, during
+
+
+@contextlib.contextmanager
+def started(kind: str, store: str) -> Iterator[Server]:
+    cores = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
+        with on_core(cores[-1]):
+            if store == "redis":
+                url = stack.enter_context(redis_server(folder / "redis", {"appendfsync": "everysec"})).url
+            else:
+                url = "sqlite:ingestd.db"
+        with on_core(cores[0]):
+            server = stack.enter_context(ingestd(folder, config(kind, url)))
+        with on_core(cores[-1]):
+            yield server
+
+
+def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[str]:
+    """Print a line for each attack; returns the names of those that hold the loop for too long."""
+    print(f"  {'':42}{'loop ms':>8}{'held ms':>9}{'p99 ms':>8}{'beside':>8}{'ratio':>7}")
+    wrong = []
+    keys = iter([Keys(PUBLIC, each) for each in SERVER_KEYS])
+    for attack in attacks:
+        taken = cost(server, attack, next(keys))
+        # No request holds the loop for longer than the loop works for it.
+        held = min(taken, hold(server, attack, next(keys)))
+        without, during = beside(server, attack, next(keys), seconds)
+        cells = f"{taken:8.2f}{held:9.2f}{without:8.1f}{during:8.1f}{during / without:7.1f}"
+        print(f"  {attack.name:42}{cells}", flush=True)
+        if held > MOST:
+            wrong.append(attack.name)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long visitors are watched (default 1)")
+    parser.add_argument("--all", action="store_true", help="both servers on both stores, not each on one")
+    parser.add_argument("--only", default="", help="only the attacks whose names contain this")
+    arguments = parser.parse_args()
+    attacks = [attack for attack in ATTACKS if arguments.only in attack.name]
+    pairs = [("fast", "sqlite"), ("tornado", "redis")]
+    if arguments.all:
+        pairs = [*itertools.product(("fast", "tornado"), ("sqlite", "redis"))]
+    wrong = []
+    for kind, store in pairs:
+        print(f"server {kind}, store {store}")
+        with started(kind, store) as server:
+            wrong += [f"{kind}, {store}: {name}" for name in measure(server, attacks, arguments.seconds)]
+    for name in wrong:
+        print(f"more than {MOST:g} ms: {name}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

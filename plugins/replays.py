@@ -1,0 +1,56 @@
+"""Whether a signed event may be one that was sent before: how old it is, and whether it could be known again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingestd.errors import BadRequest, SchemaViolation
+from ingestd.options import Duration
+from ingestd.times import parse_time
+
+__all__ = ["ReplayRules"]
+
+_MAX_SKEW = 300_000  # milliseconds that a sender's clock may be ahead
+
+
+class ReplayRules:
+    """What `timestamp` and `messageId` of a signed event must be. Only the body is signed, so no header could tell."""
+
+    def __init__(self, *, max_age: Duration | None, require_message_id: bool) -> None:
+        self._max_age = max_age
+        self._require_message_id = require_message_id
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to check."""
+        return self._max_age is not None or self._require_message_id
+
+    def check(self, body: Mapping[str, Any], received_at: int) -> None:
+        """Raises `BadRequest`, with all faults."""
+        faults = []
+        if self._require_message_id and "messageId" not in body:
+            faults.append(SchemaViolation("/messageId", "required in a signed event, but missing"))
+        code = "invalid_envelope"
+        if self._max_age is not None:
+            fault, stale = self._time_fault(body, self._max_age, received_at)
+            if fault is not None:
+                if stale and not faults:
+                    code = "stale_timestamp"
+                faults.append(SchemaViolation("/timestamp", fault))
+        if faults:
+            detail = "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults)
+            raise BadRequest(detail, code=code, errors=faults)
+
+    def _time_fault(self, body: Mapping[str, Any], max_age: Duration, received_at: int) -> tuple[str | None, bool]:
+        """What is wrong with the timestamp, if anything, and whether that is how old it is."""
+        if "timestamp" not in body:
+            return "required in a signed event, but missing", False
+        sent = body["timestamp"]
+        at = parse_time(sent) if isinstance(sent, str) else None
+        if at is None:
+            return "expected a time as RFC 3339 has it", False
+        if received_at - at > max_age.milliseconds:
+            return f"more than {max_age} ago", True
+        if at - received_at > min(max_age.milliseconds, _MAX_SKEW):
+            return "in the future", True
+        return None, False

@@ -1,0 +1,86 @@
+"""Replays of signed events: what `timestamp` and `messageId` must be where the configuration asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.errors import BadRequest
+from ingestd.options import Duration
+from ingestd.plugins.replays import ReplayRules
+from ingestd.times import format_time, parse_time
+
+NOW = parse_time("2026-03-01T12:00:00Z") or 0
+SECOND, MINUTE = 1000, 60_000
+DAY = Duration.parse("24h")
+
+
+def refusal(rules: ReplayRules, body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """The code and the pointers, None if it is taken."""
+    try:
+        rules.check(body, NOW)
+    except BadRequest as refused:
+        return refused.code, [fault.pointer for fault in refused.errors]
+    return None
+
+
+def sent(at: int) -> dict[str, Any]:
+    return {"timestamp": format_time(at)}
+
+
+def test_without_options_there_is_nothing_to_check() -> None:
+    assert not ReplayRules(max_age=None, require_message_id=False)
+    assert ReplayRules(max_age=DAY, require_message_id=False)
+    assert ReplayRules(max_age=None, require_message_id=True)
+
+
+@given(
+    st.integers(1, 10**9),
+    st.integers(-(10**9), 10**9) | st.sampled_from([-5 * MINUTE, -5 * MINUTE - 1]),
+)
+def test_a_time_is_taken_from_max_age_ago_to_a_little_ahead(max_age: int, ago: int) -> None:
+    rules = ReplayRules(max_age=Duration(max_age / 1000), require_message_id=False)
+    taken = -min(max_age, 5 * MINUTE) <= ago <= max_age
+    assert refusal(rules, sent(NOW - ago)) == (None if taken else ("stale_timestamp", ["/timestamp"]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"timestamp": None},
+        {"timestamp": NOW},
+        {"timestamp": ""},
+        {"timestamp": "2026-03-01"},
+        {"timestamp": "2026-03-01T12:00:00"},
+        {"timestamp": ["2026-03-01T12:00:00Z"]},
+        {"Timestamp": "2026-03-01T12:00:00Z"},
+        {"context": {"timestamp": "2026-03-01T12:00:00Z"}},
+    ],
+)
+def test_with_max_age_a_time_must_be_there_and_readable(body: dict[str, Any]) -> None:
+    rules = ReplayRules(max_age=DAY, require_message_id=False)
+    assert refusal(rules, body) == ("invalid_envelope", ["/timestamp"])
+
+
+def test_a_time_in_another_zone_is_the_time_it_is() -> None:
+    rules = ReplayRules(max_age=Duration.parse("1m"), require_message_id=False)
+    assert refusal(rules, {"timestamp": "2026-03-01T14:00:00+02:00"}) is None
+    assert refusal(rules, {"timestamp": "2026-03-01T12:00:00+02:00"}) == ("stale_timestamp", ["/timestamp"])
+
+
+def test_a_message_id_may_be_required() -> None:
+    rules = ReplayRules(max_age=None, require_message_id=True)
+    assert refusal(rules, {"messageId": "m-1"}) is None
+    assert refusal(rules, {"key": "Page View"}) == ("invalid_envelope", ["/messageId"])
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    rules = ReplayRules(max_age=DAY, require_message_id=True)
+    assert refusal(rules, {}) == ("invalid_envelope", ["/messageId", "/timestamp"])
+    assert refusal(rules, sent(NOW - 86_400_001)) == ("invalid_envelope", ["/messageId", "/timestamp"])
+    assert refusal(rules, {**sent(NOW - 86_400_001), "messageId": "m"}) == ("stale_timestamp", ["/timestamp"])
