@@ -20,6 +20,7 @@ from .body import decode_body, too_large
 from .client import ClientConnection
 from .fast.headers import RequestHeaders
 from .host import check_host
+from .target import path_of
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -62,12 +63,12 @@ class Exchange(HTTPMessageDelegate):
         self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
-        path = start_line.path
-        if not path.startswith("/"):  # a proxy's form of it, which names scheme and host (RFC 9112, 3.2.2)
-            path = "/" + "".join(path.split("/", 3)[3:])
-        path = path.partition("?")[0]
-        self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
-        self._batch = path in self._ingest.batch_routes
+        self._batch = False
+        self._endpoint = self._ingest.routes.get(start_line.path)  # most targets are nothing but a path
+        if self._endpoint is None:
+            path = path_of(start_line.path)
+            self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
+            self._batch = path in self._ingest.batch_routes
         self._limit = self._terms.max_batch_body if self._batch else self._terms.max_body
         # Nothing to say about the connection, and the same to every origin.
         self._plain = (

@@ -31,7 +31,7 @@ LAYERS: dict[str, list[str]] = {
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
         "http.cors", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers",
         "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers",
-        "http.servers", "http.stream", "http.tasks", "http.terms",
+        "http.servers", "http.stream", "http.target", "http.tasks", "http.terms",
     ],
     "top": [
         "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",
