@@ -15,6 +15,7 @@ from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.journal import Journal
 from ingestd.options import since
+from ingestd.terminal import printable
 
 from .journey_text import journey
 from .marks import TENANTS, Mark, Marks
@@ -110,7 +111,8 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
     if arguments.json:
         _write(json_lines(rows))
     elif arguments.csv:
-        _write(csv_lines(rows), end="\r\n")
+        lines = csv_lines(rows)
+        _write(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
         _write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
 
