@@ -34,8 +34,10 @@ class Request:
 
     `headers` answers `get(name)` for any case of the name. `body` is the content after decoding of
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
-    cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
-    address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
+    cannot be decoded, and `Unavailable` where there is no memory for it. It is there for `authenticate`
+    and `admit`, and not for later hooks. `received_at` is the time of receipt in milliseconds, `peer` the
+    client's address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it
+    as its own.
 
     A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
     `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
@@ -70,10 +72,18 @@ class Request:
             self._body = self._decode()
         return self._body
 
+    def drop_body(self) -> None:
+        """It has been read, and its memory is for others."""
+        self._body, self._decode = None, _dropped
+
     def bearer(self) -> str | None:
         """The credential of `Authorization: Bearer …`, or None."""
         scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
         return credential.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _dropped() -> bytes:
+    raise RuntimeError("the body of a request is there until its events have been read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, NamedTuple
@@ -10,6 +9,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from ingestd import hookimpl
+from ingestd.addresses import network_of
 from ingestd.errors import ConfigError, Limited
 from ingestd.events import Principal, Request
 from ingestd.hookspecs import Daemon
@@ -102,6 +102,4 @@ def _key(request: Request, principal: Principal | None) -> Hashable:
 
 
 def _address(request: Request, principal: Principal | None) -> Hashable:
-    peer = request.peer
-    # The network of one IPv6 customer is a /64 at least, and any address in it is theirs to use.
-    return socket.inet_pton(socket.AF_INET6, peer)[:8] if ":" in peer else peer or None
+    return network_of(request.peer) or None

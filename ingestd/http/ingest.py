@@ -46,6 +46,8 @@ class Exchange(HTTPMessageDelegate):
         self._client = connection.client
         self._chunks: list[bytes] = []
         self._size = 0
+        self._kept = 0
+        """Bytes that count until the request has been dealt with, whether its client stays or not."""
         self._closing = False
         """Whether this is the connection's last answer."""
         self._answered = False
@@ -109,6 +111,8 @@ class Exchange(HTTPMessageDelegate):
         if endpoint is None or self._method != "POST" or self._size > self._limit:
             self._answer_without_pipeline()
         else:
+            self._kept = self._size
+            self._client.connections.hand_over(self._client, self._size)
             work = self._terms.pipeline.handle(self._request(endpoint), self._give)
             self._ingest.tasks.begin(work)
 
@@ -135,19 +139,29 @@ class Exchange(HTTPMessageDelegate):
     # Answers
 
     def _request(self, endpoint: Endpoint) -> Request:
-        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        headers, limit = self._headers, self._limit
         return Request(
             endpoint,
-            headers,
-            lambda: decode_body(body, headers.get("Content-Encoding", ""), limit),
+            self._headers,
+            self._decode,
             received_at=times.now(),
             peer=self._peer(),
             id=self._id,
             batch=self._batch,
         )
 
+    def _decode(self) -> bytes:
+        """The body, which is the request's from now on."""
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        decoded = decode_body(body, self._headers.get("Content-Encoding", ""), self._limit)
+        more = len(decoded) - len(body)
+        if more > 0:
+            self._client.connections.unpacked(more)
+            self._kept += more
+        self._chunks = []
+        return decoded
+
     def _give(self, answer: Answer) -> None:
+        self._client.connections.done_with(self._kept)
         try:
             self._write(answer)
         except Exception:

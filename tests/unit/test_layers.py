@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
-    "values": ["backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times"],
+    "values": [
+        "addresses", "backoff", "distribution", "errors", "events", "ids", "outcomes", "records", "terminal", "times",
+    ],
     "contracts": [
         "options", "options.types", "options.secret", "config", "config.overrides", "store", "person", "journal",
         "findings", "backend", "sink", "consumer", "panels", "hookspecs",
@@ -21,17 +23,18 @@ LAYERS: dict[str, list[str]] = {
         "consumers.attempts", "consumers.runner", "consumers.status", "delivery", "delivery.consumer",
         "delivery.dead_letters", "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress",
         "delivery.status", "delivery.writer", "retention", "pipeline", "admission", "reading", "resolving", "recalling",
-        "storing", "members", "stretches", "one_by_one", "together", "batches", "chains", "room", "failures", "answers",
+        "storing", "members", "stretches", "one_by_one", "together", "batches", "chains", "room", "turns", "failures",
+        "answers",
         "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.recent",
         "logs.redaction", "overview", "overview.asking", "overview.history", "overview.parts", "activation", "binding",
-        "notify", "run_file", "file_limits", "stopping", "checking", "checking.config_faults", "checking.report",
-        "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
+        "notify", "run_file", "file_limits", "memory", "stopping", "checking", "checking.config_faults",
+        "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
     ],
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
-        "http.cors", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers",
-        "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops", "http.peers",
-        "http.servers", "http.stream", "http.target", "http.tasks", "http.terms",
+        "http.cors", "http.eviction", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar",
+        "http.fast.headers", "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener",
+        "http.ops", "http.peers", "http.servers", "http.stream", "http.target", "http.tasks", "http.terms",
     ],
     "top": [
         "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",

@@ -15,7 +15,7 @@ from ingestd.events import Record
 from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
 from ingestd.store import State
 
-from ..tail import READ_BYTES, Tail
+from ..tail import READ_BYTES, Tail, count_to_read
 from .database import Database
 from .link import Operation, raw, refusal
 from .memory import RecalledState
@@ -189,7 +189,7 @@ class RedisJournal(Journal):
         records: list[Record] = []
         size = 0
         while len(records) < limit and size < READ_BYTES:
-            wanted = min(limit - len(records), _PAGE)
+            wanted = min(limit - len(records), _PAGE, count_to_read(len(records), size))
             some = await self._look_up_page(after, wanted)
             records += some
             size += sum([len(record.body) for record in some])

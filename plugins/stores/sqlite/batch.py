@@ -20,7 +20,7 @@ from ingestd.records import Records
 from ingestd.store import Field
 
 from ..entries import Change, Row, is_renewal, is_set, key_of, set_key
-from ..tail import READ_BYTES
+from ..tail import READ_BYTES, count_to_read
 from .connection import is_row_fault, transaction
 from .renewals import LogEntry, append_log, clear_log
 from .unit import Unit
@@ -282,7 +282,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Reco
     lines: list[bytes] = []
     size = 0
     while len(positions) < limit and size < READ_BYTES:
-        wanted = min(limit - len(positions), _MANY)
+        wanted = min(limit - len(positions), _MANY, count_to_read(len(positions), size))
         try:
             some = _read_together(connection, after, wanted)
         except sqlite3.DataError:  # together they are longer than one value of SQLite may be
