@@ -20,10 +20,10 @@ _log = logging.getLogger("ingestd.memory")
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-_LARGE = 128 << 10  # bytes
+_LARGE = 64 << 10  # bytes: what is read from a connection at once
 _KEPT_AT_THE_END = 16 << 20  # bytes of the heap's end, which is given back and asked for again at a system call each
-_PERIOD = 10.0  # seconds
-_GROWTH = 32 << 20  # bytes
+_PERIOD = 5.0  # seconds
+_GROWTH = 16 << 20  # bytes
 
 
 def keep_large_pieces_apart() -> None:
