@@ -26,6 +26,7 @@ _HURRIED = 1.0  # seconds for what is on its way to the disk
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
+_SMALL = 4096  # bytes
 _AHEAD = 300_000  # bytes: more than a connection reads of what comes behind a request
 
 
@@ -72,6 +73,7 @@ class Connections:
         self._most_of_address = options.max_connections_per_address
         self._peers = Peers(options.trusted_proxies)
         self._most_buffered = int(options.max_buffered)
+        self._far_too_much = self._most_buffered + self._most_buffered // 4 + _AHEAD
         self._limits = {
             "request": float(options.idle_timeout),
             "headers": float(options.header_timeout),
@@ -112,6 +114,13 @@ class Connections:
         self.buffered += count
         if self.buffered > self._most_buffered and self._relief is None:
             self._relief = asyncio.get_running_loop().call_soon(self._relieve)
+
+    def is_far_too_much(self, count: int) -> bool:
+        """Whether so many bytes cannot wait for `_relieve`: in one turn thousands of connections may bring as many."""
+        return self.buffered > self._far_too_much and count > _SMALL
+
+    def refuse_at_once(self, client: Client) -> None:
+        client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
 
     def let_go(self, client: Client, count: int) -> None:
         client.received -= count

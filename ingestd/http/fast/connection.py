@@ -79,10 +79,15 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._rest = data
         if not self._holding:
             self.connections.arrived(self, count)
-            self._look()
+            if self.connections.is_far_too_much(count):
+                self.connections.refuse_at_once(self)
+            else:
+                self._look()
             return
         self.connections.held(self, count)
-        if len(data) > _MOST_HELD:
+        if self.connections.is_far_too_much(count):
+            self.drop_rest()
+        elif len(data) > _MOST_HELD:
             self._stop_reading()
 
     def eof_received(self) -> bool:
