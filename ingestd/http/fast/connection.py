@@ -85,9 +85,9 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 self._look()
             return
         self.connections.held(self, count)
-        if self.connections.is_far_too_much(count):
+        if self.phase == "answer" and self.connections.is_far_too_much(count):
             self.drop_rest()
-        elif len(data) > _MOST_HELD:
+        if len(self._rest) > _MOST_HELD:
             self._stop_reading()
 
     def eof_received(self) -> bool:
