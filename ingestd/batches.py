@@ -24,6 +24,9 @@ from .validation import parse_body
 __all__ = ["Batches"]
 
 
+_PART = 1 << 20  # bytes
+
+
 class _Batch:
     """What the events of a batch said they are, in their order, and why some were refused when they were read."""
 
@@ -62,9 +65,12 @@ class Batches:
 
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
-        async with self._room.turn(len(bodies)):
-            batch = _Batch()
-            stored = await self._together.store(self._read_all(request, principal, bodies, batch))
+        async with self._room.turn(len(bodies), min(len(request.body), _PART)):
+            batch, stored = _Batch(), list[Resolved | Exception]()
+            ids = next_uuids(request.id)
+            for part in [bodies] if len(request.body) <= _PART else _parts(bodies):
+                events = self._read_all(request, principal, zip(part, ids, strict=False), batch)
+                stored += await self._together.store(events, going_on=bool(stored))
             return self._result(request, batch, stored)
 
     def _result(self, request: Request, batch: _Batch, stored: Sequence[Resolved | Exception]) -> Answer:
@@ -87,10 +93,10 @@ class Batches:
         return results(request.endpoint, answers)
 
     def _read_all(
-        self, request: Request, principal: Principal, bodies: Sequence[Raw], batch: _Batch
+        self, request: Request, principal: Principal, bodies: Iterable[tuple[Raw, str]], batch: _Batch
     ) -> Iterator[Event | None]:
         """Its events, each read when it is asked for; None for one that is refused."""
-        for record_id, body in zip(next_uuids(request.id), bodies, strict=False):
+        for body, record_id in bodies:
             yield self._read(request, principal, bytes(body), record_id, batch)
 
     def _read(self, request: Request, principal: Principal, raw: bytes, record_id: str, batch: _Batch) -> Event | None:
@@ -110,6 +116,18 @@ class Batches:
         batch.kinds.append(kind)
         batch.keys.append(key)
         return event
+
+
+def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
+    """The bodies in groups of about a megabyte: all of one are parsed at a time where they wait for the store."""
+    start = size = 0
+    for place, body in enumerate(bodies):
+        length = len(memoryview(body))
+        if size and size + length > _PART:
+            yield bodies[start:place]
+            start, size = place, 0
+        size += length
+    yield bodies[start:]
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:

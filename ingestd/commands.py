@@ -19,6 +19,7 @@ from .loader import Plugins
 from .logs import configure_logs
 from .options import since
 from .output import write
+from .terminal import json_escaped
 
 __all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -117,9 +118,13 @@ async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> Non
 
 
 async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:
-    """Records come in journal order, up to the newest one when the command began."""
+    """Records come in journal order, up to the newest one when the command began.
+
+    A pipe or a file gets the bytes that are stored. On a terminal nothing in a record may steer it.
+    """
     position, last = 0, await daemon.journal.last()
     out = sys.stdout.buffer
+    on_terminal = sys.stdout.isatty()
     while position < last:
         records = await daemon.journal.read(position, _PAGE)
         if not records:
@@ -130,6 +135,6 @@ async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:
             if arguments.type not in {None, record.type}:
                 continue
             if arguments.since is None or record.at >= arguments.since:
-                out.write(record.body + b"\n")
+                out.write((json_escaped(record.body) if on_terminal else record.body) + b"\n")
         position = records[-1].position
     out.flush()

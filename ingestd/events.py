@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,15 +36,18 @@ class Request:
 
     `headers` answers `get(name)` for any case of the name. `body` is the content after decoding of
     the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
-    cannot be decoded. `received_at` is the time of receipt in milliseconds, `peer` the client's
-    address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it as its own.
+    cannot be decoded, and `Unavailable` where there is no memory for it. It is there for `authenticate`
+    and `admit`, and not for later hooks. `received_at` is the time of receipt in milliseconds, `peer` the
+    client's address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it
+    as its own.
 
     A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
     `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
     """
 
     __slots__ = (
-        "_body", "_decode", "_decode_small", "batch", "endpoint", "events", "headers", "id", "peer", "received_at",
+        "_body", "_decode", "_decode_small", "_decoded", "batch", "endpoint", "events", "headers", "id", "peer",
+        "received_at",
     )  # fmt: skip
 
     def __init__(
@@ -57,8 +61,13 @@ class Request:
         id: str | None = None,
         batch: bool = False,
         decode_small: Callable[[int], bytes] | None = None,
+        decoded: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`decode_small` is `decode` with a bound of its own, beyond which it raises `TooLarge`."""
+        """`decode_small` is `decode` with a bound of its own, beyond which it raises `TooLarge`.
+
+        `decoded` is called with the decoded body on the event loop, and raises `Unavailable` where there is no memory
+        for it.
+        """
         self.id = id or time_uuid()
         self.endpoint = endpoint
         self.batch = batch
@@ -68,13 +77,16 @@ class Request:
         self.peer = peer
         self._decode = decode
         self._decode_small = decode_small
+        self._decoded = decoded
         self._body: bytes | None = None
 
     @property
     def body(self) -> bytes:
-        if self._body is None:
-            self._body = self._decode()
-        return self._body
+        return self._take(self._decode()) if self._body is None else self._body
+
+    async def load_body(self) -> bytes:
+        """The body, which is decoded on another thread. Raises what reading `body` raises."""
+        return self._take(await asyncio.to_thread(self._decode)) if self._body is None else self._body
 
     def small_body(self, most: int) -> bytes | None:
         """The body if it has at most so many bytes. Of a larger one no more than that is decoded."""
@@ -83,20 +95,31 @@ class Request:
                 body = self._decode_small(most)
             except TooLarge:
                 return None
-            if len(body) <= most:
-                self._body = body
-                return body
-            return None
+            return self._take(body) if len(body) <= most else None
         return self.body if len(self.body) <= most else None
 
     def replace_body(self, body: bytes) -> None:
         """Have this parsed and stored instead: for an `authenticate` that finds another form of it signed."""
         self._body = body
 
+    def _take(self, body: bytes) -> bytes:
+        if self._decoded is not None:
+            self._decoded(body)
+        self._body = body
+        return body
+
+    def drop_body(self) -> None:
+        """It has been read, and its memory is for others."""
+        self._body, self._decode, self._decode_small = None, _dropped, None
+
     def bearer(self) -> str | None:
         """The credential of `Authorization: Bearer …`, or None."""
         scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
         return credential.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _dropped() -> bytes:
+    raise RuntimeError("the body of a request is there until its events have been read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class Refusal(Enum):
     TIMEOUT = "timeout"  # 408
     HEADERS_TOO_LARGE = "headers_too_large"  # 431
     TOO_MANY_CONNECTIONS = "too_many_connections"  # 503
+    TOO_MANY_OF_ADDRESS = "too_many_of_address"  # 503
     TOO_MUCH_BUFFERED = "too_much_buffered"  # 503
 
 

@@ -60,6 +60,7 @@ class Pipeline:
         )
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
+        self._parsing = room.parsing
         together = Together(hooks, store, journal, room)
         self._batches = Batches(self._reader, together, room, metrics, self._failures, max_body=max_body)
 
@@ -79,12 +80,20 @@ class Pipeline:
         key = ""
         try:
             principal = await self._admission.admit(request)
-            body = parse_body(request.body)
-            kind: Kind = "identify" if request.endpoint is Endpoint.IDENTIFY else "event"
-            if kind == "event":
-                key = self._reader.key_of(body)
-            event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
-            await self._storing.begin(event, partial(self._end, request, key, started, give))
+            size = len(request.body)
+            if not self._parsing.begin_at_once(size):
+                await self._parsing.begin(size)
+            try:
+                body = parse_body(request.body)
+                kind: Kind = "identify" if request.endpoint is Endpoint.IDENTIFY else "event"
+                if kind == "event":
+                    key = self._reader.key_of(body)
+                event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
+                del body
+                request.drop_body()
+                await self._storing.begin(event, partial(self._end, request, key, started, give))
+            finally:
+                self._parsing.end(size)
         except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
             self._end(request, key, started, give, error)
 

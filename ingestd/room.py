@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from .errors import Unavailable
+from .turns import Turns
 
 __all__ = ["Room"]
 
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
+_USUAL_SIZE = 1024  # bytes of an event in a batch, which become up to forty times as many when it is parsed
+_PARSED = 1 << 20  # bytes likewise: single events that wait for the store are parsed, and may be thousands
 _IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
 _BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
 _LONGEST_REST = 0.05  # seconds: what is done behind the answer goes on, if slowly, also in a burst
@@ -44,8 +46,9 @@ class Room:
         self._calm = asyncio.Event()
         """Set while there is no burst of batches."""
         self._calm.set()
-        self._in_hand = 0
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._batches = Turns(self._most_of_batches)
+        self.parsing = Turns(lambda: _PARSED)
+        """Bytes of single events from when they are parsed until there is a record of them."""
 
     def refuse(self, reason: str | None) -> None:
         """Store no more events, and tell callers this reason; None: store them again."""
@@ -78,8 +81,10 @@ class Room:
                     await self._calm.wait()
 
     @contextlib.asynccontextmanager
-    async def turn(self, count: int) -> AsyncIterator[None]:
+    async def turn(self, count: int, size: int = 0) -> AsyncIterator[None]:
         """Room for the events of a batch, and its turn: batches take turns in the order they come.
+
+        `size` is how many bytes of it are worked on at a time. A batch of few large events counts by that.
 
         Many at once would not be done sooner: a batch in hand is thousands of objects, and all of them together would
         push one another out of the processor's cache and be looked through by the garbage collector again and again.
@@ -87,46 +92,25 @@ class Room:
         """
         self.take(count)
         self._want(count)
+        weight = max(count, size // _USUAL_SIZE)
         try:
-            await self._begin(count)
+            await self._batches.begin(weight)
             try:
                 yield
             finally:
-                self._end(count)
+                self._batches.end(weight)
         finally:
             self._want(-count)
             self.give_back(count)
-
-    async def _begin(self, count: int) -> None:
-        if not self._queue and self._fits(count):
-            self._in_hand += count
-            return
-        future = asyncio.get_running_loop().create_future()
-        self._queue.append((count, future))
-        try:
-            await future
-        except asyncio.CancelledError:
-            if not future.cancelled():  # its turn had just come
-                self._end(count)
-            raise
-
-    def _end(self, count: int) -> None:
-        self._in_hand -= count
-        while self._queue and (self._queue[0][1].done() or self._fits(self._queue[0][0])):
-            count, future = self._queue.popleft()
-            if not future.done():  # nobody waits any more
-                self._in_hand += count
-                future.set_result(None)
 
     def _want(self, change: int) -> None:
         self._look()
         self._wanted += change
         self._note_calm()
 
-    def _fits(self, count: int) -> bool:
+    def _most_of_batches(self) -> int:
         self._look()
-        most = _IN_A_FLOOD if self._flood else _IN_HAND
-        return not self._in_hand or self._in_hand + count <= most
+        return _IN_A_FLOOD if self._flood else _IN_HAND
 
     def _look(self) -> None:
         """Learn for how long batches have wanted as much as they do."""

@@ -35,6 +35,7 @@ from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
 from .loader import Plugins
 from .logs import RecentLines
+from .memory import give_back_free_memory, keep_large_pieces_apart
 from .metrics import Metrics
 from .metrics.loop_delay import watch_loop_delay
 from .notify import Notifier
@@ -140,7 +141,8 @@ class Server:
             stack.push_async_callback(self._cancel_tasks)
             if self._backends.ownership is not None:
                 self.watch(self._backends.ownership.keep(), name="ownership of the state")
-            self.watch(watch_loop_delay(metrics.loop_delay.observe), name="delay of the loop")
+            for name, work in _looking_after_itself(metrics):
+                self.watch(work, name=name)
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()
             room = Room(config.http.max_waiting)
@@ -288,6 +290,11 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    yield "memory", give_back_free_memory()
+    yield "delay of the loop", watch_loop_delay(metrics.loop_delay.observe)
+
+
 @contextlib.contextmanager
 def _collecting(lines: RecentLines) -> Iterator[None]:
     """Keep the last lines of the log for the operators' page."""
@@ -319,6 +326,7 @@ def tune_the_interpreter() -> None:
     tenth of the start. A thread that comes back from the disk gets its turn after a tenth of a millisecond instead of
     five: answers wait for it, some six times a commit.
     """
+    keep_large_pieces_apart()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     sys.setswitchinterval(0.0001)

@@ -15,13 +15,24 @@ from typing import NamedTuple
 __all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
 
 
-@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit ask for the same, and need not make them anew
+_LONGEST_REMEMBERED = (
+    64  # characters: ids are shorter, and the memory of thousands of longer ones is their senders' choice
+)
+
+
 def state_key(kind: str, tenant: str, part: str) -> str:
     """The key of one entry: `kind` (of the plugin's choice, without a colon) and a hash of the rest.
 
     `part` may be anything a caller sent. It is hashed together with the tenant, so no tenant and no
     caller can reach another's entry, and a key's length is bounded.
     """
+    if len(part) > _LONGEST_REMEMBERED:
+        return passing_key(kind, tenant, part)
+    return _remembered_key(kind, tenant, part)
+
+
+@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit ask for the same, and need not make them anew
+def _remembered_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
@@ -30,14 +41,16 @@ def passing_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{_digest(tenant, part)}"
 
 
-@lru_cache(maxsize=16_384)  # likewise: an event asks for several kinds of its visitor
 def key_digest(tenant: str, part: str) -> str:
     """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
-    return _digest(tenant, part)
+    return _digest(tenant, part) if len(part) > _LONGEST_REMEMBERED else _remembered_digest(tenant, part)
 
 
 def _digest(tenant: str, part: str) -> str:
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+_remembered_digest = lru_cache(maxsize=16_384)(_digest)  # likewise: an event asks for several kinds of its visitor
 
 
 class Field(NamedTuple):

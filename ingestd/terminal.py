@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["aligned", "cut", "display_width", "printable", "table"]
+__all__ = ["aligned", "cut", "display_width", "json_escaped", "printable", "table"]
 
 
 def printable(text: str) -> str:
     """The text with a replacement character for whatever is no visible character: controls, marks of direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def json_escaped(line: bytes) -> bytes:
+    """JSON in one line with an escape for whatever is no visible character; the value that it stands for is the same.
+
+    JSON itself asks for escapes of the C0 controls only.
+    """
+    text = line.decode()
+    if text.isprintable():
+        return line
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text).encode()
 
 
 def display_width(text: str) -> int:

@@ -31,18 +31,20 @@ class Together:
         self._journal = journal
         self._room = room
 
-    async def store(self, events: Iterable[Event | None]) -> list[Resolved | Exception]:
+    async def store(self, events: Iterable[Event | None], *, going_on: bool = False) -> list[Resolved | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
 
         `events` are asked for one by one, with pauses for others, since to read one takes time; None is one that was
-        refused, and has no result. There is room for them (`Room.turn`). Raises `Unavailable` where none is stored.
+        refused, and has no result. There is room for them (`Room.turn`). Raises `Unavailable` where none is stored;
+        `going_on`: not if others of their batch are.
         """
         coming, pace = iter(events), Pace()
         for event in coming:
             if pace.is_over():
                 await pace.pause()
             if event is not None:
-                self._room.check()
+                if not going_on:
+                    self._room.check()
                 break
         else:
             return []

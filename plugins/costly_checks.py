@@ -22,9 +22,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import NamedTuple, TypeVar
 
+from ingestd.addresses import network_of
 from ingestd.errors import Limited, Unavailable
 
-from .token_buckets import Rate, TokenBuckets, network
+from .token_buckets import Rate, TokenBuckets
 
 __all__ = ["Caller", "CostlyChecks"]
 
@@ -48,7 +49,7 @@ class Caller(NamedTuple):
 
     @classmethod
     def of(cls, key_id: str, peer: str) -> Caller:
-        return cls(key_id, network(peer))
+        return cls(key_id, network_of(peer))
 
 
 class CostlyChecks:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable
 
 from ingestd import hookimpl
-from ingestd.errors import Refused, Unauthorized
+from ingestd.errors import Refused, Unauthorized, Unavailable
 from ingestd.events import Endpoint, Principal, Request
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
@@ -100,11 +100,13 @@ class HmacPlugin:
         caller = Caller.of(key.id, request.peer)
         async with self._checks.turn(caller):
             try:
-                signed = await asyncio.to_thread(lambda: is_signed(request.body, signature, secrets))
+                body = await request.load_body()
+            except Unavailable:
+                raise
             except Refused:  # it cannot be decoded
                 self._checks.failed(caller, _COST_OF_LARGE)
                 raise
-            if not signed:
+            if not await asyncio.to_thread(is_signed, body, signature, secrets):
                 self._checks.failed(caller, _COST_OF_LARGE)
                 raise _wrong()
         self._checks.succeeded(caller)

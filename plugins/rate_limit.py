@@ -9,12 +9,13 @@ from typing import Annotated, NamedTuple, NoReturn
 from msgspec import Meta
 
 from ingestd import hookimpl
+from ingestd.addresses import network_of
 from ingestd.errors import ConfigError, Limited
 from ingestd.events import Principal, Request
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
 
-from .token_buckets import Rate, TokenBuckets, network
+from .token_buckets import Rate, TokenBuckets
 
 __all__ = ["RateLimitPlugin"]
 
@@ -120,4 +121,4 @@ def _key(request: Request, principal: Principal | None) -> Hashable:
 
 
 def _address(request: Request, principal: Principal | None = None) -> Hashable:
-    return network(request.peer) or None
+    return network_of(request.peer) or None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["Rate", "TokenBuckets", "network"]
+__all__ = ["Rate", "TokenBuckets"]
 
 _PERIODS = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 
@@ -33,11 +32,6 @@ class Rate(str):
     def period(self) -> int:
         """In nanoseconds."""
         return _PERIODS[self[-1]]
-
-
-def network(peer: str) -> bytes | str:
-    """Whose bucket a client's address has: of IPv6 that of its /64, any address of which is one customer's to use."""
-    return socket.inet_pton(socket.AF_INET6, peer)[:8] if ":" in peer else peer
 
 
 class TokenBuckets:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from ..errors import ConfigError, IngestdError, Unavailable
 from ..findings import Finding
 from ..options import Options, Secret, Url
+from ..terminal import printable
 
 __all__ = ["Report"]
 
@@ -35,7 +36,7 @@ class Report:
     def add(self, group: str, findings: Iterable[Finding]) -> None:
         found = self._groups.setdefault(group, [])
         for each in findings:
-            text = " ".join(self._masked(each.text).split())
+            text = printable(" ".join(self._masked(each.text).split()))
             found.append(each._replace(text=text, facts=self._masked_facts(each.facts)))
 
     @property
@@ -77,7 +78,7 @@ class Report:
             "faults": self._with("broken", "unavailable"),
             "warnings": self._with("warning"),
         }
-        return json.dumps({**head, **groups}, ensure_ascii=False) + "\n"
+        return json.dumps({**head, **groups}) + "\n"
 
     def _verdict(self) -> str:
         faults, warnings = len(self._with("broken", "unavailable")), len(self._with("warning"))

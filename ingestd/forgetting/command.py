@@ -26,6 +26,7 @@ from ..loader import Plugins
 from ..output import write
 from ..person import Person
 from ..store import Store
+from ..terminal import printable
 from ..times import format_time, now
 from ..unusable_ids import UnusableIds
 from .dead_letters import DeadLetters
@@ -254,7 +255,8 @@ def _id(text: str) -> str:
 
 
 def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Iterator[str]:
-    who = f"visitor {traces.anonymous_ids[0]}" if traces.user_id is None else f"user {traces.user_id}"
+    kind, named = ("visitor", traces.anonymous_ids[0]) if traces.user_id is None else ("user", traces.user_id)
+    who = f"{kind} {printable(named)}"
     if not counts.total():
         yield f"nothing is left of {who} of {traces.tenant}"
         return

@@ -7,6 +7,7 @@ and does what it is asked: `say`, `hang_up`, `close`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tornado.httputil import HTTPConnection
@@ -31,13 +32,19 @@ class _Refusing(Protocol):
 
 
 class Client(ABC):
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, origin: Hashable) -> None:
         self.connections = connections
+        self.origin = origin
+        """What it is counted by, with others of its caller; None where it stands for many callers."""
+        self.is_open = True
+        """Whether it counts."""
         self.phase: Phase = "request"
         self.since = connections.now
         """When the phase began, by the loop's clock, to a quarter of a second."""
         self.received = 0
-        """Bytes of the request that is not answered yet."""
+        """Bytes kept of it: of a request that has not come whole, of what came behind one, of unread answers."""
+        self.unread = 0
+        """Bytes of answers that its client has not taken."""
         self.lingers = False
         """Whether the client may still be sending when this is closed: it is to read its answer even so."""
         self.exchange: _Refusing | None = None
@@ -61,7 +68,8 @@ class Client(ABC):
 
     def let_go(self, count: int) -> None:
         """So many bytes of the request are not kept."""
-        self.connections.let_go(self, count)
+        if self.is_open:  # else all of them have been let go
+            self.connections.let_go(self, count)
 
     # What ends it
 
@@ -82,6 +90,10 @@ class Client(ABC):
     @abstractmethod
     def say(self, answer: bytes) -> None:
         """Send the whole answer to what nobody else can answer."""
+
+    @abstractmethod
+    def drop_rest(self) -> None:
+        """Give up what has come behind the request that is being answered."""
 
     @abstractmethod
     def hang_up(self) -> None:

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 from ..config import HttpOptions
 from ..errors import Refused, TimedOut, Unavailable
 from ..metrics import Metrics
 from ..outcomes import Refusal
 from .client import Client, Phase
+from .eviction import Evictable
+from .peers import Peers
 
-__all__ = ["Connections"]
+__all__ = ["Admitted", "Connections"]
 
 _TICK = 0.25  # seconds
 _DRAIN_TICK = 0.02  # the same while the daemon stops and waits for the last of them
@@ -22,6 +26,19 @@ _HURRIED = 1.0  # seconds for what is on its way to the disk
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
+_SMALL = 4096  # bytes
+_AHEAD = 300_000  # bytes: more than a connection reads of what comes behind a request
+
+
+_TOO_MANY = "Too many connections are open. Try again."
+_TOO_MANY_OF_ADDRESS = "Too many connections are open from this address. Try again."
+_TOO_MUCH = "Too many requests are arriving at the same time. Send it again."
+
+
+class Admitted(NamedTuple):
+    """A connection that there is room for. `origin`: what it is counted by, with others of its caller."""
+
+    origin: Hashable
 
 
 class Connections:
@@ -36,12 +53,15 @@ class Connections:
         self.now = asyncio.get_running_loop().time()
         """The loop's clock at the last look."""
         self.buffered = 0
-        """Bytes of all requests that are not answered yet."""
+        """Bytes of all requests that are not answered yet, unpacked, and of answers that nobody has read."""
         self.count = metrics.refused
         self.adopt(options)
-        self._open: set[Client] = set()
-        self._idle: dict[Client, None] = {}
-        """Those that wait for a request, the longest first."""
+        self._open: dict[Client, None] = {}
+        """All that are open; of those that wait equally long, the first began to wait first."""
+        self._of_origin: Counter[Hashable] = Counter()
+        """How many connections are open from each address."""
+        self._evictable: Evictable | None = None
+        """What there is to close for new ones, as it was at the last look; None: nobody has asked since."""
         self._lingering: list[tuple[float, socket.socket]] = []
         self._relief: asyncio.Handle | None = None
         metrics.connections.set_function(lambda: len(self._open))
@@ -50,7 +70,10 @@ class Connections:
     def adopt(self, options: HttpOptions) -> None:
         """Keep these limits from now on."""
         self._most = options.max_connections
+        self._most_of_address = options.max_connections_per_address
+        self._peers = Peers(options.trusted_proxies)
         self._most_buffered = int(options.max_buffered)
+        self._far_too_much = self._most_buffered + self._most_buffered // 4 + _AHEAD
         self._limits = {
             "request": float(options.idle_timeout),
             "headers": float(options.header_timeout),
@@ -61,17 +84,20 @@ class Connections:
     # What a connection tells of itself
 
     def opened(self, client: Client) -> None:
-        self._open.add(client)
-        self._idle[client] = None
+        self._open[client] = None
+        self._of_origin[client.origin] += 1
 
     def closed(self, client: Client) -> None:
+        if not client.is_open:
+            return
+        client.is_open = False
         self.let_go(client, client.received)
-        self._open.discard(client)
-        self._idle.pop(client, None)
+        self._open.pop(client, None)
+        self._of_origin[client.origin] -= 1
+        if not self._of_origin[client.origin]:
+            del self._of_origin[client.origin]
 
     def began(self, client: Client, phase: Phase) -> None:
-        if client.phase == "request":
-            self._idle.pop(client, None)
         client.phase = phase
         client.since = self.now
 
@@ -81,57 +107,107 @@ class Connections:
         self.held(client, count)
 
     def held(self, client: Client, count: int) -> None:
-        """So many bytes have come, and are of no request that is being read."""
+        """So many bytes more are kept of a connection: of a request, of what comes behind it, or of its answer."""
+        if not client.is_open:
+            return
         client.received += count
         self.buffered += count
         if self.buffered > self._most_buffered and self._relief is None:
             self._relief = asyncio.get_running_loop().call_soon(self._relieve)
 
+    def is_far_too_much(self, count: int) -> bool:
+        """Whether so many bytes cannot wait for `_relieve`: in one turn thousands of connections may bring as many."""
+        return self.buffered > self._far_too_much and count > _SMALL
+
+    def refuse_at_once(self, client: Client) -> None:
+        client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
+
     def let_go(self, client: Client, count: int) -> None:
-        if client in self._open:  # else all of it has been let go
-            client.received -= count
-            self.buffered -= count
+        client.received -= count
+        self.buffered -= count
 
     def answered(self, client: Client, phase: Phase) -> None:
-        if client not in self._open:
+        if not client.is_open:
             return
         self.buffered -= client.received
-        client.received = 0
+        client.received = client.unread = 0
         client.phase = phase
         client.since = self.now
-        if phase == "request":
-            self._idle[client] = None
+        del self._open[client]
+        self._open[client] = None
+
+    # What a request tells that has come whole
+
+    def hand_over(self, client: Client, count: int) -> None:
+        """The request has so many of the connection's bytes, and keeps them also where its client goes."""
+        if client.is_open:
+            client.received -= count
+        else:
+            self.buffered += count
+
+    def unpacked(self, count: int) -> None:
+        """A request has become so many bytes longer. Raises `Unavailable` where there is no room for them."""
+        if self.buffered + count > self._most_buffered:
+            self.count(Refusal.TOO_MUCH_BUFFERED)
+            raise Unavailable(_TOO_MUCH)
+        self.buffered += count
+
+    def done_with(self, count: int) -> None:
+        """So many bytes of a request are kept no longer."""
+        self.buffered -= count
 
     # The limits
 
-    def admit(self, sock: socket.socket) -> bool:
-        """Whether there is room for one more; if not, the client has been told."""
-        if len(self._open) < self._most:
-            return True
-        longest = next(iter(self._idle), None)
-        if longest is not None and self.now - longest.since >= _TICK:
-            longest.close()
-            return True
-        self.count(Refusal.TOO_MANY_CONNECTIONS)
-        with contextlib.suppress(OSError):  # it has gone again
-            sock.send(self.refusal(Unavailable("Too many connections are open. Try again.")))
-        self.linger(sock)
-        return False
+    def admit(self, sock: socket.socket, peer: str) -> Admitted | None:
+        """Whether there is room for one more; if not, the client has been told. `peer` is its address."""
+        origin = self._peers.origin(peer)
+        if origin is not None and self._of_origin[origin] >= self._most_of_address:
+            evicted = self._look_for_evictable().next_of(origin)
+            if not self._make_room(evicted, _TOO_MANY_OF_ADDRESS, Refusal.TOO_MANY_OF_ADDRESS, sock):
+                return None
+        if len(self._open) >= self._most:
+            evicted = self._look_for_evictable().next()
+            if not self._make_room(evicted, _TOO_MANY, Refusal.TOO_MANY_CONNECTIONS, sock):
+                return None
+        return Admitted(origin)
+
+    def _look_for_evictable(self) -> Evictable:
+        if self._evictable is None:
+            self._evictable = Evictable(self._open, self.now - _TICK)
+        return self._evictable
+
+    def _make_room(self, evicted: Client | None, told: str, reason: Refusal, newcomer: socket.socket) -> bool:
+        if evicted is None:
+            self.count(reason)
+            with contextlib.suppress(OSError):  # it has gone again
+                newcomer.send(self.refusal(Unavailable(told)))
+            self.linger(newcomer)
+            return False
+        if evicted.phase in {"headers", "body"}:
+            evicted.refuse(Unavailable(told), reason)
+        if evicted.is_open:  # it was idle, or does not take what it is told
+            evicted.close()
+        return True
 
     def _relieve(self) -> None:
-        """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause."""
+        """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause.
+
+        A client that does not read its answers goes in the same order, and so does what was sent behind a request that
+        is being answered. But one connection may send ahead, or leave unread, as much as it can alone.
+        """
         self._relief = None
-        unfinished = sorted(
-            (client for client in self._open if client.phase in {"headers", "body"}),
-            key=lambda client: client.since,
-        )
-        for client in unfinished:
+        for client in sorted((client for client in self._open if client.received), key=lambda client: client.since):
             if self.buffered <= self._most_buffered:
                 return
-            client.refuse(
-                Unavailable("Too many requests are arriving at the same time. Send it again."),
-                Refusal.TOO_MUCH_BUFFERED,
-            )
+            if client.phase in {"headers", "body"}:
+                client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
+            elif self.buffered <= self._most_buffered + _AHEAD:
+                continue
+            elif client.unread:
+                self.count(Refusal.TOO_MUCH_BUFFERED)
+                client.close()
+            else:
+                client.drop_rest()
 
     async def watch(self) -> None:
         """Keep the time limits, for as long as the daemon runs."""
@@ -142,6 +218,7 @@ class Connections:
     def look(self, now: float) -> None:
         """Close what has taken too long by this time."""
         self.now = now
+        self._evictable = None
         late = [
             client
             for client in self._open
@@ -180,7 +257,7 @@ class Connections:
     def _close_quiet(self) -> None:
         """Close those that wait for a request, but for one whose request is there and was not read yet."""
         poll = select.poll()
-        quiet = {client.descriptor(): client for client in self._idle}
+        quiet = {client.descriptor(): client for client in self._in("request")}
         quiet.pop(-1, None)
         for descriptor in quiet:
             poll.register(descriptor, select.POLLIN)

@@ -20,6 +20,7 @@ from .body import decode_body, too_large
 from .client import ClientConnection
 from .fast.headers import RequestHeaders
 from .host import check_host
+from .target import path_of
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -45,6 +46,8 @@ class Exchange(HTTPMessageDelegate):
         self._client = connection.client
         self._chunks: list[bytes] = []
         self._size = 0
+        self._kept = 0
+        """Bytes that count until the request has been dealt with, whether its client stays or not."""
         self._closing = False
         """Whether this is the connection's last answer."""
         self._answered = False
@@ -62,12 +65,12 @@ class Exchange(HTTPMessageDelegate):
         self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
-        path = start_line.path
-        if not path.startswith("/"):  # a proxy's form of it, which names scheme and host (RFC 9112, 3.2.2)
-            path = "/" + "".join(path.split("/", 3)[3:])
-        path = path.partition("?")[0]
-        self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
-        self._batch = path in self._ingest.batch_routes
+        self._batch = False
+        self._endpoint = self._ingest.routes.get(start_line.path)  # most targets are nothing but a path
+        if self._endpoint is None:
+            path = path_of(start_line.path)
+            self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
+            self._batch = path in self._ingest.batch_routes
         self._limit = self._terms.max_batch_body if self._batch else self._terms.max_body
         # Nothing to say about the connection, and the same to every origin.
         self._plain = (
@@ -108,6 +111,8 @@ class Exchange(HTTPMessageDelegate):
         if endpoint is None or self._method != "POST" or self._size > self._limit:
             self._answer_without_pipeline()
         else:
+            self._kept = self._size
+            self._client.connections.hand_over(self._client, self._size)
             work = self._terms.pipeline.handle(self._request(endpoint), self._give)
             self._ingest.tasks.begin(work)
 
@@ -134,20 +139,34 @@ class Exchange(HTTPMessageDelegate):
     # Answers
 
     def _request(self, endpoint: Endpoint) -> Request:
-        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        headers, limit = self._headers, self._limit
         return Request(
             endpoint,
-            headers,
-            lambda: decode_body(body, headers.get("Content-Encoding", ""), limit),
+            self._headers,
+            self._decode,
             received_at=times.now(),
             peer=self._peer(),
             id=self._id,
             batch=self._batch,
-            decode_small=lambda most: decode_body(body, headers.get("Content-Encoding", ""), min(most, limit)),
+            decode_small=self._decode,
+            decoded=self._take_body,
         )
 
+    def _decode(self, most: int | None = None) -> bytes:
+        """The body, of at most so many bytes. It may be called on another thread, and changes nothing."""
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        limit = self._limit if most is None else min(most, self._limit)
+        return decode_body(body, self._headers.get("Content-Encoding", ""), limit)
+
+    def _take_body(self, body: bytes) -> None:
+        """The request has its body from now on. Raises `Unavailable` where there is no memory for it."""
+        more = len(body) - self._size
+        if more > 0:
+            self._client.connections.unpacked(more)
+            self._kept += more
+        self._chunks = []
+
     def _give(self, answer: Answer) -> None:
+        self._client.connections.done_with(self._kept)
         try:
             self._write(answer)
         except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from tornado.http1connection import HTTP1Connection
@@ -10,7 +11,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from tornado.iostream import IOStream
 
 from ..config import HttpOptions
-from .accepting import accept_queued
+from .accepting import accept_queued, remote_ip
 from .connections import Connections
 from .stream import IngestStream, StreamConnection, Watched
 
@@ -41,10 +42,12 @@ class IngestServer(HTTPServer):
         self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
-        if not self._limits.admit(stream.socket):
+        sock: socket.socket = stream.socket
+        admitted = self._limits.admit(sock, remote_ip(sock, address))
+        if admitted is None:
             stream.close()
             return
-        client = IngestStream(stream.socket, self._limits, max_buffer_size=self._room)
+        client = IngestStream(sock, self._limits, admitted.origin, max_buffer_size=self._room)
         client.set_nodelay(True)
         client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
         super().handle_stream(client, address)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..addresses import network_of
+
 __all__ = ["STORED_FORMS", "Peers", "truncated"]
 
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's word for the peer of a Unix socket
@@ -56,6 +58,14 @@ class Peers:
                 if not hop.trusted:
                     break
         return hop.address
+
+    def origin(self, peer: str) -> str | bytes | None:
+        """What connections from this address are counted by; None for a trusted proxy and a Unix socket.
+
+        These stand for many callers.
+        """
+        hop = self._hop(peer) if peer != _NO_ADDRESS else None
+        return None if hop is None or hop.trusted else network_of(hop.address)
 
     def _read(self, entry: str) -> _Hop | None:
         """What an entry says, with a port or without; None if it is no address."""

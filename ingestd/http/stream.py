@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio import Future
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from tornado.http1connection import HTTP1Connection
@@ -36,9 +36,11 @@ _CHUNKS_AT_A_TIME = 16  # which take Tornado a millisecond
 class IngestStream(IOStream, Client):
     """Knows what Tornado's connection does with it, and words the answers that Tornado would leave bare."""
 
-    def __init__(self, sock: socket.socket, connections: Connections, *, max_buffer_size: int) -> None:
+    def __init__(
+        self, sock: socket.socket, connections: Connections, origin: Hashable, *, max_buffer_size: int
+    ) -> None:
         IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
-        Client.__init__(self, connections)
+        Client.__init__(self, connections, origin)
         self._chunks = 0
         self._body = 0
 
@@ -54,6 +56,9 @@ class IngestStream(IOStream, Client):
 
     def say(self, answer: bytes) -> None:
         super().write(answer)
+
+    def drop_rest(self) -> None:
+        self.close()  # Tornado has it in a buffer of its own
 
     def hang_up(self) -> None:
         self.close()
@@ -129,6 +134,7 @@ class StreamConnection(ClientConnection):
         self._connection = connection
         self._last = False
         """Whether the answer says that the connection ends with it."""
+        self._written = 0
 
     def set_max_body_size(self, max_body_size: int) -> None:
         self._connection.set_max_body_size(max_body_size)
@@ -137,13 +143,17 @@ class StreamConnection(ClientConnection):
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None
     ) -> Future[None]:
         self._last = headers.get("Connection") == "close"
+        self._written += len(chunk or b"")
         return self._connection.write_headers(start_line, headers, chunk)
 
     def write(self, chunk: bytes) -> Future[None]:
+        self._written += len(chunk)
         return self._connection.write(chunk)
 
     def finish(self) -> None:
         self.client.answered(last=self._last)
+        self.client.unread = self._written if self.client.writing() else 0
+        self.client.connections.held(self.client, self.client.unread)  # until the next answer
         if self._last:
             self.client.lingers = True
             # Tornado goes by the request alone.

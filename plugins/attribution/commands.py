@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -134,7 +135,8 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
     if arguments.json:
         write_data(json_lines(rows))
     elif arguments.csv:
-        write_data(csv_lines(rows), end="\r\n")
+        lines = csv_lines(rows)
+        write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
         write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
 

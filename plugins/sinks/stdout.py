@@ -3,6 +3,8 @@
 A write returns when its lines are in the pipe, or on the disk where the output is a file. A reader that is slow
 or has stopped holds up this sink and nothing else. What the pipe has not taken of a line goes first whatever comes
 next, so lines stay whole; one of at most 4096 bytes is a single write, which no other writer can tear.
+
+On a terminal characters that are not visible are escaped: records hold the text of callers, which could steer it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ingestd.errors import ConfigError, SinkRetry, reason_of
 from ingestd.events import Record
 from ingestd.records import lines_of
 from ingestd.sink import Sink
+from ingestd.terminal import json_escaped
 
 __all__ = ["StdoutSink", "register_sinks"]
 
@@ -52,6 +55,7 @@ class StdoutSink(Sink):
         if other is not None and other.name != name:
             raise ConfigError(f"sinks.{name}.type: sinks.{other.name} has the standard output for itself")
         self._writers[descriptor] = self
+        self._descriptor = descriptor
         self._output = _Output(descriptor)
         self._stopping = threading.Event()
         self._job: asyncio.Future[Exception | None] | None = None
@@ -63,7 +67,10 @@ class StdoutSink(Sink):
     async def write(self, batch: Sequence[Record]) -> None:
         if self._job is not None:  # that of a write that was cancelled may not have ended yet
             await asyncio.wait([self._job])
-        self._output.put(lines_of(batch))
+        lines = lines_of(batch)
+        if os.isatty(self._descriptor):
+            lines = b"\n".join(map(json_escaped, lines.split(b"\n")))
+        self._output.put(lines)
         error = await self._run()
         if isinstance(error, BrokenPipeError):
             raise SinkRetry(_CLOSED) from error

@@ -37,6 +37,9 @@ will most likely be renewed soon; and without `expires`, what was renewed before
 """
 
 _SET = "#"
+_BESIDE = 400  # bytes of an entry beside its value: itself, its key, and its place among the others
+_BESIDE_FIELD = 250  # likewise of a field: its name and its value are objects, and so are its time and both together
+_BESIDE_MEMBER = 250
 _UNCHANGED: dict[str, Field] = {}
 
 
@@ -80,7 +83,7 @@ class Entry:
     will most likely be renewed.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "key", "sliding", "value", "written")
+    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "key", "sliding", "value", "weight", "written")
 
     def __init__(
         self,
@@ -98,6 +101,13 @@ class Entry:
         self.dirty = False
         self.dead = False
         self.flying = False
+        self.weight = 0
+
+    def weigh(self) -> int:
+        """About how many bytes it has in memory."""
+        if self.fields:
+            return _BESIDE + sum([_BESIDE_FIELD + len(name) + len(field[1]) for name, field in self.fields.items()])
+        return _BESIDE if self.value is None else _BESIDE + len(self.value)
 
     @property
     def absent(self) -> bool:
@@ -138,6 +148,12 @@ class SetEntry(Entry):
         self.members = {member: at for member, (_, at, _) in members.items() if at is not None}
         self.numbers = {member: number for member, (number, _, _) in members.items()}
         self.changes: dict[str, Change] = {}
+
+    def weigh(self) -> int:
+        """As if all members were as long as the newest: they are alike, and there may be thousands."""
+        if not self.members:
+            return _BESIDE
+        return _BESIDE + len(self.members) * (_BESIDE_MEMBER + len(next(reversed(self.members))))
 
     @property
     def absent(self) -> bool:
@@ -182,16 +198,25 @@ class SetEntry(Entry):
 
 
 class Entries:
-    """At most `limit` entries; those not yet on disk come on top and are never let go."""
+    """At most `limit` entries of at most `size` bytes; those not yet on disk come on top and are never let go."""
 
     def __init__(
-        self, limit: int, load: Load, members: int = 0, rules_out: Callable[[str], bool] = lambda key: False
+        self,
+        limit: int,
+        load: Load,
+        members: int = 0,
+        rules_out: Callable[[str], bool] = lambda key: False,
+        *,
+        size: int = 1 << 62,
     ) -> None:
         """`rules_out` tells of some keys that the file has nothing of them."""
         self.numbers = count(members + 1)
         """Of members of sets that are new; `members` is the highest there has been."""
         self._rules_out = rules_out
         self._limit = limit
+        self._size = size
+        self.weight = 0
+        """About how many bytes the entries have in memory."""
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
         self._wanted: dict[str, list[asyncio.Future[None]]] = {}
@@ -221,8 +246,23 @@ class Entries:
         elif self._rules_out(key):
             self.ruled_out += 1
             self._let_go(1)
-            entry = self._known[key] = _made(key, None)
+            entry = self._add(key, None)
         return entry
+
+    def _add(self, key: str, row: tuple[Any, Any, Any] | None) -> Entry:
+        entry = self._known[key] = _made(key, row)
+        entry.weight = entry.weigh()
+        self.weight += entry.weight
+        return entry
+
+    def _remove(self, key: str) -> None:
+        self.weight -= self._known.pop(key).weight
+
+    def weigh(self, entry: Entry) -> None:
+        """It has changed."""
+        if self._known.get(entry.key) is entry:
+            before, entry.weight = entry.weight, entry.weigh()
+            self.weight += entry.weight - before
 
     @property
     def count(self) -> int:
@@ -291,7 +331,7 @@ class Entries:
             found = {row[0]: row[1:] for row in rows}
             for key in loading:
                 if key not in self._known:  # it may have been ruled out meanwhile, and have been written to since
-                    self._known[key] = _made(key, found.get(key))
+                    self._add(key, found.get(key))
         for waiting in loading.values():
             for future in waiting:
                 _settle(future, error)
@@ -299,17 +339,19 @@ class Entries:
 
     def _let_go(self, room: int) -> None:
         excess = len(self._known) + room - self._limit
-        if excess > 0:
-            for key in [*self._oldest(excess)]:
-                del self._known[key]
+        if excess > 0 or self.weight > self._size:
+            for key in [*self._oldest(excess, self.weight - self._size)]:
+                self._remove(key)
 
-    def _oldest(self, count: int) -> Iterable[str]:
+    def _oldest(self, count: int, weight: int) -> Iterable[str]:
+        """At least so many that weigh at least so much together, if there are."""
         # Those not yet on disk are the busy ones, so they are seldom among the oldest.
         for key, entry in self._known.items():
-            if count <= 0:
+            if count <= 0 and weight <= 0:
                 return
             if not entry.dirty and not entry.flying and key not in self.pinned:
                 count -= 1
+                weight -= entry.weight
                 yield key
 
     def land(self, flown: Iterable[Entry]) -> None:
@@ -317,6 +359,7 @@ class Entries:
         for entry in flown:
             entry.flying = False
         self._adrift.clear()
+        self._let_go(0)
         if self._wanted:
             self._begin()
 
@@ -325,7 +368,7 @@ class Entries:
         entry.dead = True
         entry.dirty = False
         if self._known.get(entry.key) is entry:
-            del self._known[entry.key]
+            self._remove(entry.key)
             if entry.flying:
                 self._adrift.add(entry.key)
 
@@ -334,7 +377,7 @@ class Entries:
         for key in keys:
             entry = self._known.get(key)
             if entry is not None and not entry.dirty and not entry.flying:
-                del self._known[key]
+                self._remove(key)
 
 
 def _made(key: str, row: tuple[Any, Any, Any] | None) -> Entry:

@@ -9,12 +9,18 @@ from itertools import islice
 from ingestd.events import Record
 from ingestd.journal import size_of_all
 
-__all__ = ["READ_BYTES", "Tail"]
+__all__ = ["READ_BYTES", "Tail", "count_to_read"]
 
-READ_BYTES = 8 << 20
+READ_BYTES = 2 << 20
 """What one read of a journal gives, about: a consumer has it in memory twice, and callers choose what is in it."""
 
 _BYTES = 8 << 20  # as `size_of` counts
+_FIRST = 8  # records, of which the largest are a megabyte
+
+
+def count_to_read(records: int, size: int) -> int:
+    """How many records to read next, when so many of that size have been read: as many as fit if they are alike."""
+    return max(1, (READ_BYTES - size) * records // max(size, 1)) if records else _FIRST
 
 
 class _Stretch:

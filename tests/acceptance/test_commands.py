@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Key, Shop, run_ingestd
+from tests.support.terminal import HOSTILE, shown_on_terminal
 
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 SOON = 2.0
@@ -200,6 +201,15 @@ def test_export_by_type_and_time(shop: Shop, daemon: Daemon) -> None:
     ]
     assert shop.exported("--since", "2h") == everything
     assert shop.exported("--since", "0s") == []
+
+
+def test_export_steers_no_terminal_and_gives_a_pipe_what_is_stored(shop: Shop, daemon: Daemon) -> None:
+    assert daemon.post("/track", {**EVENT, "data": {text: text for text in HOSTILE}}, shop.public.id).status == 200
+    stored = shop.exported()
+    shown = shown_on_terminal("events", "export", config=shop.config).removesuffix("\r\n").split("\r\n")
+    assert all(line.isprintable() for line in shown)
+    assert [json.loads(line) for line in shown] == stored
+    assert HOSTILE[1] in shop.command("events", "export")
 
 
 @pytest.mark.parametrize("wrong", ["yesterday", "-2h"])

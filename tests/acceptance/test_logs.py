@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.support.clients import wait_until
 from tests.support.daemon import BASE, INGESTD, Daemon, Shop, run_ingestd, sign
 from tests.support.distribution import write_distribution
 from tests.support.rawhttp import Client, event, post, talk
+from tests.support.terminal import terminal
 
 # A plugin that does with secrets what it likes.
 GOSSIP = """
@@ -196,18 +197,6 @@ def test_a_flood_of_refusals_is_told_in_few_lines_and_none_is_forgotten(tmp_path
     told = [line for line in lines if "more answers within a second (" in line]
     left_out = sum(int(line.partition("within a second (")[2].split()[0]) for line in told)
     assert len(lines) - len(told) + left_out == 300
-
-
-@contextmanager
-def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of one: where it is read, and where programs write."""
-    reading, writing = os.openpty()
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-        with suppress(OSError):  # closed already
-            os.close(writing)
 
 
 def on_a_terminal(config: Path, **environment: str) -> str:

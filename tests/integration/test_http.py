@@ -193,12 +193,12 @@ async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path, door: Make
         assert len(await public.records()) == 1
 
 
-async def test_a_request_target_that_is_no_address_is_not_found(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_request_target_that_is_neither_path_nor_address_is_malformed(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         for target in (b"http://[", b"*", b"track"):
             reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
             writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target)
-            assert await reader.readline() == b"HTTP/1.1 404 Not Found\r\n"
+            assert await reader.readline() == b"HTTP/1.1 400 Bad Request\r\n"
             writer.close()
 
 

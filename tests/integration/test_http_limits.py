@@ -192,25 +192,54 @@ async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Pa
         assert refusals(public) == {}
 
 
-async def test_where_no_connection_is_idle_a_new_one_is_told_to_come_again(tmp_path: Path, door: MakeDoor) -> None:
-    async with (
-        door(tmp_path, options=OPTIONS) as public,
-        client(public) as first,
-        client(public) as second,
-        client(public) as third,
-    ):
-        for each in (first, second, third):
-            await each.send(HEAD)
-        await buffered(public, 3 * len(HEAD))
-        async with client(public) as new:
+async def test_where_no_connection_is_idle_the_one_that_is_half_sent_for_longest_makes_room(
+    tmp_path: Path, door: MakeDoor
+) -> None:
+    async with AsyncExitStack() as stack:
+        public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
+        clients = []
+        for second, start in enumerate([HEAD, HEAD + b"Content-Length: 9\r\n\r\n", HEAD]):
+            public.at(second)
+            clients.append(await stack.enter_async_context(client(public)))
+            await clients[-1].send(start)
+            await buffered(public, (second + 1) * len(HEAD))
+        public.at(3)
+        for number, expected in ((0, 200), (1, 200)):
+            new = await stack.enter_async_context(client(public))
             await new.send(WHOLE)
-            answer = await new.answer()
+            answer = await clients[number].answer()
             assert_refused(answer, 503, "unavailable")
             assert answer.headers["retry-after"] == "1"
-            assert await new.is_closed()
+            assert await clients[number].is_closed()
+            assert (await new.answer()).status == expected
+            await new.send(HEAD)  # and is half sent in its turn, but not for longest
+            await buffered(public, 2 * len(HEAD))
+        assert refusals(public) == {"too_many_connections": 2}
+        await clients[2].send(WHOLE.removeprefix(HEAD))
+        assert (await clients[2].answer()).status == 200
+
+
+async def test_where_all_requests_have_come_whole_a_new_one_is_told_to_come_again(
+    tmp_path: Path, door: MakeDoor
+) -> None:
+    slow = Slow()
+    async with AsyncExitStack() as stack:
+        public = await stack.enter_async_context(door(tmp_path, slow, options=OPTIONS))
+        public.at(0)
+        clients = [await stack.enter_async_context(client(public)) for _ in range(3)]
+        for each in clients:
+            await each.send(WHOLE)
+        await until(lambda: len(public.ingest.active) == 3)
+        public.at(10)
+        new = await stack.enter_async_context(client(public))
+        answer = await new.answer()
+        assert_refused(answer, 503, "unavailable")
+        assert answer.headers["retry-after"] == "1"
+        assert await new.is_closed()
         assert refusals(public) == {"too_many_connections": 1}
-        await first.send(WHOLE.removeprefix(HEAD))
-        assert (await first.answer()).status == 200
+        slow.go.set()
+        for each in clients:
+            assert (await each.answer()).status == 200
 
 
 async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_come_again(
@@ -341,7 +370,7 @@ async def test_who_has_gone_makes_no_room(tmp_path: Path, door: MakeDoor) -> Non
             for _ in range(3):
                 await (await stack.enter_async_context(client(public))).send(HEAD)
             await buffered(public, 3 * len(HEAD))
-            async with client(public) as new:
+            async with client(public) as new:  # none has been half sent for long
                 await new.send(WHOLE)
                 assert_refused(await new.answer(), 503, "unavailable")
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.events import Record
 from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.plugins.stores.tail import READ_BYTES
 from ingestd.store import Field, State
 from tests.support.journals import until
 
@@ -219,4 +221,47 @@ async def test_a_consumer_that_lags_finds_what_lived_at_its_time(tmp_path: Path)
     other.close()
     await backend.store.begin(1000).get("let go of the key")
     assert await backend.store.begin(1010).get("key") == "x"
+    await backend.close()
+
+
+async def test_large_entries_push_out_others_and_nothing_is_lost(tmp_path: Path) -> None:
+    size = 200_000
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=1000, cache_size=size, busy_timeout=1.0)
+    await backend.open(serving=True)
+    entries = backend.database.entries
+    values = {f"kind:{number}": f"{number}" * 10_000 for number in range(60)}
+    for key, value in values.items():
+        state = backend.store.begin(0)
+        await state.put(key, value)
+        await state.merge(f"profile:{key}", {"name": Field(0, value)})
+        await state.push(f"set:{key}", value, 0, keep=5)
+        await backend.store.commit(state)
+        await until(lambda: entries.weight <= size)
+    for key, value in values.items():
+        state = backend.store.begin(0)
+        assert await state.get(key) == value
+        assert await state.fields(f"profile:{key}") == {"name": Field(0, value)}
+        assert await state.window(f"set:{key}") == [(value, 0)]
+        assert entries.weight <= size + 3 * 30_000  # what was loaded last comes on top
+    assert 0 < entries.count < 30
+    assert entries.weight == sum(entry.weigh() for entry in entries._known.values())
+    await backend.close()
+
+
+async def test_reads_stop_at_their_bytes_however_large_records_are(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=1000, busy_timeout=1.0)
+    await backend.open(serving=True)
+    sizes = [10] * 100 + [1_000_000] * 8 + [10, 1_000_000] * 5
+    for count, size in enumerate(sizes):
+        await backend.journal.append([Record("event", count, b"x" * size)], backend.store.begin(0))
+    commits = backend.database.commits
+    assert commits is not None
+    commits.tail.forget()
+    read: list[int] = []
+    while len(read) < len(sizes):
+        records = await backend.journal.read(len(read), 1000)
+        assert [record.position for record in records] == [*range(len(read) + 1, len(read) + len(records) + 1)]
+        assert sum(len(record.body) for record in records[:-1]) < READ_BYTES
+        read += [len(record.body) for record in records]
+    assert read == sizes
     await backend.close()

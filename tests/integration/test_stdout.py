@@ -34,6 +34,7 @@ from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
 from tests.support.journals import until
 from tests.support.sinks import values
+from tests.support.terminal import HOSTILE, terminal
 
 FULL = 1 << 16  # bytes that a pipe of Linux takes
 
@@ -175,6 +176,15 @@ async def test_a_line_is_the_record_byte_for_byte_in_one_line(pipe: Pipe) -> Non
     *lines, last = pipe.read_all().splitlines()
     assert lines == [record.body for record in batch[:2]]
     assert json.loads(last) == {"id": "x", "text": "a\nb"}
+
+
+async def test_on_a_terminal_nothing_in_a_record_steers_it() -> None:
+    batch = make_records(2, data={"texts": HOSTILE})
+    with terminal() as (reading, writing):
+        await make(writing).write(batch)
+        shown = os.read(reading, FULL).decode().removesuffix("\r\n").split("\r\n")
+    assert all(line.isprintable() for line in shown)
+    assert [json.loads(line) for line in shown] == values(batch)
 
 
 async def test_a_full_pipe_holds_up_the_write_alone(pipe: Pipe) -> None:

@@ -29,7 +29,9 @@ _METHODS = [
 _TARGETS = [
     b"/", b"*", b"/" + b"x" * 700, b"http://shop.example" + _TARGET, b"http://[", _TARGET + b"?a=b", _TARGET + b"#x",
     b"\xff",
-    b"shop:443", b"/%00", b"/\0", b"/ /", b"", b"//", b"/\x7f",
+    b"shop:443", b"/%00", b"/\0", b"/ /", b"", b"//", b"/\x7f", b"/" + _TARGET, b"//shop" + _TARGET, b"http:" + _TARGET,
+    b"HTTPS://shop.example:443" + _TARGET, b"http://me@shop" + _TARGET, b"http://" + _TARGET, b"ftp://shop" + _TARGET,
+    b"http://[::1]" + _TARGET, _TARGET + b"?caf\xe9", _TARGET + b"?\x9b", _TARGET + b"?a=b#c",
 ]  # fmt: skip
 _VERSIONS = [
     b"HTTP/1.0",

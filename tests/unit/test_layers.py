@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
     "values": [
-        "backoff", "distribution", "domains", "errors", "events", "ids", "outcomes", "output", "records", "terminal",
-        "times", "unusable_ids",
+        "addresses", "backoff", "distribution", "domains", "errors", "events", "ids", "outcomes", "output", "records",
+        "terminal", "times", "unusable_ids",
     ],
     "contracts": [
         "options", "options.hosts", "options.types", "options.secret", "config", "config.overrides", "store", "person",
@@ -24,19 +24,19 @@ LAYERS: dict[str, list[str]] = {
         "consumers.ahead", "consumers.attempts", "consumers.runner", "consumers.status", "delivery",
         "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options",
         "delivery.orders", "delivery.progress", "delivery.status", "delivery.writer", "retention", "store_loss",
-        "pipeline", "admission", "reading",
-        "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches", "chains",
-        "room", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs",
-        "logs.formats", "logs.recent", "logs.redaction", "overview", "overview.asking", "overview.history",
-        "overview.parts", "activation", "binding", "notify", "run_file", "file_limits", "stopping", "checking",
-        "checking.config_faults", "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly",
-        "forgetting.traces", "unusable_id_reports",
+        "pipeline", "admission", "reading", "resolving", "recalling", "storing", "members", "stretches", "one_by_one",
+        "together", "batches", "chains", "room", "turns", "failures", "answers", "metrics", "metrics.counts",
+        "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.recent", "logs.redaction", "overview",
+        "overview.asking", "overview.history", "overview.parts", "activation", "binding", "notify", "run_file",
+        "file_limits", "memory", "stopping", "checking", "checking.config_faults", "checking.report", "forgetting",
+        "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces", "unusable_id_reports",
     ],
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
-        "http.cors", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar", "http.fast.headers",
-        "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener", "http.ops",
-        "http.own_hosts", "http.peers", "http.servers", "http.stream", "http.tasks", "http.terms",
+        "http.cors", "http.eviction", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar",
+        "http.fast.headers", "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener",
+        "http.ops", "http.own_hosts", "http.peers", "http.servers", "http.stream", "http.target", "http.tasks",
+        "http.terms",
     ],
     "top": [
         "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",

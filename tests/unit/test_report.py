@@ -12,6 +12,7 @@ from ingestd.checking.report import Report
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.findings import Finding, Status, fault, show_age, show_size
 from ingestd.options import Options, Secret, Url
+from tests.support.terminal import HOSTILE
 
 STATUSES: tuple[Status, ...] = ("ok", "warning", "unavailable", "broken")
 
@@ -98,3 +99,11 @@ def test_ages_and_sizes_are_for_people() -> None:
     assert [show_size(each) for each in sizes] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "5.0 GiB", "3072.0 TiB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_others_say_steers_no_terminal(text: str) -> None:
+    report = Report("a.toml")
+    report.add("group", [Finding("name", f"said: {text}", "broken")])
+    assert all(line.isprintable() for line in report.page().split("\n"))
+    assert report.json().removesuffix("\n").isprintable()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.terminal import aligned, cut, display_width, printable, table
+from ingestd.terminal import aligned, cut, display_width, json_escaped, printable, table
 from tests.support.terminal import HOSTILE
 
 
@@ -24,6 +27,30 @@ def test_what_would_steer_a_terminal_is_replaced(text: str) -> None:
 def test_ordinary_text_of_any_language_is_left_alone() -> None:
     for text in ("spring sale 50 %", "příliš žluťoučký", "東京セール", "مرحبا", "🎄", "e\u0301"):
         assert printable(text) == text
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text() | st.sampled_from(HOSTILE),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(HOSTILE), inner),
+)
+
+
+@given(VALUES)
+def test_escaped_json_has_the_same_value_and_steers_no_terminal(value: Any) -> None:
+    line = msgspec.json.encode(value)
+    shown = json_escaped(line)
+    assert shown.decode().isprintable()
+    assert json.loads(shown) == value
+    if line.decode().isprintable():
+        assert shown == line
+
+
+@pytest.mark.parametrize("text", ["\x7f", "\x80", "\x9b31m", "\u061c", "\u200b", "\u200e", "\u200f", "\u202a", "\u202e",
+                                  "\u2066", "\u2069", "\ufeff", "\U000e0041"])  # fmt: skip
+def test_what_json_leaves_as_it_is_becomes_an_escape(text: str) -> None:
+    line = msgspec.json.encode({text: text})
+    assert text.encode() in line
+    assert json_escaped(line) == json.dumps({text: text}, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize(

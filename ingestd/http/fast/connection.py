@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable
 from typing import TYPE_CHECKING, cast
 
 from tornado.httputil import HTTPInputError, HTTPMessageDelegate
@@ -34,8 +34,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     All connections read into one buffer, since what has come is taken from it before another reads.
     """
 
-    def __init__(self, server: FastServer, peer: Peer) -> None:
-        Client.__init__(self, server.connections)
+    def __init__(self, server: FastServer, peer: Peer, origin: Hashable) -> None:
+        Client.__init__(self, server.connections, origin)
         self.context = peer
         self.max_body = server.max_body
         """Of the request whose headers come next or are being looked at."""
@@ -79,12 +79,16 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._rest = data
         if not self._holding:
             self.connections.arrived(self, count)
-            self._look()
+            if self.connections.is_far_too_much(count):
+                self.connections.refuse_at_once(self)
+            else:
+                self._look()
             return
         self.connections.held(self, count)
-        if len(data) > _MOST_HELD and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        if self.phase == "answer" and self.connections.is_far_too_much(count):
+            self.drop_rest()
+        if len(self._rest) > _MOST_HELD:
+            self._stop_reading()
 
     def eof_received(self) -> bool:
         """Whether the connection stays: who has no more to send may wait for an answer all the same."""
@@ -96,6 +100,9 @@ class FastConnection(asyncio.BufferedProtocol, Client):
 
     def resume_writing(self) -> None:
         self._flushed = True
+        if self.unread:
+            self.let_go(self.unread)
+            self.unread = 0
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -217,15 +224,20 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self.phase == "end":
             return
         self._holding = False
-        if self._paused and self._transport is not None:
-            self._paused = False
-            self._transport.resume_reading()
         if self._rest and self.phase == "request":
             self.connections.began(self, "headers")
         if self._rest or self.phase == "body":
             self._look()
+        self._read_on()
         if self._ended and not self._holding and not self._leaving:
             self.close()
+
+    def _read_on(self) -> None:
+        """Read again, unless what is held is enough."""
+        enough = self._holding and len(self._rest) > _MOST_HELD
+        if self._paused and not enough and self.phase != "end" and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
 
     # What goes
 
@@ -257,11 +269,18 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self._rest:
             self.connections.held(self, len(self._rest))
         if not self._flushed:
+            self._hold_unread()
             return  # the client takes this answer before its next request is read
         if self._rest or self._ended:
             self._go_on_soon()
         else:
             self._holding = False
+
+    def _hold_unread(self) -> None:
+        """What the client has not taken of its answers counts until it has."""
+        assert self._transport is not None
+        self.unread = self._transport.get_write_buffer_size()
+        self.connections.held(self, self.unread)
 
     # What ends it
 
@@ -275,6 +294,19 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if not self._closed and (self._response is None or not self._response.begun):
             self.send(answer)
 
+    def drop_rest(self) -> None:
+        """The connection ends with the answer, for what is dropped was the start of further requests."""
+        if self._rest and self._response is not None:
+            self.let_go(len(self._rest))
+            self._rest = b""
+            self._response.no_keep_alive = True
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
     def hang_up(self) -> None:
         if self._leaving or self._closed:
             return
@@ -285,6 +317,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.answered(last=True)
         if self._flushed:
             self._leave()
+        else:
+            self._hold_unread()
 
     def _leave(self) -> None:
         if not self._closed:

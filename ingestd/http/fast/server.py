@@ -13,7 +13,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 from tornado.netutil import add_accept_handler
 
 from ...config import HttpOptions
-from ..accepting import accept_queued
+from ..accepting import accept_queued, remote_ip
 from ..connections import Connections
 from .connection import FastConnection
 
@@ -30,7 +30,7 @@ class Peer:
         self.address = address
         self.address_family = sock.family
         self.protocol = "http"
-        self.remote_ip: str = address[0] if sock.family in {socket.AF_INET, socket.AF_INET6} else "0.0.0.0"  # noqa: S104 - Tornado's word for the peer of a Unix socket
+        self.remote_ip = remote_ip(sock, address)
 
     def __str__(self) -> str:
         return self.remote_ip
@@ -87,10 +87,12 @@ class FastServer:
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         sock.setblocking(False)
-        if not self.connections.admit(sock):
+        peer = Peer(sock, address)
+        admitted = self.connections.admit(sock, peer.remote_ip)
+        if admitted is None:
             sock.close()
             return
-        client = FastConnection(self, Peer(sock, address))  # counted from now on
+        client = FastConnection(self, peer, admitted.origin)  # counted from now on
         self._open.add(client)
         making = asyncio.get_running_loop().connect_accepted_socket(lambda: client, sock)
         task = asyncio.ensure_future(making)

@@ -15,7 +15,7 @@ from ingestd.events import Record
 from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
 from ingestd.store import State
 
-from ..tail import READ_BYTES, Tail
+from ..tail import READ_BYTES, Tail, count_to_read
 from .database import Database
 from .link import Operation, raw, refusal
 from .memory import RecalledState
@@ -31,7 +31,7 @@ _KEEP = 1.5  # seconds between two renewals
 _RETRY = 0.5  # seconds between two attempts to become the holder
 _FOLLOW = 0.05  # seconds between two looks for what other daemons have appended
 _BLOCK = 1000  # milliseconds one look waits
-_PAGE = 256  # records asked for at once
+_PAGE = 64  # records asked for at once: Redis does not tell before how large they are
 _HEAD = 45  # bytes of a record: its id, which also a blanked one keeps
 _TOGETHER = 250  # records that are appended with one operation: Redis does nothing else meanwhile
 _TRIM_BYTES = 1 << 20  # a step of trimming: Redis does nothing else meanwhile
@@ -196,7 +196,7 @@ class RedisJournal(Journal):
         records: list[Record] = []
         size = 0
         while len(records) < limit and size < READ_BYTES:
-            wanted = min(limit - len(records), _PAGE)
+            wanted = min(limit - len(records), _PAGE, count_to_read(len(records), size))
             some = await self._look_up_page(after, wanted)
             records += some
             size += sum([len(record.body) for record in some])

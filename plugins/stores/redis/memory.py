@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from sys import getsizeof
 from typing import Any, Never
 
 from ingestd.errors import Stale
@@ -12,6 +13,7 @@ from ingestd.store import Field, State
 __all__ = ["Memory", "RecalledState"]
 
 _MOST = 50_000  # values; there are at most twice as many
+_LARGEST = 512  # bytes: a value that is larger is asked for each time
 _LIFE = 600.0  # seconds
 
 Remembered = tuple[str | None, int | None]
@@ -21,7 +23,7 @@ Remembered = tuple[str | None, int | None]
 class Memory:
     """Values as they were when this daemon last read or wrote them: others may have changed them since.
 
-    What nobody asks for is gone within twice `_LIFE`.
+    What nobody asks for is gone within twice `_LIFE`. Large values are not kept: only a hostile caller has many.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +35,10 @@ class Memory:
     def note(self, key: str, value: str | None, expires: int | None) -> None:
         if len(self._young) >= _MOST or self._clock() - self._since > _LIFE:
             self._young, self._old, self._since = {}, self._young, self._clock()
-        self._young[key] = value, expires
+        if value is None or getsizeof(value) <= _LARGEST:
+            self._young[key] = value, expires
+        else:
+            self.forget(key)
 
     def recall(self, key: str) -> Remembered | None:
         found = self._young.get(key)

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from ingestd import hookimpl
 from ingestd.hookspecs import BackendFactory, Daemon
-from ingestd.options import Duration
+from ingestd.options import Duration, PositiveSize, Size
 from ingestd.options import Options as BaseOptions
 
-from .backend import SqliteBackend
+from .backend import CACHE_SIZE, SqliteBackend
 from .files import locate
 
 __all__ = ["SqliteBackend", "SqlitePlugin"]
@@ -22,6 +22,7 @@ __all__ = ["SqliteBackend", "SqlitePlugin"]
 class SqlitePlugin:
     class Options(BaseOptions):
         cache: Annotated[int, Meta(ge=1)] = 200_000
+        cache_size: PositiveSize = Size(CACHE_SIZE)
         busy_timeout: Duration = Duration.parse("1s")
 
     def __init__(self, options: Options | None = None) -> None:
@@ -34,7 +35,10 @@ class SqlitePlugin:
 
     def _make(self, url: str, base: Path) -> SqliteBackend:
         backend = SqliteBackend(
-            locate(url, base), cache=self._options.cache, busy_timeout=float(self._options.busy_timeout)
+            locate(url, base),
+            cache=self._options.cache,
+            cache_size=int(self._options.cache_size),
+            busy_timeout=float(self._options.busy_timeout),
         )
         self._made.append(backend)
         return backend

@@ -26,7 +26,10 @@ from .store import SqliteStore
 from .sweep import Sweeper
 from .writeback import WriteBack
 
-__all__ = ["SqliteBackend"]
+__all__ = ["CACHE_SIZE", "SqliteBackend"]
+
+CACHE_SIZE = 64 << 20
+"""Bytes of the state that stay in memory, unless other options say otherwise."""
 
 _log = logging.getLogger("ingestd.sqlite")
 
@@ -46,9 +49,9 @@ class SqliteBackend(Backend):
     store: SqliteStore
     journal: SqliteJournal
 
-    def __init__(self, path: Path, *, cache: int, busy_timeout: float) -> None:
+    def __init__(self, path: Path, *, cache: int, cache_size: int = CACHE_SIZE, busy_timeout: float) -> None:
         self.path = path
-        self.database = Database(path, cache=cache, busy_timeout=busy_timeout)
+        self.database = Database(path, cache=cache, cache_size=cache_size, busy_timeout=busy_timeout)
         self.store = SqliteStore(self.database)
         self.journal = SqliteJournal(self.database)
         self.write_back: WriteBack | None = None

@@ -42,6 +42,8 @@ _MANY = 128  # rows of one statement
 _STEP = 8  # statements have a multiple of this many rows, or fewer: so there are few to compile and keep
 
 _INSERT_RECORDS = "INSERT INTO journal (position, at, type, body) VALUES "
+_LARGE = 8192
+"""Bytes of a row that is written by itself: each statement that is kept holds what was written with it last."""
 _UPSERT_STATE = "INSERT INTO state (key, value, fields, expires) VALUES "
 _UPSERT_TAIL = (
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
@@ -116,6 +118,8 @@ class _Rows:
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
+        self.large: list[Any] = []
+        """The same of those that are written one by one."""
         self.renewals: list[LogEntry] = []
         """For the log, in the order of their commits."""
         self.gone: list[str] = []
@@ -134,7 +138,9 @@ class _Rows:
         elif value is None and not fields:
             self.gone.append(key)
         else:
-            self.kept += (key, value, msgspec.json.encode(fields).decode() if fields else None, expires)
+            text = msgspec.json.encode(fields).decode() if fields else None
+            is_large = len(value or text or "") > _LARGE
+            (self.large if is_large else self.kept).extend((key, value, text, expires))
 
     def _add_changes(self, key: str, changes: Any) -> None:
         for member, (number, at, expires) in changes.items():
@@ -147,13 +153,18 @@ class _Rows:
 def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> int:
     """Returns the number of the last row in the log of renewals."""
     records: list[Any] = []
+    large: list[Any] = []
     cursors: dict[str, int] = {}
     rows = _Rows()
-    size = 0
+    size = count = 0
     for unit in units:
         for record in unit.records:
             last += 1
-            records += (last, record.at, record.type, record.body)
+            count += 1
+            if len(record.body) > _LARGE:
+                large += (last, record.at, record.type, record.body)
+            else:
+                records += (last, record.at, record.type, record.body)
         unit.size = size_of_all(unit.records)
         size += unit.size
         unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
@@ -165,9 +176,10 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log
     for unit in units:
         if unit.first is not None:
             unit.first(connection)
-    if records:
+    if count:
         _insert(connection, _INSERT_RECORDS, records)
-        connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (len(records) // 4, size))
+        _insert(connection, _INSERT_RECORDS, large, most=1)
+        connection.execute("UPDATE totals SET records = records + ?, bytes = bytes + ?", (count, size))
     log_end = _write_rows(connection, rows, log_end)
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
@@ -179,6 +191,7 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log
 
 def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> int:
     _insert(connection, _UPSERT_STATE, rows.kept, _UPSERT_TAIL)
+    _insert(connection, _UPSERT_STATE, rows.large, _UPSERT_TAIL, most=1)
     if rows.renewals:
         log_end = append_log(connection, rows.renewals, log_end)
     if rows.cleared:
@@ -193,11 +206,13 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> in
     return log_end
 
 
-def _insert(connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", columns: int = 4) -> None:
-    """Insert rows of so many columns, given as one flat list."""
+def _insert(
+    connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", *, columns: int = 4, most: int = _MANY
+) -> None:
+    """Insert rows of so many columns, given as one flat list; at most so many with one statement."""
     start = 0
     while start < len(values):
-        rows = min((len(values) - start) // columns, _MANY)
+        rows = min((len(values) - start) // columns, most)
         rows -= rows % _STEP if rows > _STEP else 0
         connection.execute(_statement(head, rows, tail, columns), values[start : start + columns * rows])
         start += columns * rows
@@ -284,7 +299,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Reco
     while len(positions) < limit and size < READ_BYTES:
         wanted = min(limit - len(positions), _MANY)
         try:
-            some = _read_together(connection, after, wanted)
+            some = _read_together(connection, after, wanted, READ_BYTES - size)
         except sqlite3.DataError:  # together they are longer than one value of SQLite may be
             some = _read_one(connection, after)
             wanted = 1
@@ -310,14 +325,18 @@ class _Columns(NamedTuple):
     lines: bytes
 
 
-def _read_together(connection: sqlite3.Connection, after: int, limit: int) -> _Columns:
+def _read_together(connection: sqlite3.Connection, after: int, limit: int, size: int) -> _Columns:
+    """At most `limit` records, the last of which is the first with which they have `size` bytes, if any is."""
     types, ats, positions, lengths, lines = connection.execute(
         # All aggregates are made in one pass, so their members are in the same order, which is that of the table.
         "SELECT json_group_array(type), json_group_array(at), json_group_array(position),"
         " json_group_array(length(CAST(body AS BLOB))), CAST(group_concat(CAST(body AS TEXT) || char(10), '') AS BLOB)"
+        # SQLite knows how long a body is without reading it.
         " FROM journal WHERE position > ? AND position <= (SELECT max(position) FROM"
-        " (SELECT position FROM journal WHERE position > ? ORDER BY position LIMIT ?))",
-        (after, after, limit),
+        " (SELECT position, sum(bytes) OVER (ORDER BY position) - bytes AS before FROM"
+        " (SELECT position, length(body) AS bytes FROM journal WHERE position > ? ORDER BY position LIMIT ?))"
+        " WHERE before < ?)",
+        (after, after, limit, size),
     ).fetchone()
     return _Columns(
         _decode_types(types), _decode_numbers(ats), _decode_numbers(positions), _decode_numbers(lengths), lines or b""

@@ -192,6 +192,7 @@ class Commits:
                 key = entry.key
                 if not entry.is_renewed:
                     self._presence.add(key)
+                    self._entries.weigh(entry)
                 row = entry.row(early=self._renewals.has_room)
                 unit.rows.append(row)
                 if entry.absent and self._renewals.names(key):

@@ -27,9 +27,9 @@ __all__ = ["Database"]
 
 
 class Database:
-    """Journal and state work on it. `cache` is how many entries of the state stay in memory."""
+    """Journal and state work on it. `cache` bounds the entries of the state in memory, `cache_size` their bytes."""
 
-    def __init__(self, path: Path, *, cache: int, busy_timeout: float) -> None:
+    def __init__(self, path: Path, *, cache: int, cache_size: int, busy_timeout: float) -> None:
         self.path = path
         self.connections = Connections(path, busy_timeout)
         self.statistics = CommitStatistics()
@@ -38,9 +38,10 @@ class Database:
         self.clock = 0
         """The latest time of any unit, in milliseconds."""
         self._cache = cache
+        self._cache_size = cache_size
         self.renewals = Renewals()
         self.presence = Presence(self.connections, self.renewals)
-        self.entries = Entries(cache, self._load)
+        self.entries = Entries(cache, self._load, size=cache_size)
         self.cleaner = Cleaner(self.connections, self.entries)
 
     async def own(self) -> Commits:
@@ -49,7 +50,9 @@ class Database:
         # What an earlier opening of this object has cached may not be so any more.
         self.renewals = Renewals(*await writer.submit(read_log))
         self.presence = Presence(self.connections, self.renewals)
-        self.entries = Entries(self._cache, self._load, await writer.submit(last_member), self.presence.rules_out)
+        self.entries = Entries(
+            self._cache, self._load, await writer.submit(last_member), self.presence.rules_out, size=self._cache_size
+        )
         self.cleaner = Cleaner(self.connections, self.entries)
         self.commits = Commits(
             writer,
@@ -76,7 +79,7 @@ class Database:
 
     def _visit(self, now: int) -> GuestState:
         # A command's unit sees what is on disk when it begins, not what an earlier one cached.
-        return GuestState(Entries(self._cache, self._load), now)
+        return GuestState(Entries(self._cache, self._load, size=self._cache_size), now)
 
     async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to. Returns the last position."""

@@ -44,6 +44,7 @@ class SqliteCollector(Collector):
             labels=labels,
         )  # fmt: skip
         entries = GaugeMetricFamily(f"{name}_cache_entries", "State entries in memory.", labels=labels)
+        weight = GaugeMetricFamily(f"{name}_cache_bytes", "Memory of these entries, about.", labels=labels)
         filters = GaugeMetricFamily(
             f"{name}_filter_bytes", "Memory of the filter that tells what is not in the file, 0 until it is made.",
             labels=labels,
@@ -63,12 +64,13 @@ class SqliteCollector(Collector):
             misses.add_metric(file, cache.misses)
             ruled_out.add_metric(file, cache.ruled_out)
             entries.add_metric(file, cache.count)
+            weight.add_metric(file, cache.weight)
             filters.add_metric(file, database.presence.size)
             size.add_metric(file, _size(backend.path))
             log.add_metric(file, _size(backend.path.with_name(f"{backend.path.name}-wal")))
             with suppress(OSError):  # the folder is gone: then nobody knows
                 free.add_metric(file, shutil.disk_usage(backend.path.parent).free)
-        yield from (commits, seconds, units, hits, misses, ruled_out, entries, filters, size, log, free)
+        yield from (commits, seconds, units, hits, misses, ruled_out, entries, weight, filters, size, log, free)
 
 
 def _size(path: Path) -> int:

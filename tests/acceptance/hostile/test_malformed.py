@@ -34,6 +34,44 @@ REQUEST_LINES = {
     "SMTP": b"EHLO shop.example",
 }
 
+# What is left is `/path` and `http://host/path`.
+TARGETS = {
+    "the server as a whole": b"*",
+    "an authority": b"shop.example:443",
+    "a relative path": TARGET[1:],
+    "a query alone": b"?a=b",
+    "an escape alone": b"%%2F%b" % TARGET[1:],
+    "no scheme": b"//shop.example%b" % TARGET,
+    "two slashes": b"/%b" % TARGET,
+    "one slash behind the scheme": b"http:/%b" % TARGET[1:],
+    "no slash behind the scheme": b"http:%b" % TARGET[1:],
+    "three slashes": b"http://%b" % TARGET,
+    "another scheme": b"ftp://shop.example%b" % TARGET,
+    "a scheme of scripts": b"javascript://shop.example%b" % TARGET,
+    "a WebSocket": b"wss://shop.example%b" % TARGET,
+    "no host": b"http://",
+    "a port without a host": b"http://:80%b" % TARGET,
+    "a port that is no number": b"http://shop.example:http%b" % TARGET,
+    "two ports": b"http://shop.example:80:80%b" % TARGET,
+    "a user": b"http://me@shop.example%b" % TARGET,
+    "a user and a password": b"http://me:secret@shop.example%b" % TARGET,
+    "half an address": b"http://[::1%b" % TARGET,
+    "an address of letters": b"http://[shop]%b" % TARGET,
+    "a backslash for a slash": b"/\\shop.example%b" % TARGET,
+    "a backslash in the host": b"http://shop.example\\@another%b" % TARGET,
+    "a fragment": b"%b#a" % TARGET,
+    "an empty fragment": b"%b#" % TARGET,
+    "a fragment behind a query": b"%b?a=b#c" % TARGET,
+    "a fragment behind a host": b"http://shop.example#%b" % TARGET,
+    "UTF-8": b"%b?q=caf\xc3\xa9" % TARGET,
+    "ISO 8859-1": b"%b?q=caf\xe9" % TARGET,
+    "UTF-8 in the host": b"http://caf\xc3\xa9.example%b" % TARGET,
+    "DEL": b"%b?\x7f" % TARGET,
+    "a C1 control": b"%b?\x9b" % TARGET,
+    "a control": b"%b?\x01" % TARGET,
+    "a backspace": b"%b\b" % TARGET,
+}
+
 HEADERS = {
     "no colon": b"X-Header",
     "space before the colon": b"X-Header : value",
@@ -200,13 +238,42 @@ def test_what_a_server_may_refuse_or_understand_is_not_misread(shop: Shop, daemo
             assert others == []
 
 
-def test_methods_and_targets_of_other_kinds_are_no_events(shop: Shop, daemon: Daemon) -> None:
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_target_is_a_path_or_a_whole_address(shop: Shop, daemon: Daemon, target: bytes) -> None:
+    whole = post(shop.public.id, GOOD)
+    with counting(daemon):
+        for method in (b"POST", b"OPTIONS", b"CONNECT"):
+            assert_only_answer(daemon, whole.replace(b"POST", method, 1).replace(TARGET, target, 1) + whole)
+
+
+def test_a_whole_address_is_routed_by_its_path(shop: Shop, daemon: Daemon) -> None:
+    whole = post(shop.public.id, GOOD)
+    starts = (
+        b"http://shop", b"https://shop.example", b"HTTP://Shop.Example:80", b"http://shop:", b"http://127.0.0.1:8080",
+        b"http://[::1]:80", b"http://[2001:db8::1]", b"http://%41.example",
+    )  # fmt: skip
+    queries = (b"", b"?", b"?a=b", b"?a=/b?c:@//&{|}[]\\^`<>'\"")
+    with counting(daemon, accepted=len(starts) + len(queries) - 1):
+        for target in (*(start + TARGET for start in starts), *(TARGET + query for query in queries[1:])):
+            [reply] = talk(daemon.port, whole.replace(TARGET, target, 1))
+            assert reply.status == 200, target
+
+
+def test_methods_and_paths_of_other_kinds_are_no_events(shop: Shop, daemon: Daemon) -> None:
     whole = post(shop.public.id, GOOD)
     with counting(daemon):
         for method in (b"post", b"Post", b"TRACE", b"CONNECT", b"PRI", b"X" * 1000):
             [reply] = talk(daemon.port, whole.replace(b"POST", method, 1))
             assert_refused(reply, 405, "method_not_allowed", closes=False)
-        for target in (b"*", b"shop.example:443", b"http://shop.example", b"http://", b"?", b"%00", b"\xff"):
+        for target in (
+            b"/",
+            b"http://shop.example",
+            b"https://shop.example?a=/b",
+            b"/a//b",
+            b"/%00",
+            b"/:x@y",
+            b"/{|}^`",
+        ):
             [reply] = talk(daemon.port, whole.replace(TARGET, target, 1))
             assert_refused(reply, 404, "not_found", closes=False)
 

@@ -1,0 +1,265 @@
+"""What hostile requests make of the daemon's memory: its peak during each attack, and what is left of it afterwards.
+
+One `ingestd serve` as installed, with the default limits, gets one attack after the other. Everything here is sent with
+the public key, which stands in a shop's pages. `--only` names attacks, `--scale` makes all of them smaller. Exits 1 if
+the daemon ever stood above the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import itertools
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.servers import CONFIG, Server, create_key, ingestd
+from benchmarks.soak import MIB, resident
+
+__all__ = ["ATTACKS", "BOUND", "Attack", "Row", "Target", "attack"]
+
+BOUND = 300 * 10**6
+"""Bytes that the daemon may take, whatever is sent to it."""
+
+_LARGEST = MIB - 1024  # bytes of a body that is still taken
+_REST = 3.0  # seconds after an attack, until its connections are gone
+_BESIDE = 64  # connections that send large bodies at the same time
+_SILENCE = 2.0  # seconds that an attacker's connection stays open with nothing more to send
+
+
+_addresses = itertools.cycle(f"127.0.1.{number}" for number in range(1, 100))
+
+
+class Target(NamedTuple):
+    port: int
+    key: str
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """From one address after the other, as one who has many: the bound of one address is not what is looked at."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(next(_addresses), 0))
+
+    def head(self, path: str, length: int, *lines: str) -> bytes:
+        own = [f"POST /api/v1/analytics{path} HTTP/1.1", "Host: shop", f"Authorization: Bearer {self.key}"]
+        return "\r\n".join([*own, *lines, f"Content-Length: {length}", "", ""]).encode()
+
+    def post(self, path: str, body: bytes, *lines: str) -> bytes:
+        return self.head(path, len(body), *lines) + body
+
+    def packed(self, path: str, body: bytes) -> bytes:
+        return self.post(path, gzip.compress(body, 9), "Content-Encoding: gzip")
+
+
+async def _answered(target: Target, requests: Sequence[bytes]) -> None:
+    """Send these on one connection, each when the one before it is answered."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        reader, writer = await target.connect()
+        try:
+            for request in requests:
+                writer.write(request)
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+        finally:
+            writer.close()
+
+
+async def _unread(target: Target, data: bytes) -> None:
+    """Send this and read nothing, as far as the daemon takes it."""
+    with suppress(OSError, TimeoutError):
+        _, writer = await target.connect()
+        try:
+            async with asyncio.timeout(_SILENCE):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(_SILENCE)
+        finally:
+            writer.transport.abort()
+
+
+def _event(data: str, **fields: str) -> bytes:
+    members = "".join(f', "{name}": {json.dumps(value)}' for name, value in fields.items())
+    visitor = "" if "anonymousId" in fields else ', "anonymousId": "a stranger"'
+    return f'{{"key": "Page View"{visitor}{members}, "data": {data}}}'.encode()
+
+
+def _wide(number: int = 0, size: int = _LARGEST) -> str:
+    """An object of very many members, other ones for each number."""
+    members = ",".join(f'"m{number}-{each}":1' for each in range(size // 16))
+    return f"{{{members}}}"
+
+
+def _empty_lists(size: int = _LARGEST) -> str:
+    """A list of empty ones: what it takes in Python is twenty times its text."""
+    lists = ",".join(["[]"] * (size // 3 - 10))
+    return f'{{"a":[{lists}]}}'
+
+
+def _nested_lists(size: int = _LARGEST) -> str:
+    nested = ",".join(["[" * 150 + "]" * 150] * (size // 301 - 1))
+    return f'{{"a":[{nested}]}}'
+
+
+async def wide_objects(target: Target, scale: float) -> None:
+    requests = [target.post("/track", _event(_wide(number))) for number in range(4)]
+    await asyncio.gather(*(_answered(target, requests) for _ in range(max(1, int(_BESIDE * scale)))))
+
+
+async def empty_lists(target: Target, scale: float) -> None:
+    requests = [target.post("/track", _event(value())) for value in (_empty_lists, _nested_lists)]
+    await asyncio.gather(*(_answered(target, requests) for _ in range(max(1, int(_BESIDE * scale)))))
+
+
+async def packed_lists(target: Target, scale: float) -> None:
+    """Each of a thousand connections sends 2 kB that unpack to a megabyte, of ever other visitors."""
+    packed = [target.packed("/track", _event(_nested_lists(), anonymousId=f"packed {number}")) for number in range(64)]
+    count = max(1, int(400 * scale))
+    await asyncio.gather(*(_answered(target, [packed[number % 64]]) for number in range(count)))
+
+
+async def packed_batches(target: Target, scale: float) -> None:
+    """Batches of four events of nearly a megabyte each, packed."""
+    events = [
+        _event(_nested_lists(), anonymousId=f"packed {number}", messageId=f"packed {number}").decode()
+        for number in range(4)
+    ]
+    packed = target.packed("/batch", f'{{"events": [{",".join(events)}]}}'.encode())
+    await asyncio.gather(*(_answered(target, [packed]) for _ in range(max(1, int(100 * scale)))))
+
+
+async def wide_traits(target: Target, scale: float) -> None:
+    """720,000 traits of one user, and large profiles of many visitors."""
+    one, many = [], []
+    for number in range(max(1, int(24 * scale))):
+        traits = ",".join(f'"t{number}-{each}": "v"' for each in range(30_000))
+        body = f'{{"anonymousId": "wide", "userId": "u", "traits": {{{traits}}}}}'.encode()
+        one.append(target.post("/identify/public", body))
+    for number in range(max(1, int(200 * scale))):
+        body = f'{{"anonymousId": "wide {number}", "traits": {_wide(number)}}}'.encode()
+        many.append(target.post("/identify/public", body))
+    await asyncio.gather(_answered(target, one), *(_answered(target, many[start::8]) for start in range(8)))
+
+
+async def long_ids(target: Target, scale: float) -> None:
+    """Every request with another id of nearly a megabyte, which are sent packed."""
+    filling = "x" * (_LARGEST - 500)
+
+    def requests(start: int) -> Iterator[bytes]:
+        for number in range(start, max(8, int(600 * scale)), 8):
+            user = f"{number}-{filling}"
+            body = json.dumps({"anonymousId": f"long {number}", "userId": user, "traits": {}}).encode()
+            yield target.packed("/identify/public", body)
+            yield target.packed("/track", _event('{"a": 1}', anonymousId=f"long {number}", dispatchId=user))
+            yield target.packed("/track", _event('{"a": 1}', anonymousId=f"long {number}", userId=user))
+            order = json.dumps({"order_id": user, "total": 1})
+            yield target.packed(
+                "/track", _event(order, anonymousId=f"long {number}").replace(b"Page View", b"Order Completed")
+            )
+
+    await asyncio.gather(*(_answered(target, [*requests(start)]) for start in range(8)))
+
+
+async def unread_answers(target: Target, scale: float) -> None:
+    """Thousands of connections that send one request behind the other, and read no answer."""
+    data = target.post("/track", _event("[1]")) * 2000
+    await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(3000 * scale)))))
+
+
+async def unfinished_bodies(target: Target, scale: float) -> None:
+    data = target.head("/track", _LARGEST) + b" " * (_LARGEST - 1)
+    await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(3000 * scale)))))
+
+
+async def unfinished_heads(target: Target, scale: float) -> None:
+    data = target.head("/track", 1, *(f"X-{number}: {'x' * 150}" for number in range(90)))[:-2]
+    await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(4000 * scale)))))
+
+
+async def held_behind(target: Target, scale: float) -> None:
+    """Behind a request that is being answered, as much as the daemon reads."""
+    data = target.post("/track", _event(_empty_lists())) + b"x" * MIB
+    await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(1000 * scale)))))
+
+
+Attack = Callable[[Target, float], Awaitable[None]]
+ATTACKS: Mapping[str, Attack] = {
+    each.__name__.replace("_", " "): each
+    for each in (
+        wide_objects,
+        empty_lists,
+        packed_lists,
+        packed_batches,
+        wide_traits,
+        long_ids,
+        unread_answers,
+        unfinished_bodies,
+        unfinished_heads,
+        held_behind,
+    )
+}
+
+
+class Row(NamedTuple):
+    name: str
+    peak: int
+    """Bytes, the most there ever was so far."""
+    after: int
+    seconds: float
+
+
+def peak(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError("VmHWM")
+
+
+def attack(server: Server, key: str, name: str, *, scale: float = 1.0, rest: float = _REST) -> Row:
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # the peak begins anew
+    begun = time.monotonic()
+    asyncio.run(_run(ATTACKS[name], Target(server.port, key), scale))
+    seconds = time.monotonic() - begun
+    time.sleep(rest)
+    return Row(name, peak(server.pid), resident(server.pid), seconds)
+
+
+async def _run(work: Attack, target: Target, scale: float) -> None:
+    await work(target, scale)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[*ATTACKS], help="may be given several times")
+    parser.add_argument("--scale", type=float, default=1.0, help="default 1")
+    parser.add_argument("--bound", type=float, default=BOUND / 10**6, metavar="MB", help=f"default {BOUND // 10**6}")
+    arguments = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+    with tempfile.TemporaryDirectory(prefix="ingestd-hostile-") as name:
+        folder = Path(name)
+        (folder / "ingestd.toml").write_text(CONFIG)
+        key = create_key(folder)
+        with ingestd(folder) as server:
+            print(f"{'at the start':<20} {resident(server.pid) / 10**6:8.0f} MB")
+            rows = []
+            for each in arguments.only or ATTACKS:
+                rows.append(attack(server, key, each, scale=arguments.scale))
+                row = rows[-1]
+                print(
+                    f"{row.name:<20} {row.peak / 10**6:8.0f} MB at its peak {row.after / 10**6:8.0f} MB after"
+                    f" {row.seconds:8.1f} s",
+                    flush=True,
+                )
+            time.sleep(_REST)
+            print(f"{'at the end':<20} {resident(server.pid) / 10**6:8.0f} MB")
+    return 0 if max(row.peak for row in rows) <= arguments.bound * 10**6 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

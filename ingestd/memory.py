@@ -1,0 +1,56 @@
+"""How memory that is free goes back to the system: left to itself, the C library keeps most of it for good.
+
+A body of a megabyte would get its memory from the heap once some like it have come and gone, and whatever is allocated
+behind it keeps that memory there. So large pieces always get memory of their own, which goes back when they are freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+from pathlib import Path
+
+__all__ = ["give_back_free_memory", "keep_large_pieces_apart"]
+
+_log = logging.getLogger("ingestd.memory")
+
+# Of malloc.h of the GNU C library.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+_LARGE = 64 << 10  # bytes: what is read from a connection at once
+_KEPT_AT_THE_END = 16 << 20  # bytes of the heap's end, which is given back and asked for again at a system call each
+_PERIOD = 5.0  # seconds
+_GROWTH = 16 << 20  # bytes
+
+
+def keep_large_pieces_apart() -> None:
+    """For the whole process. Other C libraries than GNU's do so by themselves, or cannot be told."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_AT_THE_END)
+
+
+async def give_back_free_memory() -> None:
+    """Give back what is free among what is not, for as long as the daemon runs.
+
+    It takes some milliseconds, so it is done only where memory has grown since the last time.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    lowest = _resident()
+    while True:
+        await asyncio.sleep(_PERIOD)
+        resident = _resident()
+        if trim is not None and resident > lowest + _GROWTH:
+            await asyncio.to_thread(trim, 0)
+            lowest = _resident()
+            _log.debug("memory: %d MB of %d MB given back", (resident - lowest) // 10**6, resident // 10**6)
+        lowest = min(lowest, resident)
+
+
+def _resident() -> int:
+    """Bytes that the process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
