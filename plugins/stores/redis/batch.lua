@@ -72,8 +72,13 @@ local function set(key, value, expires, now)
   keep(key, raw, value, expires)
 end
 
+-- Beside fields there is a sorted set of their names, by their times.
+local function names_of(key)
+  return key .. ':names'
+end
+
 local function delete(key)
-  redis.call('DEL', key)
+  redis.call('DEL', key, names_of(key))
   keep(key)
 end
 
@@ -115,16 +120,63 @@ local function only(key, kind)
   if redis.call('TYPE', key).ok ~= kind then delete(key) end
 end
 
--- Fields are kept as "<at>|<value>".
-ops.merge = function(_, key, fields)
-  only(prefix .. key, 'hash')
-  for _, field in ipairs(fields) do
-    local _, at = parsed(redis.call('HGET', prefix .. key, field[1]))
-    if not at or at <= field[2] then
-      redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3])
-    end
+-- Fields are kept as "<at>|<value>". Among their names there is SIZE, which can be no name since it is not UTF-8. Its
+-- score tells the bytes of all names and values; it is negative, so SIZE comes first.
+local SIZE = '\255'
+
+local function keep_size(key, names, size)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('ZADD', names, text(-size - 1), SIZE)
+  else
+    redis.call('DEL', names)
   end
-  return false
+end
+
+-- The bytes of all fields. Where an older program has written some, their names are noted now.
+local function size_of(key, names)
+  local score = redis.call('ZSCORE', names, SIZE)
+  if score and redis.call('ZCARD', names) == redis.call('HLEN', key) + 1 then return -score - 1 end
+  redis.call('DEL', names)
+  local found, size = redis.call('HGETALL', key), 0
+  for index = 1, #found, 2 do
+    local value, at = parsed(found[index + 1])
+    redis.call('ZADD', names, text(at), found[index])
+    size = size + #found[index] + #value
+  end
+  return size
+end
+
+-- These give by how many bytes the fields have grown.
+local function set_field(key, names, name, at, value, old)
+  redis.call('HSET', key, name, text(at) .. '|' .. value)
+  redis.call('ZADD', names, text(at), name)
+  return #value - (old and #old or -#name)
+end
+
+local function drop_field(key, names, name)
+  local old = parsed(redis.call('HGET', key, name))
+  redis.call('HDEL', key, name)
+  redis.call('ZREM', names, name)
+  return old and -#name - #old or 0
+end
+
+ops.merge = function(_, key, fields, most, most_bytes)
+  key = prefix .. key
+  only(key, 'hash')
+  local names = names_of(key)
+  local size, dropped = size_of(key, names), 0
+  for _, field in ipairs(fields) do
+    local name, at, value = field[1], field[2], field[3]
+    local old, old_at = parsed(redis.call('HGET', key, name))
+    if not old or old_at <= at then size = size + set_field(key, names, name, at, value, old) end
+  end
+  keep_size(key, names, size)
+  while (most and redis.call('HLEN', key) > most) or (most_bytes and size > most_bytes) do
+    local oldest = redis.call('ZRANGE', names, 1, 1)[1]
+    size, dropped = size + drop_field(key, names, oldest), dropped + 1
+  end
+  if dropped > 0 then keep_size(key, names, size) end
+  return dropped
 end
 
 reads.fields = function(_, key)
@@ -220,9 +272,17 @@ rows.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
 end
 
-rows.fields = function(_, key, fields)
-  delete(prefix .. key)
-  for _, field in ipairs(fields) do redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3]) end
+rows.fields = function(_, key, fields, gone)
+  key = prefix .. key
+  only(key, 'hash')
+  local names = names_of(key)
+  local size = size_of(key, names)
+  for _, name in ipairs(gone) do size = size + drop_field(key, names, name) end
+  for _, field in ipairs(fields) do
+    local old = parsed(redis.call('HGET', key, field[1]))
+    size = size + set_field(key, names, field[1], field[2], field[3], old)
+  end
+  keep_size(key, names, size)
 end
 
 rows.gone = function(_, key)
