@@ -51,7 +51,7 @@ class Pipeline:
         self._metrics = metrics
         metrics.waiting.set_function(lambda: room.waiting)
         self._admission = Admission(hooks)
-        self._reader = Reader(validator, stored_address)
+        self._reader = Reader(validator, stored_address, hooks.check_identity)
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
         together = Together(hooks, store, journal, room)

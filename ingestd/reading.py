@@ -19,10 +19,19 @@ _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "m
 
 
 class Reader:
-    """`stored_address` makes of a client's address what is stored of it; None: nothing is."""
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is.
 
-    def __init__(self, validator: Validator, stored_address: Callable[[str], str] | None) -> None:
+    `check_identity` raises for an identify request that a plugin refuses.
+    """
+
+    def __init__(
+        self,
+        validator: Validator,
+        stored_address: Callable[[str], str] | None,
+        check_identity: Callable[[Event], None],
+    ) -> None:
         self._validator = validator
+        self._check_identity = check_identity
         self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
 
@@ -34,7 +43,7 @@ class Reader:
     def read(
         self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
     ) -> Event:
-        """Raises `BadRequest` and `UnknownKey`."""
+        """Raises `Refused`; of an identify request also whatever a plugin raises."""
         is_event = kind == "event"
         if is_event:
             self._validator.event(body)
@@ -63,7 +72,7 @@ class Reader:
         if public and self._stored_address is not None and request.peer:
             # Unless the caller tells one; and not that of a shop's backend, which is nobody's.
             context.setdefault("ip", self._stored_address(request.peer))
-        return Event(  # by position: by so many names it would take three times as long
+        event = Event(  # by position: by so many names it would take three times as long
             record_id,
             kind,
             principal.tenant,
@@ -82,3 +91,6 @@ class Reader:
             context,
             extra,
         )
+        if not is_event:
+            self._check_identity(event)
+        return event
