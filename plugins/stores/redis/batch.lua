@@ -146,35 +146,66 @@ local function size_of(key, names)
   return size
 end
 
--- These give by how many bytes the fields have grown.
-local function set_field(key, names, name, at, value, old)
-  redis.call('HSET', key, name, text(at) .. '|' .. value)
-  redis.call('ZADD', names, text(at), name)
-  return #value - (old and #old or -#name)
+local PART = 500 -- fields of one command: Lua's stack is limited
+
+-- Sets fields, each a list of name, time and value. Gives by how many bytes they have grown.
+local function set_fields(key, names, fields, later_stays)
+  local grown = 0
+  for first = 1, #fields, PART do
+    local asked, set, scored = {}, {}, {}
+    for index = first, math.min(first + PART - 1, #fields) do asked[#asked + 1] = fields[index][1] end
+    for index, raw in ipairs(redis.call('HMGET', key, unpack(asked))) do
+      local name, at, value = unpack(fields[first + index - 1])
+      local old, old_at = parsed(raw)
+      if not (later_stays and old and old_at > at) then
+        local time = text(at)
+        set[#set + 1], set[#set + 2] = name, time .. '|' .. value
+        scored[#scored + 1], scored[#scored + 2] = time, name
+        grown = grown + #value - (old and #old or -#name)
+      end
+    end
+    if #set > 0 then
+      redis.call('HSET', key, unpack(set))
+      redis.call('ZADD', names, unpack(scored))
+    end
+  end
+  return grown
 end
 
-local function drop_field(key, names, name)
-  local old = parsed(redis.call('HGET', key, name))
-  redis.call('HDEL', key, name)
-  redis.call('ZREM', names, name)
-  return old and -#name - #old or 0
+-- Takes fields out, from the first of these names on, as long as they are `wanted`. Gives how many, and their bytes.
+local function drop_fields(key, names, some, wanted)
+  local gone, bytes = {}, 0
+  for index, raw in ipairs(redis.call('HMGET', key, unpack(some))) do
+    if not wanted(#gone, bytes) then break end
+    gone[index], bytes = some[index], bytes + #some[index] + #(parsed(raw) or '')
+  end
+  redis.call('HDEL', key, unpack(gone))
+  redis.call('ZREM', names, unpack(gone))
+  return #gone, bytes
+end
+
+local function drop_oldest(key, names, size, most, most_bytes)
+  local before, dropped = redis.call('HLEN', key), 0
+  local function is_over(more, bytes)
+    return (most and before - dropped - more > most) or (most_bytes and size - bytes > most_bytes)
+  end
+  local part = 1
+  while is_over(0, 0) do
+    part = math.min(math.max(part, most and before - dropped - most or 1), PART)
+    local more, bytes = drop_fields(key, names, redis.call('ZRANGE', names, 1, part), is_over)
+    dropped, size, part = dropped + more, size - bytes, 2 * part
+  end
+  return dropped, size
 end
 
 ops.merge = function(_, key, fields, most, most_bytes)
   key = prefix .. key
   only(key, 'hash')
   local names = names_of(key)
-  local size, dropped = size_of(key, names), 0
-  for _, field in ipairs(fields) do
-    local name, at, value = field[1], field[2], field[3]
-    local old, old_at = parsed(redis.call('HGET', key, name))
-    if not old or old_at <= at then size = size + set_field(key, names, name, at, value, old) end
-  end
+  local dropped, size = 0, size_of(key, names)
+  size = size + set_fields(key, names, fields, true)
   keep_size(key, names, size)
-  while (most and redis.call('HLEN', key) > most) or (most_bytes and size > most_bytes) do
-    local oldest = redis.call('ZRANGE', names, 1, 1)[1]
-    size, dropped = size + drop_field(key, names, oldest), dropped + 1
-  end
+  dropped, size = drop_oldest(key, names, size, most, most_bytes)
   if dropped > 0 then keep_size(key, names, size) end
   return dropped
 end
@@ -277,11 +308,12 @@ rows.fields = function(_, key, fields, gone)
   only(key, 'hash')
   local names = names_of(key)
   local size = size_of(key, names)
-  for _, name in ipairs(gone) do size = size + drop_field(key, names, name) end
-  for _, field in ipairs(fields) do
-    local old = parsed(redis.call('HGET', key, field[1]))
-    size = size + set_field(key, names, field[1], field[2], field[3], old)
+  for first = 1, #gone, PART do
+    local some = {unpack(gone, first, math.min(first + PART - 1, #gone))}
+    local _, bytes = drop_fields(key, names, some, function() return true end)
+    size = size - bytes
   end
+  size = size + set_fields(key, names, fields)
   keep_size(key, names, size)
 end
 
