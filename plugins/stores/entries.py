@@ -136,7 +136,7 @@ class Entry:
         present = Fields() if self.fields is None else self.fields
         changed = present.merge(fields)
         gone = present.drop_oldest(keep, keep_size)
-        if changed or gone:
+        if changed:
             self.value, self.fields, self.expires = None, present, None
         return changed or gone > 0, gone
 
