@@ -12,6 +12,7 @@ from .answers import Answer, results
 from .errors import BadRequest, Refused, SchemaViolation, TooLarge
 from .events import Endpoint, Event, Principal, Request, Session
 from .failures import Failures
+from .hooks import HookFailure
 from .ids import next_uuids
 from .metrics import Metrics
 from .outcomes import Outcome
@@ -33,7 +34,7 @@ class _Batch:
     def __init__(self) -> None:
         self.kinds: list[Kind] = []
         self.keys: list[str] = []
-        self.refused: dict[int, Refused] = {}
+        self.refused: dict[int, Refused | HookFailure] = {}
 
     def with_results(self, stored: Iterable[Resolved | Exception]) -> Iterator[Resolved | Exception]:
         """What became of each; `stored` is that of those that were not refused."""
@@ -110,7 +111,7 @@ class Batches:
             if kind == "event":
                 key = self._reader.key_of(body)
             event = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
-        except Refused as refused:
+        except (Refused, HookFailure) as refused:
             # Without its traceback, which holds this frame, and all of the batch.
             batch.refused[len(batch.kinds)] = refused.with_traceback(None)
         batch.kinds.append(kind)

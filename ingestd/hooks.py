@@ -45,6 +45,7 @@ class Hooks:
     screen: Callable[[Request], Awaitable[None]]
     authenticate: Callable[[Request], Awaitable[Principal | None]]
     admit: Callable[[Request, Principal | None], Awaitable[None]]
+    check_identity: Callable[[Event], None]
     resolve_user: Callable[[Event, State], Awaitable[str | None]]
     resolve_session: Callable[[Event, State], Awaitable[Session | None]]
     store_identity: Callable[[Event, State], Awaitable[None]]
@@ -56,6 +57,7 @@ class Hooks:
         self.screen = _all(manager, "screen")
         self.authenticate = _first(manager, "authenticate")
         self.admit = _all(manager, "admit")
+        self.check_identity = _plain(manager, "check_identity")
         self.resolve_user = _first(manager, "resolve_user")
         self.resolve_session = _first(manager, "resolve_session")
         self.store_identity = _all(manager, "store_identity")
@@ -221,6 +223,25 @@ def _guarded(call: _Call, hook: str) -> Callable[..., Awaitable[Any]]:
 def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:
     """A function that calls all implementations, one after the other."""
     return partial(_call_all, _chain(manager, hook), hook)
+
+
+def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
+    """A function that calls all implementations, none of which is a coroutine function."""
+    chain = _chain(manager, hook)
+    for impl in getattr(manager.hook, hook).get_hookimpls():
+        if inspect.iscoroutinefunction(impl.function):
+            raise ConfigError(f"plugin {impl.plugin_name}: {hook} cannot be a coroutine function")
+
+    def call_all(*arguments: Any) -> None:
+        for plugin, function in chain:
+            try:
+                function(*arguments)
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, hook) from error
+
+    return call_all
 
 
 async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:

@@ -1,7 +1,7 @@
 """Every hook there is, with its contract. docs/hooks.md has an example of each.
 
-Plugins are called in the order of `[plugins] enabled`. Any hook but `register_…` may be a plain function or a
-coroutine function; a plain one runs on the event loop and must not block it. An implementation may
+Plugins are called in the order of `[plugins] enabled`. Any hook but `register_…` and `check_identity` may be a plain
+function or a coroutine function; a plain one runs on the event loop and must not block it. An implementation may
 leave out arguments it does not need.
 
 Raising on the path of an event: a `Refused` error (`Unauthorized`, `BadRequest` …) is the caller's
@@ -172,6 +172,15 @@ def admit(request: Request, principal: Principal | None) -> None:
     Called once `authenticate` has been asked, unless that has raised `Unavailable`. A batch is one request, of
     `request.events` events. `principal` is None if nobody knows the sender or an `authenticate` refused: the answer
     will be that refusal, a 401 most often.
+    """
+
+
+@hookspec
+def check_identity(event: Event) -> None:
+    """Is this identify request acceptable? Raise `BadRequest` to refuse it before anything of it is stored.
+
+    Not called for events. The body agrees with its schema by then. It cannot be a coroutine function: the request is
+    still being read.
     """
 
 

@@ -56,7 +56,12 @@ class Pipeline:
         metrics.waiting.set_function(lambda: room.waiting)
         self._admission = Admission(hooks, store)
         self._reader = Reader(
-            validator, stored_address, metrics.timestamp_ignored, unusable_ids, unusable_id_reports.report
+            validator,
+            stored_address,
+            timestamp_ignored=metrics.timestamp_ignored,
+            unusable_ids=unusable_ids,
+            unusable_id=unusable_id_reports.report,
+            check_identity=hooks.check_identity,
         )
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()

@@ -28,17 +28,21 @@ class Reader:
 
     `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each
     field that holds one of `unusable_ids`.
+    `check_identity` raises for an identify request that a plugin refuses.
     """
 
     def __init__(
         self,
         validator: Validator,
         stored_address: Callable[[str], str] | None,
+        *,
         timestamp_ignored: Callable[[IgnoredTimestamp], None],
         unusable_ids: UnusableIds,
         unusable_id: Callable[[IdField], None],
+        check_identity: Callable[[Event], None],
     ) -> None:
         self._validator = validator
+        self._check_identity = check_identity
         self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
         self._timestamp_ignored = timestamp_ignored
@@ -53,7 +57,7 @@ class Reader:
     def read(
         self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
     ) -> Event:
-        """Raises `BadRequest` and `UnknownKey`."""
+        """Raises `Refused`; of an identify request also whatever a plugin raises."""
         is_event = kind == "event"
         if is_event:
             self._validator.event(body)
@@ -82,7 +86,7 @@ class Reader:
             context.setdefault("ip", self._stored_address(request.peer))
         user_id = body.get("userId") or None
         data = body["data"] if is_event else {}
-        return Event(  # by position: by so many names it would take three times as long
+        event = Event(  # by position: by so many names it would take three times as long
             record_id,
             kind,
             principal.tenant,
@@ -102,6 +106,9 @@ class Reader:
             extra,
             self._check_ids(body["anonymousId"], user_id, data),
         )
+        if not is_event:
+            self._check_identity(event)
+        return event
 
     def _check_ids(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:
         """Report each unusable id. Returns whether the event has a visitor."""

@@ -102,8 +102,14 @@ class State(ABC):
         """Remove the value, all fields or the set; nothing happens where there is none."""
 
     @abstractmethod
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
         """Set fields one by one; a field already set later than `at` keeps its value.
+
+        Of more than `keep` fields, or than `keep_size` bytes of names and values in UTF-8, the oldest go: by their
+        time, and by their name where times are equal. None is no bound, and no given fields change nothing. Returns
+        how many fields went. A merge costs by the fields it is given, not by those that are there.
 
         An entry holds either a value or fields, never both; fields do not expire.
         """

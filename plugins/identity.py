@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 from ingestd import hookimpl
 from ingestd.events import Event
 from ingestd.hookspecs import Daemon
+from ingestd.options import Options as BaseOptions
+from ingestd.options import PositiveSize, Size
 from ingestd.person import Person, Visitors
-from ingestd.store import Field, State, Store, state_key
+from ingestd.store import State, Store, state_key
 from ingestd.unusable_ids import UnusableIds
+
+from .traits import TraitBounds, trait_fields
 
 __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
 
@@ -22,12 +26,32 @@ _TAG = 32  # hexadecimal digits
 
 
 class IdentityPlugin:
-    def __init__(self) -> None:
+    class Options(BaseOptions):
+        max_traits: Annotated[int, Meta(ge=1)] = 500
+        max_traits_size: PositiveSize = Size.parse("64KiB")
+
+    def __init__(self, options: Options | None = None) -> None:
+        options = options or self.Options()
         self._unusable_ids = UnusableIds()
+        self._traits = TraitBounds(options.max_traits, int(options.max_traits_size))
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
+        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+
         self._unusable_ids = daemon.unusable_ids
+        self._traits.count_dropped = Counter(
+            "ingestd_identity_traits_dropped", "Traits dropped from profiles that were full.", registry=daemon.registry
+        ).inc
+
+    @hookimpl
+    def take_over(self, predecessor: IdentityPlugin) -> None:
+        self._unusable_ids = predecessor._unusable_ids
+        self._traits.count_dropped = predecessor._traits.count_dropped
+
+    @hookimpl
+    def check_identity(self, event: Event) -> None:
+        self._traits.check(event.traits)
 
     @hookimpl
     async def resolve_user(self, event: Event, state: State) -> str | None:
@@ -39,15 +63,13 @@ class IdentityPlugin:
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
         if user_id is None or user_id in self._unusable_ids:
-            await _set_traits(state, anonymous, event.traits)
+            await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
             return
         profile = user_profile(event.tenant, user_id)
         # The link comes first: of several simultaneous ones, exactly one finds that there was none.
         if await state.put(_link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)) is None:
-            known = await state.fields(anonymous)
-            if known:
-                await state.merge(profile, known)
-        await _set_traits(state, profile, event.traits)
+            await self._traits.merge(state, profile, await state.fields(anonymous))
+        await self._traits.merge(state, profile, trait_fields(event.traits, state.now))
 
     @hookimpl
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
@@ -94,9 +116,3 @@ def _linked(tenant: str, user_id: str) -> str:
 @lru_cache(maxsize=1024)
 def _digest(tenant: str) -> str:
     return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=_TAG // 2).hexdigest()
-
-
-async def _set_traits(state: State, profile: str, traits: Mapping[str, Any]) -> None:
-    if traits:
-        fields = {name: Field(state.now, msgspec.json.encode(value).decode()) for name, value in traits.items()}
-        await state.merge(profile, fields)

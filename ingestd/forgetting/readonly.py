@@ -37,8 +37,10 @@ class ReadOnlyState(State):
     async def delete(self, key: str) -> None:
         self.deleted.add(key)
 
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
-        pass
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
+        return 0
 
     async def fields(self, key: str) -> dict[str, Field]:
         return {} if key in self._gone else await self._state.fields(key)

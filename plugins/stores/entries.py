@@ -12,6 +12,8 @@ from typing import Any
 
 from ingestd.store import Field
 
+from .fields import FieldChanges, Fields
+
 __all__ = [
     "Change",
     "Entries",
@@ -29,18 +31,19 @@ __all__ = [
 Change = tuple[int, int | None, int | None]
 """A member's number, its time and the end of its life. Without a time it is to go."""
 
-Row = tuple[str, str | None, dict[str, Field] | dict[str, Change] | None, int | None]
+Row = tuple[str, str | None, Fields | FieldChanges | dict[str, Change] | None, int | None]
 """key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields.
 
-With a value and fields, as no entry has them both, it is a renewal: the value is there, and only lives longer, or it
-will most likely be renewed soon; and without `expires`, what was renewed before is another value by now.
+A row that was read has `Fields`, a row to be written has changes of fields. With a value and changes of fields, as no
+entry has them both, it is a renewal: the value is there, and only lives longer, or it will most likely be renewed soon;
+and without `expires`, what was renewed before is another value by now.
 """
 
 _SET = "#"
 _BESIDE = 400  # bytes of an entry beside its value: itself, its key, and its place among the others
 _BESIDE_FIELD = 250  # likewise of a field: its name and its value are objects, and so are its time and both together
 _BESIDE_MEMBER = 250
-_UNCHANGED: dict[str, Field] = {}
+_UNCHANGED = FieldChanges({}, is_first=False)
 
 
 def set_key(key: str) -> str:
@@ -77,10 +80,10 @@ class Entry:
     """One key's state. An entry that is not there is an Entry without value and fields.
 
     `dirty`: changed since it was last handed to a commit. `flying`: in the commit that is under way.
-    `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `fields` is
-    replaced, never changed: a commit may be writing it. `written`: the value that the file has, if it is
-    one with an end, or will have unless a commit fails and the entry dies. `sliding`: the value is one that
-    will most likely be renewed.
+    `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `written`: the
+    value that the file has, if it is one with an end, or will have unless a commit fails and the entry
+    dies. `sliding`: the value is one that will most likely be renewed. `fields` that are empty beside a
+    value, or without one, are those that the entry had: the next commit removes them.
     """
 
     __slots__ = ("dead", "dirty", "expires", "fields", "flying", "key", "sliding", "value", "weight", "written")
@@ -89,7 +92,7 @@ class Entry:
         self,
         key: str,
         value: str | None = None,
-        fields: dict[str, Field] | None = None,
+        fields: Fields | None = None,
         expires: int | None = None,
     ) -> None:
         self.key = key
@@ -106,7 +109,7 @@ class Entry:
     def weigh(self) -> int:
         """About how many bytes it has in memory."""
         if self.fields:
-            return _BESIDE + sum([_BESIDE_FIELD + len(name) + len(field[1]) for name, field in self.fields.items()])
+            return _BESIDE + _BESIDE_FIELD * len(self.fields) + self.fields.size
         return _BESIDE if self.value is None else _BESIDE + len(self.value)
 
     @property
@@ -120,13 +123,41 @@ class Entry:
 
     def row(self, *, early: bool = False) -> Row:
         """What is to be written of it. `early`: as a renewal also where the value is new, if it is a sliding one."""
+        if self.fields is not None:
+            return self._row_of_fields(self.fields)
         renewal = self.is_renewed or (early and self.sliding and self.value is not None and self.expires is not None)
         self.written = None if self.expires is None else self.value
-        return self.key, self.value, _UNCHANGED if renewal else self.fields, self.expires
+        return self.key, self.value, _UNCHANGED if renewal else None, self.expires
+
+    def _row_of_fields(self, fields: Fields) -> Row:
+        changes = fields.take_changes()
+        if fields:
+            return self.key, None, changes, None
+        # The fields in the file go with the row: it is deleted, or gets the value.
+        self.fields = None
+        self.written = None if self.expires is None else self.value
+        return self.key, self.value, None, self.expires
+
+    def merge(self, fields: Mapping[str, Field], keep: int | None, keep_size: int | None) -> tuple[bool, int]:
+        """Set fields, in place of a value. Returns whether anything changed, and how many fields went.
+
+        The bounds are those of `State.merge`.
+        """
+        present = Fields() if self.fields is None else self.fields
+        changed = present.merge(fields)
+        gone = present.drop_oldest(keep, keep_size)
+        if changed:
+            self.value, self.fields, self.expires = None, present, None
+        return changed or gone > 0, gone
+
+    def clear(self) -> None:
+        self.value = self.expires = None
+        if self.fields is not None:
+            self.fields.clear()
 
     def saved(self) -> tuple[Any, ...]:
         """What `restore` takes to make it as it is now."""
-        return self.value, self.fields, self.expires, self.dirty
+        return self.value, None if self.fields is None else self.fields.copy(), self.expires, self.dirty
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         self.value, self.fields, self.expires, self.dirty = saved

@@ -78,7 +78,9 @@ class EntriesState(State):
         # A life is never shortened by the same value again.
         elif entry.expires is None or (expires is not None and expires <= entry.expires):
             return
-        entry.value, entry.fields, entry.expires = value, None, expires
+        entry.value, entry.expires = value, expires
+        if entry.fields is not None:
+            entry.fields.clear()
         self._changed(entry)
 
     def _changed(self, entry: Entry) -> None:
@@ -111,7 +113,7 @@ class EntriesState(State):
     async def delete(self, key: str) -> None:
         entry = await self.look(key)
         if not entry.absent:
-            entry.value = entry.fields = entry.expires = None
+            entry.clear()
             self.entries.deleted = True
             self._changed(entry)
         members = await self._set_of(key)
@@ -120,20 +122,20 @@ class EntriesState(State):
             self.entries.deleted = True
             self._changed(members)
 
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
-        entry = await self.look(key)
-        before = entry.fields or {}
-        newer = {
-            name: field
-            for name, field in fields.items()
-            if name not in before or (field.at >= before[name].at and field != before[name])
-        }
-        if newer:
-            entry.value, entry.fields, entry.expires = None, {**before, **newer}, None
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
+        if not fields:
+            return 0
+        entry = self._at_hand(key) or await self.look(key)
+        changed, gone = entry.merge(fields, keep, keep_size)
+        if changed:
             self._changed(entry)
+        return gone
 
     async def fields(self, key: str) -> dict[str, Field]:
-        return dict((await self.look(key)).fields or {})
+        entry = self._at_hand(key) or await self.look(key)
+        return {} if entry.fields is None else dict(entry.fields.items())
 
     async def _set_of(self, key: str) -> SetEntry:
         entry = await self.look(set_key(key))

@@ -144,7 +144,7 @@ def test_scrapes_that_come_together_are_all_answered_with_the_present(shop: Shop
 def test_a_scraper_that_goes_away_disturbs_nobody(daemon: Daemon) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", daemon.ops_port)) as connection:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert daemon.ops("/metrics").status == 200
     daemon.read_log()
     assert not [line for line in daemon.log if "WARNING" in line or "ERROR" in line]

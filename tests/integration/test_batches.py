@@ -16,7 +16,7 @@ from tornado.httpclient import HTTPResponse
 from ingestd import hookimpl
 from ingestd.chains import ties
 from ingestd.config import HttpOptions
-from ingestd.errors import Limited
+from ingestd.errors import BadRequest, Limited
 from ingestd.events import Endpoint, Event, Principal, Request
 from ingestd.options import Size
 from ingestd.store import State
@@ -61,6 +61,31 @@ async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(door: MakeD
         assert counted == {"accepted": 2, "failed": 2, "dropped": 1, "limited": 1}
         # What it had done to the session by then stays, as it does for a single event.
         assert results(await public.post(of("odd", "a"), "/batch"))[1]["session"]["isNew"] is False
+
+
+class Strict:
+    """Refuses one user, and fails with another, before anything is stored."""
+
+    @hookimpl
+    def check_identity(self, event: Event) -> None:
+        if event.user_id == "refused":
+            raise BadRequest("not this one")
+        if event.user_id == "odd":
+            raise RuntimeError("the password is hunter2")
+
+
+@pytest.mark.logs("a request to track-batch failed", "a request to identify failed")
+async def test_an_identify_request_that_a_plugin_refuses_leaves_nothing(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Strict()) as public:
+        users = ["ann", "refused", "odd", "bob"]
+        batch = {"events": [{"type": "identify", "anonymousId": user, "userId": user} for user in users]}
+        assert await statuses(public, batch) == [200, 400, 500, 200]
+        for user, status in (("refused", 400), ("odd", 500)):
+            answer = await public.post({"anonymousId": user, "userId": user}, "/identify/public")
+            assert (answer.code, b"hunter2" in answer.body) == (status, False)
+        assert await stored(public) == ["ann", "bob"]
+        answers = results(await public.post(of(*users), "/batch"))
+        assert [answer["session"]["isNew"] for answer in answers] == [False, True, True, False]
 
 
 class Unstorable:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ingestd.events import Endpoint, Event
 from ingestd.ids import time_uuid
+from ingestd.options import Size
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
 from ingestd.store import Store
 from ingestd.unusable_ids import UnusableIds
@@ -86,10 +87,15 @@ class Identify(NamedTuple):
     traits: dict[str, Any]
 
 
+MOST, SIZE = 3, 40
+BOUNDED = IdentityPlugin.Options(max_traits=MOST, max_traits_size=Size(SIZE))
+
+
 class Model:
-    """The contract in plain Python."""
+    """The contract in plain Python, with these bounds."""
 
     def __init__(self) -> None:
+        self.dropped = 0
         self.links: dict[Who, str] = {}
         self.visitors: dict[Who, Traits] = {}
         self.users: dict[Who, Traits] = {}
@@ -99,19 +105,29 @@ class Model:
         own = {name: (now, value) for name, value in step.traits.items()}
         anonymous = self.visitors.setdefault(step.visitor, {})
         if step.user is None or step.user.strip().lower() in {"", "guest", "null", "0"}:
-            _merge(anonymous, own)
+            self._merge(anonymous, own)
             return
         profile = self.users.setdefault((tenant, step.user), {})
         if step.visitor not in self.links:
-            _merge(profile, anonymous)
+            self._merge(profile, anonymous)
         self.links[step.visitor] = step.user
-        _merge(profile, own)
+        self._merge(profile, own)
+
+    def _merge(self, profile: Traits, traits: Traits) -> None:
+        for name, (at, value) in traits.items():
+            if name not in profile or profile[name][0] <= at:
+                profile[name] = at, value
+        while traits and (len(profile) > MOST or _size(profile) > SIZE):
+            del profile[min(profile, key=lambda name: (profile[name][0], name))]
+            self.dropped += 1
 
 
-def _merge(profile: Traits, traits: Traits) -> None:
-    for name, (at, value) in traits.items():
-        if name not in profile or profile[name][0] <= at:
-            profile[name] = at, value
+def _size(profile: Traits) -> int:
+    return sum(len((name + _json(value)).encode()) for name, (_, value) in profile.items())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 VISITORS = [("shop", "v"), ("shop", "w"), ("shop", "x"), ("other", "v")]
@@ -122,8 +138,14 @@ identifies = st.builds(
     visitor=st.sampled_from(VISITORS),
     user=st.sampled_from([None, None, *USERS, *USERS, "guest", " GUEST", "Null", "0", " "]),
     traits=st.dictionaries(
-        st.sampled_from(["email", "plan", "age", ""]),
-        st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text(max_size=3), st.lists(st.text(max_size=2))),
+        st.sampled_from(["email", "plan", "age", "", "é"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(0, 9),
+            st.text('aé"\\', max_size=20),
+            st.lists(st.text("a", max_size=2)),
+        ),
         max_size=3,
     ),
 )
@@ -136,19 +158,23 @@ steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_si
 def test_any_identify_requests_leave_what_the_contract_says(steps: list[Identify | Literal["reopen"]]) -> None:
     async def run(folder: Path) -> None:
         model, now = Model(), START
+        dropped: list[int] = []
+        plugin = IdentityPlugin(BOUNDED)
+        plugin._traits.count_dropped = dropped.append
         async with AsyncExitStack() as stack:
-            identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store)
+            identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store, plugin)
             for step in [*steps, "reopen"]:
                 if isinstance(step, str):
                     await compare(model, identity)
                     await stack.aclose()
-                    identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store)
+                    identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store, plugin)
                     continue
                 now += step.pause
                 await identity.identify(now, step.visitor, step.user, step.traits)
                 model.identify(now, step)
                 assert await identity.user_of(step.visitor) == model.links.get(step.visitor)
             await compare(model, identity)
+            assert sum(dropped) == model.dropped
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(Path(folder)))
@@ -238,3 +264,17 @@ async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
         await identity.identify(START, ("shop", "w"), "guest", {})
         assert await identity.user_of(("shop", "v")) is None
         assert await identity.user_of(("shop", "w")) == "guest"
+
+
+async def test_other_bounds_take_over_with_what_was_counted(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        daemon.unusable_ids = UnusableIds(["nobody"])
+        plugin, successor = IdentityPlugin(), IdentityPlugin(BOUNDED)
+        plugin.startup(daemon)
+        many = {f"trait {number:03}": number for number in range(600)}
+        await Identity(daemon.store, plugin).identify(START, ("shop", "v"), None, many)
+        successor.take_over(plugin)
+        identity = Identity(daemon.store, successor)
+        await identity.identify(START + 1, ("shop", "v"), "nobody", {"new": 1})
+        assert {*await identity.traits_of_visitor(("shop", "v"))} == {"trait 598", "trait 599", "new"}
+        assert daemon.registry.get_sample_value("ingestd_identity_traits_dropped_total") == 100 + 498

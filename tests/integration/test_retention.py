@@ -304,9 +304,9 @@ async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_pa
         await append(backend, records(300))
         await backend.journal.trim(100, 100)
     with sqlite3.connect(tmp_path / "ingestd.db") as before:
-        for trigger in "delete", "update":
-            before.execute(f"DROP TRIGGER journal_{trigger}")
-        for later in "totals", "member", "renewal":
+        for trigger in "journal_delete", "journal_update", "state_delete", "state_update":
+            before.execute(f"DROP TRIGGER {trigger}")
+        for later in "totals", "member", "renewal", "field":
             before.execute(f"DROP TABLE {later}")
         before.execute("PRAGMA user_version = 1")
     before.close()

@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,57 +17,9 @@ from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.tail import READ_BYTES
 from ingestd.store import Field, State
 from tests.support.journals import until
+from tests.support.state_model import Model
 
 DAY = 86_400_000
-
-
-class Kept(NamedTuple):
-    value: str | None = None
-    expires: int | None = None
-    fields: dict[str, Field] | None = None
-
-
-class Model:
-    """The contract in a dictionary."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Kept] = {}
-
-    def get(self, now: int, key: str) -> str | None:
-        kept = self.kept.get(key, Kept())
-        return None if kept.expires is not None and now > kept.expires else kept.value
-
-    def put(self, now: int, key: str, value: str, ttl: int | None) -> str | None:
-        before = self.get(now, key)
-        expires = None if ttl is None else now + ttl
-        if before == value:
-            old = self.kept[key].expires
-            expires = None if old is None or expires is None else max(old, expires)
-        self.kept[key] = Kept(value, expires)
-        return before
-
-    def swap(self, now: int, key: str, expected: str | None, value: str, ttl: int | None) -> bool:
-        if self.get(now, key) != expected:
-            return False
-        self.put(now, key, value, ttl)
-        return True
-
-    def renew(self, now: int, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        present = self.get(now, key)
-        self.put(now, key, candidate if present is None else present, ttl)
-        return (candidate, True) if present is None else (present, False)
-
-    def delete(self, now: int, key: str) -> None:
-        self.kept.pop(key, None)
-
-    def merge(self, now: int, key: str, fields: dict[str, Field]) -> None:
-        before = self.kept.get(key, Kept()).fields or {}
-        newer = {name: new for name, new in fields.items() if name not in before or new.at >= before[name].at}
-        if any(before.get(name) != new for name, new in newer.items()):
-            self.kept[key] = Kept(fields={**before, **newer})
-
-    def fields(self, now: int, key: str) -> dict[str, Field]:
-        return self.kept.get(key, Kept()).fields or {}
 
 
 keys = st.sampled_from(["a", "b", "c", "d", "\x00", "e\x00f"])
@@ -83,6 +35,7 @@ operations = st.one_of(
         st.just("merge"),
         keys,
         st.dictionaries(st.sampled_from(["m", "n", ""]), st.builds(Field, st.integers(0, 3), values), max_size=2),
+        st.fixed_dictionaries({"keep": st.none() | st.integers(0, 2), "keep_size": st.none() | st.integers(0, 4)}),
     ),
     st.tuples(st.just("fields"), keys),
 )
@@ -102,7 +55,9 @@ async def turn_over(backend: SqliteBackend) -> None:
 
 async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
     name, *arguments = operation
-    assert await getattr(state, name)(*arguments) == getattr(model, name)(state.now, *arguments), operation
+    bounds = arguments.pop() if name == "merge" else {}
+    expected = getattr(model, name)(state.now, *arguments, **bounds)
+    assert await getattr(state, name)(*arguments, **bounds) == expected, operation
 
 
 @settings(max_examples=60, deadline=None)

@@ -122,6 +122,27 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     ]
 
 
+def test_check_identity_is_called_at_once_and_may_refuse() -> None:
+    seen: list[object] = []
+    subject = event()
+
+    def look(event: Event) -> None:
+        seen.append(event)
+
+    def refuse(event: Event) -> None:
+        raise BadRequest("no")
+
+    hooks(one=plugin(check_identity=look), two=plugin(check_identity=look)).check_identity(subject)
+    assert seen == [subject, subject]
+
+    with pytest.raises(BadRequest):
+        hooks(one=plugin(check_identity=refuse)).check_identity(subject)
+    with pytest.raises(HookFailure, match="plugin one: check_identity failed"):
+        hooks(one=plugin(check_identity=lambda event: 1 / 0)).check_identity(subject)
+    with pytest.raises(ConfigError, match="plugin one: check_identity cannot be a coroutine function"):
+        hooks(one=plugin(awaits=True, check_identity=refuse))
+
+
 @pytest.mark.parametrize("awaits", [*product([False, True], repeat=3)])
 async def test_plugins_are_called_one_after_the_other_in_their_order(awaits: tuple[bool, bool, bool]) -> None:
     order: list[str] = []

@@ -41,7 +41,7 @@ def told(*, with_rows: bool = True) -> Iterator[None]:
         else:
             text = f"unexpected {type(error).__name__}"
         kind: type[SinkFailure | SinkRetry] = SinkFailure
-        if not with_rows or (state is not None and _is_its_own_trouble(error, state)):
+        if not with_rows or _is_out_of_step(error) or (state is not None and _is_its_own_trouble(error, state)):
             kind = SinkRetry
         elif state is not None and _is_of_data(error, state):
             kind = DataRefused
@@ -55,6 +55,11 @@ def _is_its_own_trouble(error: Any, state: str) -> bool:
     if state in {"23502", "23514"}:
         return not _is_of_data(error, state)
     return state[:2] in _TROUBLES or state in _TROUBLES or _is_without_transactions(error)
+
+
+def _is_out_of_step(error: Exception) -> bool:
+    """Whether the server has ended the session just as asyncpg was to begin with the rows."""
+    return type(error).__name__ == "InternalClientError"
 
 
 def _is_without_transactions(error: Any) -> bool:

@@ -77,8 +77,13 @@ local function set(key, value, expires, now)
   keep(key, raw, value, expires)
 end
 
+-- Beside fields there is a sorted set of their names, by their times.
+local function names_of(key)
+  return key .. ':names'
+end
+
 local function delete(key)
-  redis.call('DEL', key)
+  redis.call('DEL', key, names_of(key))
   keep(key)
 end
 
@@ -127,16 +132,94 @@ local function only(key, kind)
   if redis.call('TYPE', key).ok ~= kind then delete(key) end
 end
 
--- Fields are kept as "<at>|<value>".
-ops.merge = function(_, key, fields)
-  only(prefix .. key, 'hash')
-  for _, field in ipairs(fields) do
-    local _, at = parsed(redis.call('HGET', prefix .. key, field[1]))
-    if not at or at <= field[2] then
-      redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3])
+-- Fields are kept as "<at>|<value>". Among their names there is SIZE, which can be no name since it is not UTF-8. Its
+-- score tells the bytes of all names and values; it is negative, so SIZE comes first.
+local SIZE = '\255'
+
+local function keep_size(key, names, size)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('ZADD', names, text(-size - 1), SIZE)
+  else
+    redis.call('DEL', names)
+  end
+end
+
+-- The bytes of all fields. Where an older program has written some, their names are noted now.
+local function size_of(key, names)
+  local score = redis.call('ZSCORE', names, SIZE)
+  if score and redis.call('ZCARD', names) == redis.call('HLEN', key) + 1 then return -score - 1 end
+  redis.call('DEL', names)
+  local found, size = redis.call('HGETALL', key), 0
+  for index = 1, #found, 2 do
+    local value, at = parsed(found[index + 1])
+    redis.call('ZADD', names, text(at), found[index])
+    size = size + #found[index] + #value
+  end
+  return size
+end
+
+local PART = 500 -- fields of one command: Lua's stack is limited
+
+-- Sets fields, each a list of name, time and value. Gives by how many bytes they have grown.
+local function set_fields(key, names, fields, later_stays)
+  local grown = 0
+  for first = 1, #fields, PART do
+    local asked, set, scored = {}, {}, {}
+    for index = first, math.min(first + PART - 1, #fields) do asked[#asked + 1] = fields[index][1] end
+    for index, raw in ipairs(redis.call('HMGET', key, unpack(asked))) do
+      local name, at, value = unpack(fields[first + index - 1])
+      local old, old_at = parsed(raw)
+      if not (later_stays and old and old_at > at) then
+        local time = text(at)
+        set[#set + 1], set[#set + 2] = name, time .. '|' .. value
+        scored[#scored + 1], scored[#scored + 2] = time, name
+        grown = grown + #value - (old and #old or -#name)
+      end
+    end
+    if #set > 0 then
+      redis.call('HSET', key, unpack(set))
+      redis.call('ZADD', names, unpack(scored))
     end
   end
-  return false
+  return grown
+end
+
+-- Takes fields out, from the first of these names on, as long as they are `wanted`. Gives how many, and their bytes.
+local function drop_fields(key, names, some, wanted)
+  local gone, bytes = {}, 0
+  for index, raw in ipairs(redis.call('HMGET', key, unpack(some))) do
+    if not wanted(#gone, bytes) then break end
+    gone[index], bytes = some[index], bytes + #some[index] + #(parsed(raw) or '')
+  end
+  redis.call('HDEL', key, unpack(gone))
+  redis.call('ZREM', names, unpack(gone))
+  return #gone, bytes
+end
+
+local function drop_oldest(key, names, size, most, most_bytes)
+  local before, dropped = redis.call('HLEN', key), 0
+  local function is_over(more, bytes)
+    return (most and before - dropped - more > most) or (most_bytes and size - bytes > most_bytes)
+  end
+  local part = 1
+  while is_over(0, 0) do
+    part = math.min(math.max(part, most and before - dropped - most or 1), PART)
+    local more, bytes = drop_fields(key, names, redis.call('ZRANGE', names, 1, part), is_over)
+    dropped, size, part = dropped + more, size - bytes, 2 * part
+  end
+  return dropped, size
+end
+
+ops.merge = function(_, key, fields, most, most_bytes)
+  key = prefix .. key
+  only(key, 'hash')
+  local names = names_of(key)
+  local dropped, size = 0, size_of(key, names)
+  size = size + set_fields(key, names, fields, true)
+  keep_size(key, names, size)
+  dropped, size = drop_oldest(key, names, size, most, most_bytes)
+  if dropped > 0 then keep_size(key, names, size) end
+  return dropped
 end
 
 reads.fields = function(_, key)
@@ -232,9 +315,18 @@ rows.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
 end
 
-rows.fields = function(_, key, fields)
-  delete(prefix .. key)
-  for _, field in ipairs(fields) do redis.call('HSET', prefix .. key, field[1], text(field[2]) .. '|' .. field[3]) end
+rows.fields = function(_, key, fields, gone)
+  key = prefix .. key
+  only(key, 'hash')
+  local names = names_of(key)
+  local size = size_of(key, names)
+  for first = 1, #gone, PART do
+    local some = {unpack(gone, first, math.min(first + PART - 1, #gone))}
+    local _, bytes = drop_fields(key, names, some, function() return true end)
+    size = size - bytes
+  end
+  size = size + set_fields(key, names, fields)
+  keep_size(key, names, size)
 end
 
 rows.gone = function(_, key)

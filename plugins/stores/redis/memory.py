@@ -112,7 +112,9 @@ class RecalledState(State):
     async def delete(self, key: str) -> None:
         self._fail()
 
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
         self._fail()
 
     async def fields(self, key: str) -> dict[str, Field]:

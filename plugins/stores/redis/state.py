@@ -60,11 +60,14 @@ class RedisState(State):
         await self._ask("delete", self.now, key)
         self._memory.forget(key)
 
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
-        if fields:
-            self._memory.forget(key)
-            given = [(name, field.at, field.value) for name, field in fields.items()]
-            await self._ask("merge", self.now, key, given)
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
+        if not fields:
+            return 0
+        self._memory.forget(key)
+        given = [(name, field.at, field.value) for name, field in fields.items()]
+        return int(await self._ask("merge", self.now, key, given, keep, keep_size))
 
     async def fields(self, key: str) -> dict[str, Field]:
         return {name: field_of(raw) for name, raw in pairs(await self._ask("fields", self.now, key))}

@@ -8,8 +8,9 @@ from typing import Any
 
 from ingestd.errors import Unavailable
 
-from ..entries import Change, Entries, Loaded, Row, SetEntry, is_set, key_of
+from ..entries import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of
 from ..entries_state import EntriesState
+from ..fields import Fields
 from .link import Link
 from .state import field_of, pairs
 
@@ -65,13 +66,20 @@ class StepState(EntriesState):
                 there = [(member, at) for member, (_, at, _) in changes.items() if at is not None]
                 gone = [member for member, (_, at, _) in changes.items() if at is None]
                 found.append(["members", key_of(key), there, gone, entry.expires])
-            elif entry.value is not None:
-                found.append(["value", key, entry.value, entry.expires])
-            elif entry.fields:
-                found.append(["fields", key, [(name, field.at, field.value) for name, field in entry.fields.items()]])
             else:
-                found.append(["gone", key])
+                found.append(_written(key, entry))
         return found
+
+
+def _written(key: str, entry: Entry) -> list[Any]:
+    if entry.value is not None:
+        return ["value", key, entry.value, entry.expires]
+    if not entry.fields:
+        return ["gone", key]
+    changes = entry.fields.take_changes().fields
+    there = [(name, field.at, field.value) for name, field in changes.items() if field is not None]
+    gone = [name for name, field in changes.items() if field is None]
+    return ["fields", key, there, gone]
 
 
 def _row(key: str, answer: list[Any]) -> Row | None:
@@ -86,4 +94,5 @@ def _row(key: str, answer: list[Any]) -> Row | None:
     if len(answer) == 1:
         ends_at, _, value = answer[0].partition("|")
         return (key, value, None, int(ends_at) if ends_at else None)
-    return (key, None, {name: field_of(raw) for name, raw in pairs(answer[1])}, None)
+    fields = {name: field_of(raw) for name, raw in pairs(answer[1])}
+    return (key, None, Fields(fields, durable=True), None)

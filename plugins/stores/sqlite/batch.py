@@ -20,6 +20,7 @@ from ingestd.records import Records
 from ingestd.store import Field
 
 from ..entries import Change, Row, is_renewal, is_set, key_of, set_key
+from ..fields import Fields
 from ..tail import READ_BYTES
 from .connection import is_row_fault, transaction
 from .renewals import LogEntry, append_log, clear_log
@@ -50,6 +51,11 @@ _UPSERT_TAIL = (
 )
 _UPSERT_MEMBERS = "INSERT INTO member (number, key, member, at, expires) VALUES "
 _MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires = excluded.expires"
+_UPSERT_FIELDS = "INSERT INTO field (key, name, at, value) VALUES "
+_FIELDS_TAIL = " ON CONFLICT (key, name) DO UPDATE SET at = excluded.at, value = excluded.value"
+_ELSEWHERE = "{}"
+"""In `state.fields` of an entry whose fields are in the table `field`."""
+_FIELDS = "SELECT json_group_array(json_array(name, at, value)) FROM field WHERE key = ?"
 _ROW = "SELECT json_array(value, fields, expires) FROM state WHERE key = ?"
 _MEMBERS = (
     "SELECT json_group_array(json_array(number, member, at, expires))"
@@ -125,6 +131,11 @@ class _Rows:
         self.gone: list[str] = []
         self.cleared: set[str] = set()
         """Those of them that are named in that log."""
+        self.fields: list[Any] = []
+        self.large_fields: list[Any] = []
+        """The same of those that are written one by one."""
+        self.dropped_fields: list[tuple[str, list[str]]] = []
+        """Names by the key of their entry."""
         self.members: list[Any] = []
         self.without: list[int] = []
 
@@ -135,12 +146,25 @@ class _Rows:
             self.renewals.append((key, value, expires))
         elif is_set(key):
             self._add_changes(key_of(key), fields)
-        elif value is None and not fields:
+        elif fields is not None:
+            self._add_fields(key, fields)
+        elif value is None:
             self.gone.append(key)
         else:
-            text = msgspec.json.encode(fields).decode() if fields else None
-            is_large = len(value or text or "") > _LARGE
-            (self.large if is_large else self.kept).extend((key, value, text, expires))
+            (self.large if len(value) > _LARGE else self.kept).extend((key, value, None, expires))
+
+    def _add_fields(self, key: str, changes: Any) -> None:
+        if changes.is_first:
+            self.kept += (key, None, _ELSEWHERE, None)
+        dropped = []
+        for name, field in changes.fields.items():
+            if field is None:
+                dropped.append(name)
+            else:
+                is_large = len(field.value) > _LARGE
+                (self.large_fields if is_large else self.fields).extend((key, name, field.at, field.value))
+        if dropped:
+            self.dropped_fields.append((key, dropped))
 
     def _add_changes(self, key: str, changes: Any) -> None:
         for member, (number, at, expires) in changes.items():
@@ -199,6 +223,12 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> in
     for start in range(0, len(rows.gone), _MANY):
         keys = rows.gone[start : start + _MANY]
         connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
+    _insert(connection, _UPSERT_FIELDS, rows.fields, _FIELDS_TAIL)
+    _insert(connection, _UPSERT_FIELDS, rows.large_fields, _FIELDS_TAIL, most=1)
+    for key, names in rows.dropped_fields:  # by key: SQLite would look through the whole table for pairs
+        for start in range(0, len(names), _MANY):
+            some = names[start : start + _MANY]
+            connection.execute(f"DELETE FROM field WHERE key = ? AND name IN ({_marks(len(some))})", [key, *some])  # noqa: S608 - only marks
     _insert(connection, _UPSERT_MEMBERS, rows.members, _MEMBERS_TAIL, columns=5)
     for start in range(0, len(rows.without), _MANY):
         numbers = rows.without[start : start + _MANY]
@@ -233,17 +263,25 @@ _decode_values = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 _decode_members = msgspec.json.Decoder(list[tuple[int, str, int, int | None]]).decode
+_decode_field_rows = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
 def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
-    """The rows of those keys that have one; of sets, their members."""
+    """The rows of those keys that have one, with their fields; of sets, their members."""
     storable = [key for key in keys if _storable(key)]
     rows: list[Row] = []
+    elsewhere: list[str] = []
     for key, text in _look_up(connection, _ROW, [key for key in storable if not is_set(key)]):
         if text is not None:
             value, fields, expires = _decode_row(text)
-            rows.append((key, value, _decode_fields(fields) if fields else None, expires))
+            if fields == _ELSEWHERE:
+                elsewhere.append(key)
+            else:
+                rows.append((key, value, Fields(_decode_fields(fields)) if fields else None, expires))
+    for key, text in _look_up(connection, _FIELDS, elsewhere):
+        by_name = {name: Field(at, value) for name, at, value in _decode_field_rows(text)}
+        rows.append((key, None, Fields(by_name, durable=True), None))
     for key, text in _look_up(connection, _MEMBERS, [key_of(key) for key in storable if is_set(key)]):
         if members := _decode_members(text):
             changes: dict[str, Change] = {member: (number, at, expires) for number, member, at, expires in members}

@@ -98,7 +98,7 @@ async def _same_results(state: EntriesState, request: Request) -> bool:
     for name, arguments, expected in request.operations:
         result: Any = None
         if name == "merge":
-            await state.merge(arguments[0], msgspec.convert(arguments[1], dict[str, Field]))
+            result = await state.merge(arguments[0], msgspec.convert(arguments[1], dict[str, Field]), **arguments[2])
         elif name == "push":
             await state.push(*arguments[:3], **arguments[3])
         else:

@@ -68,10 +68,12 @@ class GuestState(EntriesState):
         await super().delete(key)
         self._logged("delete", [key], None)
 
-    async def merge(self, key: str, fields: Mapping[str, Field]) -> None:
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
         given = dict(fields)  # the caller may go on with its own
-        await super().merge(key, given)
-        self._logged("merge", [key, given], None)
+        bounds = {"keep": keep, "keep_size": keep_size}
+        return self._logged("merge", [key, given, bounds], await super().merge(key, given, **bounds))
 
     async def fields(self, key: str) -> dict[str, Field]:
         return dict(self._logged("fields", [key], await super().fields(key)))

@@ -1,0 +1,109 @@
+"""The fields of one entry in memory, oldest first, and what a commit has still to write of them."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Mapping
+from typing import NamedTuple
+
+from ingestd.store import Field
+
+__all__ = ["FieldChanges", "Fields", "field_size"]
+
+
+class FieldChanges(NamedTuple):
+    """Changed fields by name, None for a field that is gone. `is_first`: the file has no row of the entry yet."""
+
+    fields: Mapping[str, Field | None]
+    is_first: bool
+
+
+class Fields:
+    """Fields by name. A merge takes as long as the fields that it brings, however many are there already."""
+
+    __slots__ = ("_by_name", "_changed", "_in_order", "_is_first", "size")
+
+    def __init__(self, by_name: Mapping[str, Field] | None = None, *, durable: bool = False) -> None:
+        self._by_name = {} if by_name is None else dict(by_name)
+        self._in_order = not by_name
+        """Whether the oldest come first. Sorted once it matters, fields stay so as long as the newest come last."""
+        self._changed: dict[str, Field | None] = {} if durable else {**self._by_name}
+        self._is_first = not durable
+        self.size = sum([field_size(name, field) for name, field in self._by_name.items()])
+        """Bytes of all names and values."""
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def items(self) -> ItemsView[str, Field]:
+        return self._by_name.items()
+
+    def copy(self) -> Fields:
+        copy = Fields()
+        copy._by_name = {**self._by_name}
+        copy._in_order = self._in_order
+        copy._changed = {**self._changed}
+        copy._is_first = self._is_first
+        copy.size = self.size
+        return copy
+
+    def merge(self, fields: Mapping[str, Field]) -> bool:
+        """Set fields; a field that was set later keeps its value. Returns whether anything changed."""
+        by_name = self._by_name
+        changed = False
+        newest = next(reversed(by_name.items()), None)
+        for name, field in sorted(fields.items(), key=_age):
+            present = by_name.get(name)
+            if present is not None:
+                if field.at < present.at or field == present:
+                    continue
+                self.size -= field_size(name, present)
+                del by_name[name]
+            if newest is not None and _age((name, field)) < _age(newest):
+                self._in_order = False  # seldom: most fields are newer than all before them
+            newest = name, field
+            by_name[name] = field
+            self._changed[name] = field
+            self.size += field_size(name, field)
+            changed = True
+        return changed
+
+    def drop_oldest(self, keep: int | None, keep_size: int | None) -> int:
+        """Keep so many fields and so many bytes of them. Returns how many fields are gone."""
+        gone = 0
+        while self._by_name and (
+            (keep is not None and len(self._by_name) > keep) or (keep_size is not None and self.size > keep_size)
+        ):
+            if not self._in_order:
+                self._by_name = dict(sorted(self._by_name.items(), key=_age))
+                self._in_order = True
+            name = next(iter(self._by_name))
+            self.size -= field_size(name, self._by_name.pop(name))
+            self._changed[name] = None
+            gone += 1
+        return gone
+
+    def clear(self) -> None:
+        self._changed.update(dict.fromkeys(self._by_name))
+        self._by_name = {}
+        self._in_order = True
+        self.size = 0
+
+    def take_changes(self) -> FieldChanges:
+        """The changes since this was called last, for a commit to write."""
+        changes = FieldChanges(self._changed, self._is_first)
+        self._changed, self._is_first = {}, False
+        return changes
+
+
+def field_size(name: str, field: Field) -> int:
+    """Bytes of its name and its value in UTF-8."""
+    return _bytes_of(name) + _bytes_of(field.value)
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _age(item: tuple[str, Field]) -> tuple[int, str]:
+    name, field = item
+    return field.at, name

@@ -1,0 +1,51 @@
+"""Bounds of traits: what one request may bring, and what a profile keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ingestd.errors import BadRequest, SchemaViolation
+from ingestd.store import Field, State
+
+__all__ = ["TraitBounds", "trait_fields"]
+
+
+class TraitBounds:
+    """At most `traits` traits, and at most `size` bytes of names and values. A value counts as JSON."""
+
+    def __init__(self, traits: int, size: int) -> None:
+        self._traits = traits
+        self._size = size
+        self.count_dropped: Callable[[int], None] = _ignore
+
+    def check(self, traits: Mapping[str, Any]) -> None:
+        """Raises `BadRequest` for more traits than a profile can keep."""
+        if len(traits) > self._traits:
+            raise _refusal(f"expected at most {self._traits} traits, got {len(traits)}")
+        size = sum([len(name.encode()) + len(msgspec.json.encode(value)) for name, value in traits.items()])
+        if size > self._size:
+            raise _refusal(f"expected at most {self._size} bytes of names and values, got {size}")
+
+    async def merge(self, state: State, profile: str, fields: Mapping[str, Field]) -> None:
+        """Add to a profile. Beyond the bounds its oldest traits go, and are counted."""
+        if fields:
+            dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size)
+            if dropped:
+                self.count_dropped(dropped)
+
+
+def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
+    """The traits as a profile keeps them: the value as JSON."""
+    return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
+
+
+def _refusal(message: str) -> BadRequest:
+    fault = SchemaViolation("/traits", message)
+    return BadRequest(f"{fault.pointer}: {message}", code="invalid_envelope", errors=[fault])
+
+
+def _ignore(_: int) -> None:
+    """Commands count nothing."""
