@@ -44,6 +44,7 @@ bench: .venv/installed
 hostile: .venv/installed
 	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.hostile $(HOSTILE)
+	@$(BIN)/python -m benchmarks.hostile_memory $(HOSTILE_MEMORY)
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

@@ -19,11 +19,15 @@ _log = logging.getLogger("ingestd.memory")
 # Of malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
+_ARENAS = 2  # the event loop's, and one for all other threads: each keeps what is free in it
 _LARGE = 64 << 10  # bytes: what is read from a connection at once
 _KEPT_AT_THE_END = 16 << 20  # bytes of the heap's end, which is given back and asked for again at a system call each
-_PERIOD = 5.0  # seconds
-_GROWTH = 16 << 20  # bytes
+_PERIOD = 1.0  # seconds
+_GROWTH = 16 << 20  # bytes that are given back after some periods,
+_PATIENCE = 5  # periods
+_MUCH = 48 << 20  # and bytes that are given back at the next one
 
 
 def keep_large_pieces_apart() -> None:
@@ -32,21 +36,24 @@ def keep_large_pieces_apart() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_AT_THE_END)
+        mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 async def give_back_free_memory() -> None:
     """Give back what is free among what is not, for as long as the daemon runs.
 
-    It takes some milliseconds, so it is done only where memory has grown since the last time.
+    It takes some milliseconds, so it is done only where memory has grown since the last time, and seldom unless it has
+    grown much.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    lowest = _resident()
+    lowest, periods = _resident(), 0
     while True:
         await asyncio.sleep(_PERIOD)
-        resident = _resident()
-        if trim is not None and resident > lowest + _GROWTH:
+        resident, periods = _resident(), periods + 1
+        grown = resident - lowest
+        if trim is not None and (grown > _MUCH or (grown > _GROWTH and periods >= _PATIENCE)):
             await asyncio.to_thread(trim, 0)
-            lowest = _resident()
+            lowest, periods = _resident(), 0
             _log.debug("memory: %d MB of %d MB given back", (resident - lowest) // 10**6, resident // 10**6)
         lowest = min(lowest, resident)
 

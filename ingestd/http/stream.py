@@ -181,6 +181,9 @@ class Watched(HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._stream.body_came(len(chunk))
+        # Tornado reads all that has come on a connection before another has its turn.
+        if self._stream.connections.is_far_too_much(len(chunk)):
+            self._stream.connections.refuse_at_once(self._stream)
         return self._delegate.data_received(chunk) if self._begun else None
 
     def finish(self) -> None:

@@ -42,9 +42,9 @@ def accepted(reply: Reply) -> Any:
 def traits(shop: Shop, profile: str) -> dict[str, Any]:
     """A profile as the file has it: no operation reads profiles."""
     with sqlite3.connect(shop.database) as connection:
-        row = connection.execute("SELECT fields FROM state WHERE key = ?", (profile,)).fetchone()
+        rows = connection.execute("SELECT name, value FROM field WHERE key = ?", (profile,)).fetchall()
     connection.close()
-    return {} if row is None else {name: json.loads(value) for name, (_, value) in json.loads(row[0]).items()}
+    return {name: json.loads(value) for name, value in rows}
 
 
 def test_twelve_simultaneous_first_events_make_one_session_of_each_visitor(shop: Shop, daemon: Daemon) -> None:

@@ -28,7 +28,7 @@ from .writeback import WriteBack
 
 __all__ = ["CACHE_SIZE", "SqliteBackend"]
 
-CACHE_SIZE = 64 << 20
+CACHE_SIZE = 48 << 20
 """Bytes of the state that stay in memory, unless other options say otherwise."""
 
 _log = logging.getLogger("ingestd.sqlite")
