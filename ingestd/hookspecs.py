@@ -11,7 +11,7 @@ answer; anything else is answered 500, counted as `failed` and logged with the p
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ from . import HOOK_NAMESPACE
 from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
+from .findings import Finding
 from .journal import Journal
 from .panels import Panel
 from .person import Person, Visitors
@@ -141,6 +142,14 @@ def show_panel(store: Store) -> Panel | None:
 
     Called while somebody looks at the page, at most once a second, and given two seconds. Raising is
     logged once, and the panel says that it cannot be shown.
+    """
+
+
+@hookspec
+def advise(store: Store) -> Sequence[Finding] | None:
+    """What should operators know of this plugin's options? `ingestd check` shows it; None: nothing.
+
+    `startup` has not been called. Nothing may be written.
     """
 
 

@@ -34,6 +34,7 @@ async def look_at_store(report: Report, config: Config, plugins: Plugins, consum
             if backends.store.loss is not None:
                 found.append(Finding("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
             report.add("store", found)
+            report.add("plugins", await plugins.hooks.advise(backends.store))
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             journal, extent, now = backends.journal, await backends.journal.extent(), times.now()
             report.add("journal", [_size(extent, config.journal, now)])

@@ -54,7 +54,7 @@ class Identity:
 
     def __init__(self, store: Store, plugin: IdentityPlugin | None = None) -> None:
         self._store = store
-        self._plugin = plugin or IdentityPlugin()
+        self._plugin = plugin or IdentityPlugin(IdentityPlugin.Options())
 
     async def identify(self, now: int, visitor: Who, user: str | None, traits: dict[str, Any]) -> None:
         state = self._store.begin(now)
@@ -216,7 +216,7 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["null", "0", " Guest\n", "NULL", " ", "[object Object]", "<nil>", "None"])
 async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        plugin = IdentityPlugin()
+        plugin = IdentityPlugin(IdentityPlugin.Options())
         plugin.startup(daemon)
         identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
         await identity.identify(START, visitor, user, {"plan": "free"})
@@ -231,7 +231,7 @@ async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> No
 async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds([" Nobody "])
-        plugin = IdentityPlugin()
+        plugin = IdentityPlugin(IdentityPlugin.Options())
         plugin.startup(daemon)
         identity = Identity(daemon.store, plugin)
         await identity.identify(START, ("shop", "v"), "NOBODY", {})
