@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta
@@ -49,6 +51,8 @@ class IdentityPlugin:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._unusable_ids = UnusableIds()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of the links that are being made."""
         self._refused: Mapping[_Reason, Callable[[], None]] = dict.fromkeys(_REASONS, lambda: None)
 
     @hookimpl
@@ -59,6 +63,7 @@ class IdentityPlugin:
     @hookimpl
     def take_over(self, predecessor: IdentityPlugin) -> None:
         self._unusable_ids = predecessor._unusable_ids
+        self._locks = predecessor._locks
         self._refused = predecessor._refused
 
     @hookimpl
@@ -92,30 +97,46 @@ class IdentityPlugin:
 
         Of several simultaneous first links, exactly one finds that there was none.
         """
-        options, tenant, visitor = self._options, event.tenant, event.anonymous_id
-        key, wanted = _link(tenant, visitor), _linked(tenant, user_id)
+        key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
         if event.signed:
             return await state.put(key, wanted) is None, None
-        if options.links == "signed":
+        if self._options.links == "signed":
             return False, "unsigned"
-        changes, gathered = state_key(_CHANGES, tenant, visitor), state_key(_GATHERED, tenant, user_id)
-        await state.load(keys=[key], sets=[changes, gathered])
-        digest = key_digest(tenant, visitor)
+        gathered = state_key(_GATHERED, event.tenant, user_id)
+        await state.load(keys=[key], sets=[gathered])
+        if await state.get(key) == wanted:
+            return False, None
+        # Requests of one visitor, or for one user, go one after the other, or more might pass than may.
+        async with self._lock(key), self._lock(gathered):
+            return await self._make_public_link(event, key, wanted, gathered, state)
+
+    async def _make_public_link(
+        self, event: Event, key: str, wanted: str, gathered: str, state: State
+    ) -> tuple[bool, _Reason | None]:
+        options, now = self._options, state.now
+        changes = state_key(_CHANGES, event.tenant, event.anonymous_id)
+        digest = key_digest(event.tenant, event.anonymous_id)
         while True:
             before = await state.get(key)
             if before == wanted:
                 return False, None
-            if before is not None and len(await state.window(changes, state.now - _DAY)) >= options.max_links:
+            if before is not None and len(await state.window(changes, now - _DAY)) >= options.max_links:
                 return False, "max_links"
-            visitors = await state.window(gathered, state.now - _MONTH)
+            visitors = await state.window(gathered, now - _MONTH)
             if len(visitors) >= options.max_visitors and digest not in {each for each, _ in visitors}:
                 return False, "max_visitors"
             if await state.swap(key, before, wanted):
                 break
         if before is not None:
-            await state.push(changes, event.id, state.now, keep=options.max_links, since=state.now - _DAY, ttl=_DAY)
-        await state.push(gathered, digest, state.now, keep=options.max_visitors, since=state.now - _MONTH, ttl=_MONTH)
+            await state.push(changes, event.id, now, keep=options.max_links, since=now - _DAY, ttl=_DAY)
+        await state.push(gathered, digest, now, keep=options.max_visitors, since=now - _MONTH, ttl=_MONTH)
         return before is None, None
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[Finding]:

@@ -66,8 +66,6 @@ def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"order {record['orderId'] or 'without id'} of {record['tenant']}: {_value(record['value'])}"
     yield f"  attribution  {record['id']}"
     yield f"  order event  {record['orderEventId']}, received {record['decidedAt']}"
-    if "signed" in record:  # an earlier program did not tell
-        yield f"  sent with    {'a server key, signed' if record['signed'] else 'a public key'}"
     for name in record.get("notCounted", ()):
         yield f"  not counted  its {name}, which is over 10^12"
     yield f"  visitor      {record['anonymousId'] or 'forgotten'}"

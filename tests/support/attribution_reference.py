@@ -139,6 +139,7 @@ class Reference:
         ages = [at - touch.at for touch in journey]
         shares = {model: _shares(model, ages, self._rules.half_life) for model in MODELS}
         best = max(range(len(journey)), key=lambda index: (shares[self._rules.model][index], index), default=None)
+        too_large = [name for name in ("revenue", "total") if _is_too_large(order["data"].get(name))]
         weights = {
             model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
             for model in MODELS
@@ -157,11 +158,10 @@ class Reference:
                 "orderAt": order["timestamp"],
                 "anonymousId": visitor,
                 "userId": user,
-                "signed": order["signed"],
                 "model": self._rules.model,
                 "windowSeconds": self._rules.window // 1000,
                 "value": _value(order) | {"currency": _currency_as_sent(order)},
-                "notCounted": [name for name in ("revenue", "total") if _is_too_large(order["data"].get(name))],
+                **({"notCounted": too_large} if too_large else {}),
                 "touchpoint": None if best is None else journey[best].shown,
                 "credits": weights,
                 "touchpoints": [touch.shown for touch in journey],

@@ -138,11 +138,9 @@ def test_an_attribution_tells_all_there_is_to_it() -> None:
         "orderAt": format_time(at),
         "anonymousId": "visitor",
         "userId": "user",
-        "signed": False,
         "model": "linear",
         "windowSeconds": 604_800,
         "value": {"revenue": 40, "total": 50.5, "currency": "EUR"},
-        "notCounted": [],
         "touchpoint": second,
         "credits": {
             "last_touch": [{"eventId": "event-4", "weight": 1.0}],
