@@ -205,7 +205,11 @@ def resolve_session(event: Event, state: State) -> Session | None:
 
 @hookspec
 def store_identity(event: Event, state: State) -> None:
-    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor."""
+    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor.
+
+    Who keeps links sets `event.linked`: whether the visitor is linked to `event.user_id` by this request. The record
+    tells it, and attribution goes by it. `event.signed` tells whether a server sent the request.
+    """
 
 
 @hookspec

@@ -117,7 +117,7 @@ async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
 
 async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[Untrusted]:
     """What public keys sent of the order and was ignored."""
-    records = UntrustedRecords(daemon.store.begin(times.now()), 0)
+    records = UntrustedRecords(daemon.store.begin(times.now()))
     return [each for name in await _tenants(tenant, daemon) for each in await records.find(name, order_id)]
 
 

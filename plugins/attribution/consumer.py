@@ -113,7 +113,7 @@ class AttributionConsumer(Consumer):
         rules = self._rules
         if rules.signed_orders and not order.signed:
             self.tally.order("untrusted")
-            await UntrustedRecords(step.state, rules.order_memory).add(order)
+            await UntrustedRecords(step.state).add(order)
             return
         marks = Marks(step.state, rules.order_memory)
         earlier = await marks.of(order)
@@ -155,7 +155,7 @@ class AttributionConsumer(Consumer):
     async def _ignore(self, refund: Refund, step: Step) -> None:
         """Count a refund that is less trusted than its order, and remember it for whoever asks."""
         self.tally.reversal("untrusted")
-        await UntrustedRecords(step.state, self._rules.order_memory).add(refund)
+        await UntrustedRecords(step.state).add(refund)
 
     async def _refund(self, refund: Refund, step: Step) -> None:
         if self._rules.signed_orders and not refund.signed:

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from ingestd.store import State, state_key
 
-from .marks import Order, Refund, entry_life, remember_tenant
+from .marks import Order, Refund, remember_tenant
 
 __all__ = ["Untrusted", "UntrustedRecords"]
 
 _MAX_KEPT = 20  # of an order
+_LIFE = 30 * 86_400_000  # strangers choose order ids, and nobody asks for ever
 
 
 class Untrusted(NamedTuple):
@@ -21,17 +22,15 @@ class Untrusted(NamedTuple):
 
 
 class UntrustedRecords:
-    """The newest of each order id, as long as an order is remembered: `memory` in milliseconds."""
+    """The newest of each order id, for 30 days."""
 
-    def __init__(self, state: State, memory: int) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._memory = memory
 
     async def add(self, ignored: Order | Refund) -> None:
         key = _key(ignored.tenant, ignored.order_id or ignored.event_id)
         kind = "order" if isinstance(ignored, Order) else ignored.reason
-        life = entry_life(ignored.received_at, self._state.now, self._memory)
-        await self._state.push(key, f"{kind} {ignored.event_id}", ignored.received_at, keep=_MAX_KEPT, ttl=life)
+        await self._state.push(key, f"{kind} {ignored.event_id}", ignored.received_at, keep=_MAX_KEPT, ttl=_LIFE)
         await remember_tenant(self._state, ignored.tenant)
 
     async def find(self, tenant: str, order_id: str) -> list[Untrusted]:
