@@ -126,11 +126,11 @@ class Reference:
             return
         tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
         links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
-        user = order["userId"] or (links[-1].user if links else None)
+        user = order["userId"] or (links[-1].user if links and self._named(visitor) is not None else None)
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
-            for each in {visitor, *self._visitors(tenant, user)} - {*self._rules.unusable}
+            for each in {visitor, *self._visitors(tenant, self._named(user))} - {*self._rules.unusable}
             for touch in self._remembered(tenant, each)
             if oldest <= touch.at <= at
         )
