@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .errors import Forbidden, Refused, Unauthorized, Unavailable
-from .events import Endpoint, Principal, Request
+from .events import Principal, Request
 from .hooks import Hooks
 from .store import Store
 
@@ -54,7 +54,7 @@ class Admission:
             if self._store.loss is not None:  # a 401 would be final, and the key may be one of those lost
                 raise Unavailable("Keys cannot be looked up at the moment. Send it again.", retry_after=_LOSS_RETRY)
             raise Unauthorized("This key is not valid here.")
-        if request.endpoint is Endpoint.CUSTOMER_EVENTS:
+        if not request.endpoint.is_public:
             permissions = principal.grants.get("CRM")
             if permissions is None:
                 raise Forbidden("This key has no access to the app CRM.", code="no_app_access")

@@ -40,13 +40,13 @@ def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
             for one in each
         ]
     )
-    head = "" if endpoint is Endpoint.CUSTOMER_EVENTS else '"success":true,'
+    head = '"success":true,' if endpoint.is_public else ""
     return Answer(200, f'{{{head}"results":[{texts}]}}'.encode())
 
 
 def _members(endpoint: Endpoint, session: Session) -> str:
     """A session id is a caller's text only in UUID form, so needs no escapes."""
-    if endpoint is Endpoint.CUSTOMER_EVENTS:
+    if not endpoint.is_public:
         return f'"session":{{"sessionId":"{session.session_id}"}}'
     is_new = "true" if session.is_new else "false"
     return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'

@@ -25,6 +25,16 @@ class Endpoint(Enum):
     TRACK = "track"
     CUSTOMER_EVENTS = "customer-events"
     IDENTIFY = "identify"
+    SERVER_IDENTIFY = "server-identify"
+
+    is_public: bool
+    """Whether it is for public keys. The others ask for a server key and a signature."""
+    identifies: bool
+    """Whether it takes identify requests alone, a batch aside."""
+
+    def __init__(self, label: str) -> None:
+        self.is_public = label in {"track", "identify"}
+        self.identifies = label in {"identify", "server-identify"}
 
     def operation(self, *, batch: bool) -> str:
         """What a request is called in logs and measured under."""
@@ -173,6 +183,10 @@ class Event:
     has_visitor: bool = True
     """Whether `anonymous_id` names a visitor. It may be a word for nothing (`[ids] unusable`), which many clients send:
     then the event has a session of its own, and nothing is remembered of it."""
+    signed: bool = False
+    """As `Principal.signed` has it."""
+    linked: bool | None = None
+    """Whether an identify request links its visitor to its user. None until a plugin that keeps links says so."""
 
     def to_record(self) -> Record:
         """The record as sinks, exports and the journal hold it."""
@@ -183,6 +197,7 @@ class Event:
             self.type,
             self.tenant,
             self.endpoint,  # encoded as its value
+            self.signed,
             received_at,
             received_at if self.timestamp == self.received_at else format_time(self.timestamp),
             self.key if is_event else msgspec.UNSET,
@@ -196,6 +211,7 @@ class Event:
             self.context,
             self.extra,
             msgspec.UNSET if is_event else self.traits,
+            msgspec.UNSET if is_event or self.linked is None else self.linked,
         )
         return Record(self.type, self.received_at, _encode(members))
 
@@ -207,6 +223,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     type: str
     tenant: str
     endpoint: Endpoint
+    signed: bool
     received_at: str
     timestamp: str
     key: str | msgspec.UnsetType | None
@@ -220,6 +237,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     context: dict[str, Any]
     extra: dict[str, Any]
     traits: dict[str, Any] | msgspec.UnsetType
+    linked: bool | msgspec.UnsetType
 
 
 _encode = msgspec.json.Encoder().encode

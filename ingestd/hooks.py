@@ -17,6 +17,7 @@ import pluggy
 
 from .errors import ConfigError, IngestdError, Refused
 from .events import Event, Principal, Request, Session
+from .findings import Finding
 from .hookspecs import Daemon
 from .panels import Panel
 from .person import Person, Visitors
@@ -71,6 +72,7 @@ class Hooks:
         self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
         self._store_lost = _chain(manager, "store_lost")
         self._show_panel = _chain(manager, "show_panel")
+        self._advise = _chain(manager, "advise")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
         for name in ("authenticate", "resolve_session"):
@@ -106,6 +108,10 @@ class Hooks:
             else:
                 answers += [(call.plugin, panel) for panel in panels]
         return answers
+
+    async def advise(self, store: Store) -> list[Finding]:
+        """What plugins advise. Raises `HookFailure`, `Unavailable`."""
+        return [finding for answer in await _each(self._advise, "advise", store) for finding in answer]
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)

@@ -11,7 +11,7 @@ answer; anything else is answered 500, counted as `failed` and logged with the p
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ from . import HOOK_NAMESPACE
 from .backend import Backend
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
+from .findings import Finding
 from .journal import Journal
 from .panels import Panel
 from .person import Person, Visitors
@@ -144,6 +145,14 @@ def show_panel(store: Store) -> Panel | None:
     """
 
 
+@hookspec
+def advise(store: Store) -> Sequence[Finding] | None:
+    """What should operators know of this plugin's options? `ingestd check` shows it; None: nothing.
+
+    `startup` has not been called. Nothing may be written.
+    """
+
+
 # The path of an event
 
 
@@ -205,7 +214,11 @@ def resolve_session(event: Event, state: State) -> Session | None:
 
 @hookspec
 def store_identity(event: Event, state: State) -> None:
-    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor."""
+    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor.
+
+    Who keeps links sets `event.linked`: whether the visitor is linked to `event.user_id` by this request. The record
+    tells it, and attribution goes by it. `event.signed` tells whether a server sent the request.
+    """
 
 
 @hookspec

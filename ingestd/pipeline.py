@@ -15,7 +15,7 @@ from msgspec import Raw
 from .admission import Admission
 from .answers import Answer, problem, success
 from .batches import Batches
-from .events import Endpoint, Request
+from .events import Request
 from .failures import Failures
 from .hooks import Hooks
 from .journal import Journal
@@ -90,7 +90,7 @@ class Pipeline:
                 await self._parsing.begin(size)
             try:
                 body = parse_body(request.body)
-                kind: Kind = "identify" if request.endpoint is Endpoint.IDENTIFY else "event"
+                kind: Kind = "identify" if request.endpoint.identifies else "event"
                 if kind == "event":
                     key = self._reader.key_of(body)
                 event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)

@@ -66,7 +66,7 @@ class Reader:
         if principal.check_event is not None:
             principal.check_event(body, request.received_at)
         endpoint = request.endpoint
-        public = endpoint is not Endpoint.CUSTOMER_EVENTS
+        public = endpoint.is_public
         if public and not is_event:  # what a server tells of a visitor, in a batch, is no browser's doing
             endpoint = Endpoint.IDENTIFY
         received_at = timestamp = request.received_at
@@ -105,6 +105,7 @@ class Reader:
             context,
             extra,
             self._check_ids(body["anonymousId"], user_id, data),
+            principal.signed,
         )
         if not is_event:
             self._check_identity(event)

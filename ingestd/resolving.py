@@ -127,8 +127,11 @@ class Resolver:
 
     async def _pass(self, event: Event, state: State, session: Session | None) -> Resolved:
         session = _in_session(event, session)
-        if event.type == "identify" and event.has_visitor:
-            await self._hooks.store_identity(event, state)
+        if event.type == "identify":
+            if event.has_visitor:
+                await self._hooks.store_identity(event, state)
+            else:
+                event.linked = False
         if self._hooks.alters_events:
             await self._hooks.enrich(event, state)
             if await self._hooks.filter_event(event) is not None:

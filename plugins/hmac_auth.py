@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 
 from ingestd import hookimpl
 from ingestd.errors import Refused, Unauthorized, Unavailable
-from ingestd.events import Endpoint, Principal, Request
+from ingestd.events import Principal, Request
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
 from ingestd.options import PositiveDuration
@@ -75,7 +75,7 @@ class HmacPlugin:
     @hookimpl
     def authenticate(self, request: Request) -> Principal | Awaitable[Principal] | None:
         """The server key that signed the request; None leaves any other credential to other plugins."""
-        credential = request.bearer() if request.endpoint is Endpoint.CUSTOMER_EVENTS else None
+        credential = None if request.endpoint.is_public else request.bearer()
         key = self._registry.server(credential) if credential is not None else None
         if key is None:
             return None

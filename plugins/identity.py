@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
 from ingestd import hookimpl
 from ingestd.events import Event
+from ingestd.findings import Finding
 from ingestd.hookspecs import Daemon
 from ingestd.options import Options as BaseOptions
 from ingestd.options import PositiveSize, Size
 from ingestd.person import Person, Visitors
-from ingestd.store import State, Store, state_key
+from ingestd.store import State, Store, key_digest, state_key
 from ingestd.unusable_ids import UnusableIds
 
+from .key_registry import has_server_keys
 from .traits import TraitBounds, trait_fields
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
 
 _TAG = 32  # hexadecimal digits
+_DAY = 86_400_000
+_MONTH = 30 * _DAY
+
+_CHANGES, _GATHERED = "link-changes", "user-new-visitors"
+"""Kinds of entries: when a visitor changed users, and which visitors a user has gathered."""
+
+_Count = Annotated[int, Meta(ge=1)]
+_Reason = Literal["unsigned", "max_links", "max_visitors"]
+_REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors")
 
 
 class IdentityPlugin:
+    """A signed link is always made. One of a public key is refused where it is not allowed, or there are too many."""
+
     class Options(BaseOptions):
-        max_traits: Annotated[int, Meta(ge=1)] = 500
+        links: Literal["any", "signed"] = "any"
+        max_links: _Count = 10
+        max_visitors: _Count = 100
+        max_traits: _Count = 500
         max_traits_size: PositiveSize = Size.parse("64KiB")
 
-    def __init__(self, options: Options | None = None) -> None:
-        options = options or self.Options()
+    def __init__(self, options: Options) -> None:
+        self._options = options
         self._unusable_ids = UnusableIds()
         self._traits = TraitBounds(options.max_traits, int(options.max_traits_size))
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of the links that are being made."""
+        self._refused: Mapping[_Reason, Callable[[], None]] = dict.fromkeys(_REASONS, lambda: None)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
@@ -43,11 +67,14 @@ class IdentityPlugin:
         self._traits.count_dropped = Counter(
             "ingestd_identity_traits_dropped", "Traits dropped from profiles that were full.", registry=daemon.registry
         ).inc
+        self._refused = _counters(daemon.registry)
 
     @hookimpl
     def take_over(self, predecessor: IdentityPlugin) -> None:
         self._unusable_ids = predecessor._unusable_ids
         self._traits.count_dropped = predecessor._traits.count_dropped
+        self._locks = predecessor._locks
+        self._refused = predecessor._refused
 
     @hookimpl
     def check_identity(self, event: Event) -> None:
@@ -62,14 +89,76 @@ class IdentityPlugin:
     async def store_identity(self, event: Event, state: State) -> None:
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
+        event.linked = False
         if user_id is None or user_id in self._unusable_ids:
             await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
             return
+        is_first, reason = await self._make_link(event, user_id, state)
+        if reason is not None:
+            self._refused[reason]()
+            await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
+            return
+        event.linked = True
         profile = user_profile(event.tenant, user_id)
-        # The link comes first: of several simultaneous ones, exactly one finds that there was none.
-        if await state.put(_link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)) is None:
+        if is_first:
             await self._traits.merge(state, profile, await state.fields(anonymous))
         await self._traits.merge(state, profile, trait_fields(event.traits, state.now))
+
+    async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
+        """Link the visitor; returns whether it is its first link, and why there is none.
+
+        Of several simultaneous first links, exactly one finds that there was none.
+        """
+        key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
+        if event.signed:
+            return await state.put(key, wanted) is None, None
+        if self._options.links == "signed":
+            return False, "unsigned"
+        gathered = state_key(_GATHERED, event.tenant, user_id)
+        await state.load(keys=[key], sets=[gathered])
+        if await state.get(key) == wanted:
+            return False, None
+        # Requests of one visitor, or for one user, go one after the other, or more might pass than may.
+        async with self._lock(key), self._lock(gathered):
+            return await self._make_public_link(event, key, wanted, gathered, state)
+
+    async def _make_public_link(
+        self, event: Event, key: str, wanted: str, gathered: str, state: State
+    ) -> tuple[bool, _Reason | None]:
+        options, now = self._options, state.now
+        changes = state_key(_CHANGES, event.tenant, event.anonymous_id)
+        digest = key_digest(event.tenant, event.anonymous_id)
+        while True:
+            before = await state.get(key)
+            if before == wanted:
+                return False, None
+            if before is not None and len(await state.window(changes, now - _DAY)) >= options.max_links:
+                return False, "max_links"
+            visitors = await state.window(gathered, now - _MONTH)
+            if len(visitors) >= options.max_visitors and digest not in {each for each, _ in visitors}:
+                return False, "max_visitors"
+            if await state.swap(key, before, wanted):
+                break
+        if before is not None:
+            await state.push(changes, event.id, now, keep=options.max_links, since=now - _DAY, ttl=_DAY)
+        await state.push(gathered, digest, now, keep=options.max_visitors, since=now - _MONTH, ttl=_MONTH)
+        return before is None, None
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    @hookimpl
+    async def advise(self, store: Store) -> Sequence[Finding]:
+        if self._options.links == "signed" or not await has_server_keys(store):
+            return []
+        text = (
+            'links = "any": anybody can link a visitor to any user with the public key. There is a server key:'
+            ' if the backend identifies users, set plugins.identity.links = "signed" (docs/trust.md)'
+        )
+        return [Finding("identity.links", text)]
 
     @hookimpl
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
@@ -85,13 +174,31 @@ class IdentityPlugin:
             # A user's visitor may have become another's since it was found.
             if linked is not None and person.user_id in {None, linked[_TAG:]}:
                 await state.delete(key)
+                await state.pull(state_key(_GATHERED, person.tenant, linked[_TAG:]), [key.partition(":")[2]])
                 links += 1
+        for key in person.visitor_keys(_CHANGES):
+            await state.delete(key)
+        gathered = person.user_key(_GATHERED)
+        if gathered is not None:
+            await state.delete(gathered)
         own = person.user_key("user-profile")
         for key in (*person.visitor_keys("anonymous-profile", former=True), *([] if own is None else [own])):
             if await state.fields(key):
                 await state.delete(key)
                 profiles += 1
         return {"links": links, "profiles": profiles}
+
+
+def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None]]:
+    from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+
+    refused = Counter(
+        "ingestd_identity_links_refused",
+        "Links of public keys that were not made, by why.",
+        ["reason"],
+        registry=registry,
+    )
+    return {reason: refused.labels(reason).inc for reason in _REASONS}
 
 
 def anonymous_profile(tenant: str, anonymous_id: str) -> str:

@@ -18,7 +18,7 @@ from ingestd.hookspecs import Daemon
 from ingestd.store import Field, State, Store, state_key
 from ingestd.times import now
 
-__all__ = ["Key", "KeyRegistry", "change_keys", "check_name", "is_uuid", "normal_id", "read_keys"]
+__all__ = ["Key", "KeyRegistry", "change_keys", "check_name", "has_server_keys", "is_uuid", "normal_id", "read_keys"]
 
 _log = logging.getLogger("ingestd.keys")
 
@@ -201,6 +201,12 @@ def normal_id(credential: str) -> str:
 async def read_keys(state: State) -> dict[str, Key]:
     """All keys by id, revoked ones included."""
     return _decode(await state.fields(_KEYS))
+
+
+async def has_server_keys(store: Store) -> bool:
+    """Whether any server key can sign. Raises `Unavailable`."""
+    keys = await read_keys(store.begin(now()))
+    return any(key.secret is not None and key.revoked_at is None for key in keys.values())
 
 
 def _decode(stored: Mapping[str, Field]) -> dict[str, Key]:

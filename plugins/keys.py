@@ -97,7 +97,7 @@ class KeysPlugin:
 
     def _refuse_known(self, endpoint: Endpoint, credential: str) -> None:
         """A key that is known is refused as ever while unknown ones may be among those lost."""
-        is_server = endpoint is not Endpoint.CUSTOMER_EVENTS and self._registry.server(credential) is not None
+        is_server = endpoint.is_public and self._registry.server(credential) is not None
         if is_server or self._registry.is_revoked(credential):
             raise Unauthorized("This key is not valid here.")
 

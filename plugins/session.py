@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ingestd import hookimpl
-from ingestd.events import Endpoint, Event, Session
+from ingestd.events import Event, Session
 from ingestd.ids import named_uuid, random_uuid
 from ingestd.options import Duration, PositiveDuration
 from ingestd.options import Options as BaseOptions
@@ -41,7 +41,7 @@ class SessionPlugin:
                 self._unused.append(proposed)
             return Session(current, is_new)
         supplied = event.session_id.lower()
-        if event.endpoint is Endpoint.CUSTOMER_EVENTS:
+        if not event.endpoint.is_public:
             # A late payment callback must not replace the live session: it only keeps alive the current one.
             await state.swap(key, supplied, supplied, self._idle)
             return Session(supplied, is_new=False)

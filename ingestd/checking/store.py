@@ -11,6 +11,7 @@ from ..config import Config, JournalOptions
 from ..consumer import Consumer
 from ..errors import IngestdError
 from ..findings import Finding, fault, show_age, show_size
+from ..hooks import HookFailure
 from ..journal import Cursor, Extent, Journal
 from ..loader import Plugins
 from ..store_loss import CURE
@@ -34,6 +35,10 @@ async def look_at_store(report: Report, config: Config, plugins: Plugins, consum
             if backends.store.loss is not None:
                 found.append(Finding("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
             report.add("store", found)
+            try:
+                report.add("plugins", await plugins.hooks.advise(backends.store))
+            except HookFailure as failure:  # which is nothing to the rest
+                report.add("plugins", [fault("advice", failure)])
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             journal, extent, now = backends.journal, await backends.journal.extent(), times.now()
             report.add("journal", [_size(extent, config.journal, now)])

@@ -18,7 +18,9 @@ __all__ = ["ERASURE", "Traces", "blanked"]
 ERASURE = "erasure"
 
 _FROM_CALLERS = frozenset(["event", "identify"])
-_KEPT = frozenset(["id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "key", "sessionIsNew"])
+_KEPT = frozenset(
+    ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked"]
+)
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
 _IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")
 _ALWAYS = sys.maxsize  # a position no record comes behind

@@ -39,6 +39,7 @@ class Ingest(HTTPServerConnectionDelegate):
             "/track": Endpoint.TRACK,
             "/customer-events": Endpoint.CUSTOMER_EVENTS,
             "/identify/public": Endpoint.IDENTIFY,
+            "/identify": Endpoint.SERVER_IDENTIFY,
         }
     )
     batch_routes: ClassVar = _routes(

@@ -62,16 +62,16 @@ class RequestCounter(Collector):
         return sum(
             count
             for (endpoint, _, outcome), count in self._outcomes.items()
-            if outcome is Outcome.ACCEPTED and endpoint is not Endpoint.IDENTIFY
+            if outcome is Outcome.ACCEPTED and not endpoint.identifies
         )
 
     def counts(self) -> Counts:
         """The present ones, on any thread."""
         events: Counter[tuple[str, str]] = Counter()
-        identifies: dict[str, float] = {}
+        identifies: Counter[str] = Counter()
         for (endpoint, key, outcome), count in self._outcomes.copy().items():
-            if endpoint is Endpoint.IDENTIFY:
-                identifies[outcome.value] = count
+            if endpoint.identifies:
+                identifies[outcome.value] += count
             else:
                 events[key, outcome.value] += count
         durations = {name: each.cumulative() for name, each in self._by_operation()}
@@ -93,11 +93,14 @@ class RequestCounter(Collector):
         identifies = CounterMetricFamily(
             "ingestd_identifies", "Identify requests, also in batches, by what became of them.", labels=["outcome"]
         )
+        identified: Counter[str] = Counter()  # of both endpoints
         for (endpoint, key, outcome), count in self._outcomes.copy().items():
-            if endpoint is Endpoint.IDENTIFY:
-                identifies.add_metric([outcome.value], count)
+            if endpoint.identifies:
+                identified[outcome.value] += count
             else:
                 events.add_metric([endpoint.value, key, outcome.value], count)
+        for name, count in identified.items():
+            identifies.add_metric([name], count)
         durations = HistogramMetricFamily(
             "ingestd_http_request_duration_seconds",
             "From the last byte of a request to its answer.",

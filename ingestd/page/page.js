@@ -161,7 +161,7 @@ function showMoreKeys(many) {
   setText(button, allKeys ? `Only the first ${MOST_KEYS} keys` : `All ${many} keys`);
 }
 
-const OPERATIONS = { track: "Track", "customer-events": "Customer events", identify: "Identify" };
+const OPERATIONS = { track: "Track", "customer-events": "Customer events", identify: "Identify", "server-identify": "Identify (server)" };
 
 function operation(name) {
   const single = name.replace(/-batch$/, "");

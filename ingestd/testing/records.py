@@ -43,6 +43,7 @@ def make_records(count: int, **members: Any) -> list[Record]:
             "type": "event",
             "tenant": "shop",
             "endpoint": "track",
+            "signed": False,
             "receivedAt": _TIME,
             "timestamp": _TIME,
             "key": "Page View",
@@ -63,7 +64,7 @@ def make_records(count: int, **members: Any) -> list[Record]:
 def make_records_of_every_type() -> list[Record]:
     """Each type beside events that ingestd has, and a plugin's own, which needs nothing but an id and a type."""
     common = {"tenant": "shop", "anonymousId": "visitor-1", "userId": None}
-    received = {**common, "endpoint": "identify", "receivedAt": _TIME, "timestamp": _TIME}
+    received = {**common, "endpoint": "identify", "signed": False, "receivedAt": _TIME, "timestamp": _TIME}
     order = {"tenant": "shop", "decidedAt": _TIME, "orderId": "o-1", "model": "last_touch", "credits": {}}
     value = {"revenue": 40, "total": 49.9, "currency": "EUR"}
     decided = {
@@ -76,7 +77,14 @@ def make_records_of_every_type() -> list[Record]:
     }
     reversal = {**order, "attributionId": time_uuid(), "reason": "refund", "value": value, "cause": time_uuid()}
     values: list[dict[str, Any]] = [
-        {"type": "identify", **received, "traits": {"email": "ada@shop.example"}, "context": {}, "extra": {}},
+        {
+            "type": "identify",
+            **received,
+            "traits": {"email": "ada@shop.example"},
+            "linked": False,
+            "context": {},
+            "extra": {},
+        },
         {"type": "attribution", **decided, "touchpoint": None, "touchpoints": [], "ignored": [], "leftOut": 0},
         {"type": "attribution_reversal", **reversal},
         {"type": "erasure", "tenant": "shop", "erasedAt": _TIME, "userId": "u-17", "anonymousIds": ["visitor-1"]},

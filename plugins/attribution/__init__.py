@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from ingestd import hookimpl
 from ingestd.consumer import Consumer
+from ingestd.findings import Finding
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.options import Duration, PositiveDuration
 from ingestd.options import Options as BaseOptions
@@ -16,6 +17,7 @@ from ingestd.panels import Panel
 from ingestd.person import Person
 from ingestd.store import State, Store
 
+from ..key_registry import has_server_keys
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journeys import Limits
@@ -31,7 +33,7 @@ __all__ = ["AttributionPlugin"]
 
 _Count = Annotated[int, Meta(ge=2)]
 
-_ORDERS = ("attributed", "direct", "repeated", "conflict")
+_ORDERS = ("attributed", "direct", "repeated", "conflict", "untrusted")
 _REVERSALS = (
     "reversed",
     "nothing_left",
@@ -41,6 +43,8 @@ _REVERSALS = (
     "other_currency",
     "unknown_order",
     "too_many",
+    "untrusted",
+    "superseded",
 )
 
 
@@ -50,6 +54,7 @@ class AttributionPlugin:
         model: Model = "last_touch"
         half_life: PositiveDuration = Duration.parse("7d")
         late: Duration = Duration.parse("7d")
+        orders: Literal["any", "signed"] = "any"
         max_touches: _Count = 200
         max_visitors: _Count = 100
         order_memory: PositiveDuration = Duration.parse("400d")
@@ -69,9 +74,11 @@ class AttributionPlugin:
             ),
             order_memory=options.order_memory.milliseconds,
             exclusions=Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains),
+            signed_orders=options.orders == "signed",
         )
         self._consumer = AttributionConsumer(rules)
         self._model = options.model
+        self._orders = options.orders
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -91,6 +98,16 @@ class AttributionPlugin:
         return await show(store, self._model)
 
     @hookimpl
+    async def advise(self, store: Store) -> Sequence[Finding]:
+        if self._orders == "signed" or not await has_server_keys(store):
+            return []
+        text = (
+            'orders = "any": anybody can send an order or a refund with the public key. There is a server key:'
+            ' if the backend sends all orders, set plugins.attribution.orders = "signed" (docs/trust.md)'
+        )
+        return [Finding("attribution.orders", text)]
+
+    @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
         return await forget(person, state)
 
@@ -105,6 +122,10 @@ def _counted(registry: CollectorRegistry) -> Tally:
         "ingestd_attribution_reversals", "Refunds and cancellations by what became of them.", ["result"],
         registry=registry,
     )  # fmt: skip
+    amounts = Counter(
+        "ingestd_attribution_amounts_ignored", "Amounts of orders and refunds that are too large to count.",
+        registry=registry,
+    )  # fmt: skip
     of_orders = {result: orders.labels(result).inc for result in _ORDERS}
     of_reversals = {result: reversals.labels(result).inc for result in _REVERSALS}
-    return Tally(lambda result: of_orders[result](), lambda result: of_reversals[result]())
+    return Tally(lambda result: of_orders[result](), lambda result: of_reversals[result](), amounts.inc)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
-__all__ = ["EXACT", "amount_of_refund", "currency_code", "decimal", "finite_number", "worth"]
+__all__ = ["EXACT", "MAX_AMOUNT", "amount_of_refund", "currency_code", "decimal", "is_ignored", "number_of", "worth"]
 
 EXACT = Context(prec=1500)
 """Enough digits for exact sums and products of any numbers that JSON brings. Small numbers cost no more for it."""
 
+MAX_AMOUNT = 10**12
+"""The largest amount that counts, in size: one that nobody has would take all digits from the others."""
+
 _MAX_CURRENCY = 80  # characters: callers choose currencies, and state and reports keep them
 
 
-def finite_number(value: Any) -> int | float | None:
-    """The value if it is a number that can be an amount, else None. A boolean is no number."""
+def number_of(value: Any) -> int | float | None:
+    """The value if it is a number that counts as an amount, else None. A boolean is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if abs(value) <= sys.float_info.max else None  # an integer may be larger than any float
+    return value if abs(value) <= MAX_AMOUNT else None  # not so for what is no number or infinite
+
+
+def is_ignored(value: Any) -> bool:
+    """Whether the value is a number, but none that counts."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and number_of(value) is None
 
 
 def decimal(value: float) -> Decimal:
@@ -35,12 +42,15 @@ def worth(revenue: float | None, total: float | None) -> int | float | None:
 def amount_of_refund(amounts: Iterable[Any], products: Any) -> Decimal | None:
     """The first of the amounts that is a number, else what the items are worth. None where there is neither.
 
-    An amount counts by its size: some clients write refunds as negative numbers.
+    An amount counts by its size: some clients write refunds as negative numbers. One that is too large counts as 0
+    where nothing else is said: it must not reverse the whole order.
     """
-    numbers = (number for number in map(finite_number, amounts) if number is not None)
-    given = next(numbers, None)
+    amounts = [*amounts]
+    given = next((number for number in map(number_of, amounts) if number is not None), None)
     amount = _worth_of_items(products) if given is None else decimal(given)
-    return None if amount is None else amount.copy_abs()
+    if amount is None:
+        return Decimal(0) if any(map(is_ignored, amounts)) else None
+    return amount.copy_abs() if abs(amount) <= MAX_AMOUNT else Decimal(0)
 
 
 def _worth_of_items(products: Any) -> Decimal | None:
@@ -54,8 +64,8 @@ def _worth_of_items(products: Any) -> Decimal | None:
     total = Decimal(0)
     with localcontext(EXACT):
         for item in items:
-            price, quantity = finite_number(item.get("price")), finite_number(item.get("quantity"))
-            if price is not None:
+            price, quantity = number_of(item.get("price")), number_of(item.get("quantity"))
+            if price is not None and not is_ignored(item.get("quantity")):
                 total += decimal(price) * decimal(1 if quantity is None else quantity)
     return total
 

@@ -20,11 +20,12 @@ from ingestd.output import write, write_data
 from ingestd.terminal import printable
 
 from .amounts import worth
-from .journey_text import journey
+from .journey_text import ignored, ignored_one, journey
 from .marks import TENANTS, Mark, Marks
 from .models import MODELS
 from .report import Report
 from .report_text import csv_lines, json_lines, table
+from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
 __all__ = ["register"]
@@ -52,22 +53,27 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     marks = await _marks(arguments.order_id, arguments.tenant, daemon)
     _only_one({*marks})
     mark = next(iter(marks.values()), None)
-    found = []
-    async for body in _derived(daemon.journal, after=mark.position if mark is not None else 0):
+    found: list[dict[str, Any]] = []
+    after, earlier = (mark.superseded or (mark.position, 0)) if mark is not None else (0, 0)
+    expected = earlier + 1 + mark.reversals if mark is not None else None
+    async for body in _derived(daemon.journal, after=after):
         if _is_of(body, arguments.order_id) and arguments.tenant in {None, body["tenant"]}:
             found.append(body)
-            if mark is not None and len(found) == 1 + mark.reversals:
+            if len(found) == expected:
                 break
     _only_one({body["tenant"] for body in found})
     # An attribution comes before its reversals, so retention may have left these alone.
     if mark is None and not found:
         raise CommandError(await _undecided(arguments.order_id, arguments.tenant, daemon))
-    if mark is not None and (not found or found[0]["type"] != "attribution"):
+    if mark is not None and mark.attribution_id not in [body["id"] for body in found]:
         raise CommandError(_removed(arguments.order_id, mark))
+    while found and found[0]["type"] != "attribution":  # those of an order that was superseded
+        del found[0]
     if arguments.json:
         write_data(json.dumps(body) for body in found)
-    else:
-        write(journey(found))
+        return
+    write(journey(found))
+    write(ignored(await _untrusted(arguments.order_id, arguments.tenant, daemon)))
 
 
 def _only_one(tenants: set[str]) -> None:
@@ -105,7 +111,15 @@ async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
                 f"; the {kind} {refund.event_id} of {name} waits for its order:"
                 f" {asked}, received {times.format_time(refund.received_at)}"
             )
+    for each in await _untrusted(order_id, tenant, daemon):
+        text += f"; {ignored_one(each)}"
     return text
+
+
+async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[Untrusted]:
+    """What public keys sent of the order and was ignored."""
+    records = UntrustedRecords(daemon.store.begin(times.now()))
+    return [each for name in await _tenants(tenant, daemon) for each in await records.find(name, order_id)]
 
 
 def _removed(order_id: str, mark: Mark) -> str:
@@ -139,6 +153,8 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
         write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
+        if report.not_counted:
+            write(["", f"not counted: amounts over 10^12, of {report.not_counted} orders"])
 
 
 async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:

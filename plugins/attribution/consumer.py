@@ -19,9 +19,10 @@ from .hours import Decided, add_all
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
 from .marks import Mark, Marks, Order, Refund, mark_key
 from .models import Model
-from .orders import decide, reverse
+from .orders import decide, reverse, supersede
 from .reading import Erasure, Seen, read
 from .touches import Exclusions
+from .untrusted import UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
@@ -39,6 +40,8 @@ class Rules(NamedTuple):
     limits: Limits
     order_memory: int
     exclusions: Exclusions
+    signed_orders: bool = False
+    """Whether orders, refunds and cancellations of public keys decide nothing."""
 
 
 class Tally(NamedTuple):
@@ -46,6 +49,8 @@ class Tally(NamedTuple):
 
     order: Callable[[str], None]
     reversal: Callable[[str], None]
+    amounts_ignored: Callable[[int], None]
+    """Amounts that are too large to count."""
 
 
 class AttributionConsumer(Consumer):
@@ -61,7 +66,7 @@ class AttributionConsumer(Consumer):
     def __init__(self, rules: Rules) -> None:
         self.unusable_ids = UnusableIds()
         """Texts that are no id of a visitor, a user or an order."""
-        self.tally = Tally(lambda result: None, lambda result: None)
+        self.tally = Tally(lambda result: None, lambda result: None, lambda number: None)
         self._rules = rules
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
@@ -92,6 +97,8 @@ class AttributionConsumer(Consumer):
     async def _apply(self, seen: Seen, step: Step, decided: list[Decided]) -> None:
         # The time is the record's own, so what comes of it is the same however late this is.
         journeys = Journeys(step.state, self._rules.limits, seen.received_at)
+        if seen.amounts_ignored:
+            self.tally.amounts_ignored(seen.amounts_ignored)
         # An order's own campaign is no touch before it, and a link counts from the next record on.
         if seen.order is not None:
             await self._decide(seen.order, journeys, step, decided)
@@ -104,18 +111,25 @@ class AttributionConsumer(Consumer):
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, decided: list[Decided]) -> None:
         rules = self._rules
+        if rules.signed_orders and not order.signed:
+            self.tally.order("untrusted")
+            await UntrustedRecords(step.state).add(order)
+            return
         marks = Marks(step.state, rules.order_memory)
-        mark = await marks.of(order)
-        if mark is not None:
-            if mark.same_value(order):
+        earlier = await marks.of(order)
+        if earlier is not None and not earlier.yields_to(order):
+            if earlier.same_value(order):
                 self.tally.order("repeated")
                 return
             self.tally.order("conflict")
             log.warning(
                 "the order %r of %s was sent again with another value; its attribution %s keeps the first",
-                order.order_id, order.tenant, mark.attribution_id,
+                order.order_id, order.tenant, earlier.attribution_id,
             )  # fmt: skip
             return
+        if earlier is not None:
+            step.append(supersede(order, earlier))
+            self.tally.reversal("superseded")
         if order.user_id is None and order.anonymous_id not in self.unusable_ids:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
         # What many send has no journey of its own, whatever was kept of it before it was on the list.
@@ -126,14 +140,27 @@ class AttributionConsumer(Consumer):
         record, mark = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
+        if earlier is not None:  # all that was derived of it is told where this order is asked about
+            mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
-        decided.append(Decided(order, candidates))
+        decided.append(Decided(order, candidates, supersedes=earlier is not None))
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
-            mark = self._reversed(refund, mark, step, order.received_at)
+            if mark.trusts(refund):
+                mark = self._reversed(refund, mark, step, order.received_at)
+            else:
+                await self._ignore(refund, step)
         await marks.set(order, mark)
 
+    async def _ignore(self, refund: Refund, step: Step) -> None:
+        """Count a refund that is less trusted than its order, and remember it for whoever asks."""
+        self.tally.reversal("untrusted")
+        await UntrustedRecords(step.state).add(refund)
+
     async def _refund(self, refund: Refund, step: Step) -> None:
+        if self._rules.signed_orders and not refund.signed:
+            await self._ignore(refund, step)
+            return
         if refund.order_id is None:
             self.tally.reversal("unknown_order")
             return
@@ -142,9 +169,16 @@ class AttributionConsumer(Consumer):
         if mark is None:
             await self._wait(refund, step)
             return
+        if not mark.trusts(refund):
+            await self._ignore(refund, step)
+            return
         after = self._reversed(refund, mark, step, refund.received_at)
         if after is not mark:
             await marks.set(refund, after)
+        if refund.signed and mark.signed is False:
+            # A signed order may yet supersede this one. Of more than can wait, the rest is not applied to it.
+            applied = msgspec.structs.replace(refund, is_applied=True)
+            await WaitingRefunds(step.state, self._rules.order_memory).add(applied)
 
     async def _wait(self, refund: Refund, step: Step) -> None:
         result = await WaitingRefunds(step.state, self._rules.order_memory).add(refund)
@@ -157,7 +191,7 @@ class AttributionConsumer(Consumer):
 
     def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int) -> Mark:
         """Append the reversal, if the refund makes one; returns the mark of the order after it."""
-        if refund.refund_id is not None and refund.refund_id in mark.refund_ids:
+        if mark.has_reversed(refund):
             self.tally.reversal("repeated")
             return mark
         currency = currency_code(mark.currency)

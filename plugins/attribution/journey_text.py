@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ingestd.terminal import printable
-from ingestd.times import parse_time
+from ingestd.times import format_time, parse_time
 
 from .amounts import worth
 from .models import MODELS
+from .untrusted import Untrusted
 
-__all__ = ["journey"]
+__all__ = ["ignored", "ignored_one", "journey"]
 
 _WHY = {
     "last_touch": "it is the last one before the order",
@@ -20,6 +21,7 @@ _WHY = {
     "position_based": "the first and the last have the largest shares; it is the newest of those",
     "time_decay": "the nearer to the order, the larger the share",
 }
+_KINDS = {"order": "order", "refund": "refund", "cancel": "cancellation"}
 _IGNORED = {
     "before_window": "older than the window",
     "after_order": "later than the order",
@@ -38,7 +40,25 @@ def journey(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _reversal(record: Mapping[str, Any]) -> Iterator[str]:
     value = _value(record["value"])
-    yield f"  {record['reason']} at {record['decidedAt']}: {value} reversed, because of {record['cause']}"
+    if record["reason"] == "superseded":
+        yield f"  superseded at {record['decidedAt']} by the signed order {record['cause']}: {value} reversed"
+    else:
+        yield f"  {record['reason']} at {record['decidedAt']}: {value} reversed, because of {record['cause']}"
+
+
+def ignored(untrusted: Sequence[Untrusted]) -> Iterator[str]:
+    """Lines for what public keys sent of an order and was ignored."""
+    if untrusted:
+        yield "  ignored:"
+    for each in untrusted:
+        yield printable(f"    {ignored_one(each)}")
+
+
+def ignored_one(untrusted: Untrusted) -> str:
+    return (
+        f"the {_KINDS[untrusted.kind]} {untrusted.event_id}, received {format_time(untrusted.received_at)},"
+        " is ignored: a public key sent it"
+    )
 
 
 def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
@@ -46,6 +66,8 @@ def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"order {record['orderId'] or 'without id'} of {record['tenant']}: {_value(record['value'])}"
     yield f"  attribution  {record['id']}"
     yield f"  order event  {record['orderEventId']}, received {record['decidedAt']}"
+    for name in record.get("notCounted", ()):
+        yield f"  not counted  its {name}, which is over 10^12"
     yield f"  visitor      {record['anonymousId'] or 'forgotten'}"
     yield f"  user         {record['userId'] or ('forgotten' if record.get('erased') else 'none')}"
     touchpoints = record["touchpoints"]

@@ -49,6 +49,9 @@ class Order(msgspec.Struct, frozen=True):
     revenue: int | float | None
     total: int | float | None
     currency: str | None
+    signed: bool = False
+    not_counted: tuple[str, ...] = ()
+    """Names of the amounts that are too large to count."""
 
 
 class Refund(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +71,9 @@ class Refund(msgspec.Struct, frozen=True, array_like=True):
     """As `currency_code` gives it."""
     refund_id: str | None
     """As `refund_id_digest` gives it."""
+    signed: bool = False
+    is_applied: bool = False
+    """Whether it was applied to an order of a public key. It waits for a signed order that supersedes that one."""
 
     def repeats(self, other: Refund) -> bool:
         """Whether this is the other one sent again under the same refund id."""
@@ -104,7 +110,29 @@ class Mark(msgspec.Struct, array_like=True):
     model: Model
     half_life: int
     refund_ids: list[str] = []
-    """Digests of the refund ids that have reversed something, the oldest first; their number is bounded."""
+    """Digests of the refund ids that have reversed something, the oldest first; their number is bounded.
+
+    Those of public keys are in another list: whoever guesses a refund id must not block the shop's own refund.
+    """
+    signed: bool | None = None
+    """Whether the order came signed. None: an earlier program decided it, and nobody knows."""
+    public_refund_ids: list[str] = []
+    """As `refund_ids`, of refunds that did not come signed."""
+    superseded: tuple[int, int] | None = None
+    """Of the public key's order that this one superseded: its position, and how many records were derived of it."""
+
+    def trusts(self, refund: Refund) -> bool:
+        """Whether the refund may reverse this order: it is at least as trusted as the order."""
+        return refund.signed or not self.signed
+
+    def yields_to(self, order: Order) -> bool:
+        """Whether the order supersedes this one."""
+        return order.signed and self.signed is False
+
+    def has_reversed(self, refund: Refund) -> bool:
+        """Whether a refund of the same refund id, no less trusted, has reversed something."""
+        known = self.refund_ids if refund.signed else [*self.refund_ids, *self.public_refund_ids]
+        return refund.refund_id is not None and refund.refund_id in known
 
     def same_value(self, order: Order) -> bool:
         amounts = (self.revenue, self.total) == (order.revenue, order.total)

@@ -18,7 +18,7 @@ from .marks import Mark, Order, Refund
 from .models import MODELS, Model, weights
 from .touches import Touch
 
-__all__ = ["MAX_REFUND_IDS", "attribution_id", "decide", "reverse"]
+__all__ = ["MAX_REFUND_IDS", "attribution_id", "decide", "reverse", "supersede"]
 
 _NAMESPACE = UUID("6f1f4e0a-8a7f-5c6b-9a53-0d6b8f7a2c11")
 """Ids of records that are derived come from it and what they are derived from (RFC 9562, version 5)."""
@@ -30,10 +30,15 @@ _MAX_IGNORED = 20  # told in a record
 
 
 def attribution_id(order: Order) -> str:
-    """One for each order of a tenant, or, for an event without order id, for each event."""
+    """One for each order of a tenant, or, for an event without order id, for each event.
+
+    An order of a public key has another one than the signed order of the same order id: no public order changes
+    anything in the attribution of the signed one.
+    """
     if order.order_id is None:
         return str(uuid5(_NAMESPACE, f"event:{order.event_id}"))
-    return str(uuid5(_NAMESPACE, f"order:{len(order.tenant)}:{order.tenant}{order.order_id}"))
+    kind = "order" if order.signed else "public-order"
+    return str(uuid5(_NAMESPACE, f"{kind}:{len(order.tenant)}:{order.tenant}{order.order_id}"))
 
 
 def decide(order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int) -> tuple[Record, Mark]:
@@ -60,6 +65,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
         "model": model,
         "windowSeconds": window // 1000,
         "value": {"revenue": order.revenue, "total": order.total, "currency": order.currency},
+        **({"notCounted": order.not_counted} if order.not_counted else {}),
         "touchpoint": credited,
         "credits": _credits(ids, ages, half_life),
         "touchpoints": touchpoints,
@@ -82,6 +88,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
         touches=[*zip(ids, ages, strict=True)],
         model=model,
         half_life=half_life,
+        signed=order.signed,
     )
     return Record("attribution", order.received_at, msgspec.json.encode(body)), mark
 
@@ -94,43 +101,67 @@ def reverse(refund: Refund, mark: Mark, decided_at: int) -> tuple[Record, Mark] 
     """
     if mark.is_reversed:
         return None
+    left = _left(mark)
+    amount = left if left is None or refund.amount is None else min(left, refund.amount)
+    if left and not amount:
+        return None
+    kind = "public-reversal" if mark.signed is False else "reversal"  # a signed refund may reverse a signed order too
+    record = _reversal(f"{kind}:{refund.event_id}", refund, mark, amount, reason=refund.reason, decided_at=decided_at)
+    after = mark
+    if refund.refund_id is not None:
+        name = "refund_ids" if refund.signed else "public_refund_ids"
+        refund_ids = [*getattr(mark, name), refund.refund_id][-MAX_REFUND_IDS:]
+        after = msgspec.structs.replace(mark, **{name: refund_ids})
+    with localcontext(EXACT):
+        reversed_ = Decimal(mark.reversed) + (amount or 0)
+    after = msgspec.structs.replace(
+        after, reversed=str(reversed_), is_reversed=amount == left, reversals=mark.reversals + 1
+    )
+    return record, after
+
+
+def supersede(order: Order, mark: Mark) -> Record:
+    """The reversal of a public key's order that the signed order of the same id supersedes.
+
+    It takes back what is left, which may be nothing: it says that the order does not count any more.
+    """
+    return _reversal(
+        f"superseded:{order.event_id}", order, mark, _left(mark), reason="superseded", decided_at=order.received_at
+    )
+
+
+def _left(mark: Mark) -> Decimal | None:
+    """How much of the order's worth has not been reversed, in size; None where it has no worth."""
     whole = worth(mark.revenue, mark.total)
+    if whole is None:
+        return None
+    with localcontext(EXACT):
+        return abs(decimal(whole)) - Decimal(mark.reversed)
+
+
+def _reversal(
+    name: str, cause: Order | Refund, mark: Mark, amount: Decimal | None, *, reason: str, decided_at: int
+) -> Record:
+    """The record of a reversal; its id is derived from the name."""
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}
-    reversed_, is_reversed = Decimal(mark.reversed), True
-    if whole is not None:
-        with localcontext(EXACT):
-            left = abs(decimal(whole)) - reversed_
-            amount = left if refund.amount is None else min(left, refund.amount)
-            if not amount and left:
-                return None
-            value["revenue" if mark.revenue is not None else "total"] = _number(amount if whole >= 0 else -amount)
-            reversed_ += amount
-            is_reversed = amount == left
+    whole = worth(mark.revenue, mark.total)
+    if whole is not None and amount is not None:
+        value["revenue" if mark.revenue is not None else "total"] = _number(amount if whole >= 0 else -amount)
     ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
     body = {
-        "id": str(uuid5(_NAMESPACE, f"reversal:{refund.event_id}")),
+        "id": str(uuid5(_NAMESPACE, name)),
         "type": "attribution_reversal",
-        "tenant": refund.tenant,
+        "tenant": cause.tenant,
         "decidedAt": format_time(decided_at),
         "attributionId": mark.attribution_id,
-        "orderId": refund.order_id,
-        "reason": refund.reason,
+        "orderId": cause.order_id,
+        "reason": reason,
         "value": value,
-        "cause": refund.event_id,
+        "cause": cause.event_id,
         "model": mark.model,
         "credits": _credits(ids, ages, mark.half_life),
     }
-    refund_ids = mark.refund_ids
-    if refund.refund_id is not None:
-        refund_ids = [*refund_ids, refund.refund_id][-MAX_REFUND_IDS:]
-    after = msgspec.structs.replace(
-        mark,
-        reversed=str(reversed_),
-        is_reversed=is_reversed,
-        reversals=mark.reversals + 1,
-        refund_ids=refund_ids,
-    )
-    return Record("attribution_reversal", decided_at, msgspec.json.encode(body)), after
+    return Record("attribution_reversal", decided_at, msgspec.json.encode(body))
 
 
 def _credits(ids: Sequence[str], ages: Sequence[int], half_life: int) -> Mapping[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from ingestd.events import Record
 from ingestd.times import parse_time
 from ingestd.unusable_ids import UnusableIds
 
-from .amounts import amount_of_refund, currency_code, finite_number
+from .amounts import amount_of_refund, currency_code, is_ignored, number_of
 from .marks import Order, Reason, Refund, refund_id_digest
 from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
@@ -39,6 +39,14 @@ class _Envelope(msgspec.Struct, gc=False):
     context: _Context
     key: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"{}")
+    endpoint: str = ""
+    signed: bool | None = None
+    linked: bool | None = None
+
+    @property
+    def is_signed(self) -> bool:
+        """As the record says, or, where an earlier program wrote it, by its endpoint."""
+        return self.endpoint == "customer-events" if self.signed is None else self.signed
 
 
 class Seen(NamedTuple):
@@ -57,6 +65,8 @@ class Seen(NamedTuple):
     """The order it completes."""
     refund: Refund | None
     """The refund or cancellation it is."""
+    amounts_ignored: int
+    """How many amounts it has that are too large to count."""
 
 
 class Erasure(msgspec.Struct):
@@ -111,15 +121,24 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         touch = Touch(record.position, _time(envelope, record), envelope.id, envelope.sessionId, *campaign, dispatch_id)
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
     user_id = envelope.userId
-    links = record.type == "identify" and has_visitor and user_id is not None and user_id not in unusable_ids
-    order = _order(envelope, record, unusable_ids) if envelope.key == "Order Completed" else None
-    reason = _REASONS.get(envelope.key)
-    refund = _refund(envelope, record, reason, unusable_ids) if reason is not None else None
-    if touch is None and not links and order is None and refund is None:
+    if (
+        record.type != "identify"
+        or envelope.linked is False
+        # Where the record does not say: an earlier program wrote it, or another plugin keeps links.
+        or (envelope.linked is None and user_id is not None and (not has_visitor or user_id in unusable_ids))
+    ):
+        user_id = None
+    order, refund, amounts_ignored = None, None, 0
+    if envelope.key == "Order Completed":
+        order = _order(envelope, record, unusable_ids)
+        amounts_ignored = len(order.not_counted)
+    elif (reason := _REASONS.get(envelope.key)) is not None:
+        refund, amounts_ignored = _refund(envelope, record, reason, unusable_ids)
+    if touch is None and user_id is None and order is None and refund is None:
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        user_id if links else None, order, refund,
+        user_id, order, refund, amounts_ignored,
     )  # fmt: skip
 
 
@@ -141,19 +160,24 @@ def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Or
         order_id=_id(data.order_id, unusable_ids),
         anonymous_id=envelope.anonymousId,
         user_id=envelope.userId,
-        revenue=finite_number(data.revenue),
-        total=finite_number(data.total),
+        revenue=number_of(data.revenue),
+        total=number_of(data.total),
         currency=_text(data.currency),
+        signed=envelope.is_signed,
+        not_counted=tuple(name for name in ("revenue", "total") if is_ignored(getattr(data, name))),
     )
 
 
-def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: UnusableIds) -> Refund:
+def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: UnusableIds) -> tuple[Refund, int]:
+    """The refund, and how many of its amounts are too large to count."""
     data = _decode_refund_data(envelope.data)
-    amount = refund_id = None
+    amount, refund_id, ignored = None, None, 0
     if reason == "refund":  # a cancellation takes back all that is left, whatever amounts it repeats of the order
-        amount = amount_of_refund((data.revenue, data.total, data.value), data.products)
+        amounts = data.revenue, data.total, data.value
+        amount = amount_of_refund(amounts, data.products)
+        ignored = sum(map(is_ignored, amounts))
         refund_id = _id(data.refund_id, unusable_ids)
-    return Refund(
+    refund = Refund(
         tenant=envelope.tenant,
         order_id=_id(data.order_id, unusable_ids),
         event_id=envelope.id,
@@ -162,7 +186,9 @@ def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: U
         amount=amount,
         currency=currency_code(_text(data.currency)),
         refund_id=None if refund_id is None else refund_id_digest(refund_id.strip()),
+        signed=envelope.is_signed,
     )
+    return refund, ignored
 
 
 def _id(value: Any, unusable_ids: UnusableIds) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
-from .amounts import EXACT, currency_code, decimal, worth
+from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
 
 __all__ = ["DIRECT", "NOT_SET", "Report", "Row", "amount_of", "divide", "number"]
 
@@ -27,6 +27,17 @@ class Row(NamedTuple):
     net: Decimal
 
 
+class _Order:
+    """An order that counts: what it is credited to, and its number, revenue and what was reversed of it."""
+
+    __slots__ = ("currency", "shares", "sums")
+
+    def __init__(self, shares: _Shares, currency: str | None) -> None:
+        self.shares = shares
+        self.currency = currency
+        self.sums = [Decimal(0), Decimal(0), Decimal(0)]
+
+
 class Report:
     """Takes attributions and reversals; `by` names a field of touchpoints, `model` is each order's own if None."""
 
@@ -34,28 +45,34 @@ class Report:
         self._by = by
         self._model = model
         self._sums: dict[tuple[str, str | None], list[Decimal]] = {}
-        self._shares: dict[str, _Shares] = {}
-        """Of each attribution: its campaigns with their weights."""
+        self.not_counted = 0
+        """Orders with an amount that is too large to count."""
+        self._orders: dict[str, _Order] = {}
+        """By the id of the attribution."""
         self._equal: dict[_Shares, _Shares] = {}
         self._reversals: set[str] = set()
 
     def add(self, body: Mapping[str, Any]) -> None:
         """Add a record; one that comes again counts once.
 
-        A reversal counts where its attribution does, if that was added before it, and else not at all.
+        A reversal counts where its attribution does, if that was added before it, and else not at all. An order that
+        has been superseded does not count.
         """
         amount = amount_of(body["value"]) or Decimal(0)
-        currency = currency_code(body["value"]["currency"])
         with localcontext(EXACT):
             if body["type"] == "attribution":
-                if body["id"] not in self._shares:
-                    shares = self._shares_of(body)
-                    self._shares[body["id"]] = shares
-                    self._count(shares, currency, 0, Decimal(1))
-                    self._count(shares, currency, 1, amount)
-            elif body["attributionId"] in self._shares and body["id"] not in self._reversals:
+                if body["id"] not in self._orders:
+                    self.not_counted += is_too_large(body)
+                    order = _Order(self._shares_of(body), currency_code(body["value"]["currency"]))
+                    self._orders[body["id"]] = order
+                    self._count(order, [Decimal(1), amount, Decimal(0)])
+            elif body["attributionId"] in self._orders and body["id"] not in self._reversals:
                 self._reversals.add(body["id"])
-                self._count(self._shares[body["attributionId"]], currency, 2, amount)
+                order = self._orders[body["attributionId"]]
+                if body["reason"] == "superseded":
+                    self._count(order, [-sum_ for sum_ in order.sums])
+                else:
+                    self._count(order, [Decimal(0), Decimal(0), amount])
 
     def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
         campaigns = {each["eventId"]: each[self._by] or NOT_SET for each in body["touchpoints"]}
@@ -66,11 +83,16 @@ class Report:
         shares = tuple(weights.items()) or ((DIRECT, Decimal(1)),)
         return self._equal.setdefault(shares, shares)  # many orders have the same ones
 
-    def _count(self, shares: _Shares, currency: str | None, column: int, amount: Decimal) -> None:
-        parts = divide(amount, [weight for _, weight in shares])
-        for (campaign, _), part in zip(shares, parts, strict=True):
-            sums = self._sums.setdefault((campaign, currency), [Decimal(0), Decimal(0), Decimal(0)])
-            sums[column] += part
+    def _count(self, order: _Order, amounts: Sequence[Decimal]) -> None:
+        """Add these to the order's own sums, and each campaign's share of them to the campaign's."""
+        for column, amount in enumerate(amounts):
+            if not amount:
+                continue
+            order.sums[column] += amount
+            parts = divide(amount, [weight for _, weight in order.shares])
+            for (campaign, _), part in zip(order.shares, parts, strict=True):
+                sums = self._sums.setdefault((campaign, order.currency), [Decimal(0), Decimal(0), Decimal(0)])
+                sums[column] += part
 
     def rows(self) -> list[Row]:
         """Currency by currency; what has most left of its revenue first, and then what has most orders."""
@@ -78,6 +100,7 @@ class Report:
             rows = [
                 Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
                 for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
+                if orders  # or all of them have been superseded
             ]
             return sorted(rows, key=lambda row: (row.currency or "", -row.net, -row.orders, row.campaign))
 
@@ -90,9 +113,15 @@ class Report:
 
 
 def amount_of(value: Mapping[str, Any]) -> Decimal | None:
-    """What the `value` of a record comes to, or None if it has neither revenue nor total."""
-    amount = worth(value["revenue"], value["total"])
+    """What the `value` of a record comes to, or None if it has neither revenue nor total that counts."""
+    amount = worth(number_of(value["revenue"]), number_of(value["total"]))
     return None if amount is None else decimal(amount)
+
+
+def is_too_large(body: Mapping[str, Any]) -> bool:
+    """Whether an attribution has an amount that is too large to count; an earlier program kept it in `value`."""
+    value = body["value"]
+    return bool(body.get("notCounted")) or is_ignored(value["revenue"]) or is_ignored(value["total"])
 
 
 def divide(amount: Decimal, weights: Sequence[Decimal]) -> list[Decimal]:

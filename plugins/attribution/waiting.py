@@ -1,4 +1,4 @@
-"""Refunds and cancellations that came before their order, and wait for it."""
+"""Refunds and cancellations that wait for their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .marks import Order, Refund, entry_life, remember_tenant
 __all__ = ["MAX_WAITING", "WaitingRefunds", "waiting_key"]
 
 MAX_WAITING = 20
-"""Refunds and cancellations that can wait for one order: callers choose order ids."""
+"""Signed refunds that can wait for one order, and as many of public keys: callers choose order ids."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -28,7 +28,8 @@ def waiting_key(tenant: str, order_id: str) -> str:
 class WaitingRefunds:
     """Keeps refunds until their order is decided. `memory` is how long one counts, in milliseconds.
 
-    Age goes by the times of receipt, so the same refunds count however late the work is done.
+    A signed refund waits until a signed order is decided, also when an order of a public key comes first: it is applied
+    to both. Age goes by the times of receipt, so the same refunds count however late the work is done.
     """
 
     def __init__(self, state: State, memory: int) -> None:
@@ -36,32 +37,49 @@ class WaitingRefunds:
         self._memory = memory
 
     async def add(self, refund: Refund) -> Literal["waiting", "repeated", "too_many"]:
-        """Keep a refund, unless it repeats another one or too many wait already."""
+        """Keep a refund, unless it repeats another one of its trust or too many of its trust are kept already."""
         assert refund.order_id is not None
         kept = self._remembered(await self.find(refund.tenant, refund.order_id), refund.received_at)
-        if any(refund.repeats(each) for each in kept):
+        rivals = [each for each in kept if each.signed == refund.signed]
+        if any(refund.repeats(each) for each in rivals):
             return "repeated"
-        if len(kept) >= MAX_WAITING:
+        if len(rivals) >= MAX_WAITING:
             return "too_many"
-        entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in (*kept, refund)]
-        life = entry_life(refund.received_at, self._state.now, self._memory)
-        await self._state.put(waiting_key(refund.tenant, refund.order_id), _encode(entries).decode(), life)
-        await remember_tenant(self._state, refund.tenant)
+        await self._put(refund.tenant, refund.order_id, [*kept, refund], refund.received_at)
         return "waiting"
 
     async def take(self, order: Order) -> list[Refund]:
-        """Remove the refunds that wait for this order, and return them in the order of the journal."""
+        """The refunds that wait for this order, in the order of the journal.
+
+        A signed order takes all of them. After an order of a public key the signed ones wait on, for a signed order.
+        """
         if order.order_id is None:
             return []
         found = await self.find(order.tenant, order.order_id)
-        if found:
+        if not found:
+            return []
+        kept = self._remembered(found, order.received_at)
+        stay = [] if order.signed else [_applied(each) for each in kept if each.signed]
+        if stay:
+            await self._put(order.tenant, order.order_id, stay, order.received_at)
+        else:
             await self._state.delete(waiting_key(order.tenant, order.order_id))
-        return self._remembered(found, order.received_at)
+        return kept if order.signed else [each for each in kept if not each.is_applied]
 
     async def find(self, tenant: str, order_id: str) -> list[Refund]:
         text = await self._state.get(waiting_key(tenant, order_id))
         entries = [] if text is None else _decode(text)
         return [msgspec.convert([tenant, order_id, *members], Refund) for members in entries]
 
+    async def _put(self, tenant: str, order_id: str, refunds: list[Refund], now: int) -> None:
+        entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
+        life = entry_life(now, self._state.now, self._memory)
+        await self._state.put(waiting_key(tenant, order_id), _encode(entries).decode(), life)
+        await remember_tenant(self._state, tenant)
+
     def _remembered(self, refunds: list[Refund], now: int) -> list[Refund]:
         return [each for each in refunds if now - each.received_at <= self._memory]
+
+
+def _applied(refund: Refund) -> Refund:
+    return msgspec.structs.replace(refund, is_applied=True)

@@ -30,10 +30,10 @@ UUID7 = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 COMMON_MEMBERS = {
-    "id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "anonymousId", "userId", "sessionId",
+    "id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "anonymousId", "userId", "sessionId",
     "sessionIsNew", "dispatchId", "messageId", "context", "extra",
 }  # fmt: skip
-MEMBERS = {"event": COMMON_MEMBERS | {"key", "data"}, "identify": COMMON_MEMBERS | {"traits"}}
+MEMBERS = {"event": COMMON_MEMBERS | {"key", "data"}, "identify": COMMON_MEMBERS | {"traits", "linked"}}
 
 
 @dataclass
@@ -186,10 +186,13 @@ def test_a_record_has_the_members_of_the_contract(place: Place, endpoint: str, v
     assert before <= int(record["id"].replace("-", "")[:12], 16) <= after
     assert before <= milliseconds(record.pop("receivedAt")) <= after
     del record["id"]
+    if kind == "identify":
+        assert record.pop("linked") is True
     assert record == {
         "type": kind,
         "tenant": "shop",
         "endpoint": endpoint,
+        "signed": endpoint == "customer-events",
         "timestamp": at.strftime("%Y-%m-%dT%H:%M:%S.120Z"),
         **own,
         **shared,
@@ -208,9 +211,10 @@ def test_what_is_left_out_is_null_or_empty(place: Place, endpoint: str, visitor:
     assert record["timestamp"] == record["receivedAt"]
     del record["id"], record["timestamp"], record["receivedAt"]
     assert record == {
-        "type": kind, "tenant": "shop", "endpoint": endpoint, "anonymousId": visitor, "userId": None,
+        "type": kind, "tenant": "shop", "endpoint": endpoint, "signed": endpoint == "customer-events",
+        "anonymousId": visitor, "userId": None,
         "sessionId": session_id, "sessionIsNew": True, "dispatchId": None, "messageId": None, "context": {},
-        "extra": {}, **({"traits": {}} if kind == "identify" else EVENT),
+        "extra": {}, **({"traits": {}, "linked": False} if kind == "identify" else EVENT),
     }  # fmt: skip
 
 
@@ -237,6 +241,8 @@ def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: 
         "endpoint": "customer-events",
         "receivedAt": "2020-01-01T00:00:00.000Z",
         "sessionIsNew": "yes",
+        "signed": "yes",
+        "linked": True,
         "extra": {"extra": {"tenant": "other-shop"}},
         "decidedAt": "2020-01-01T00:00:00.000Z",
         "position": -1,
@@ -265,6 +271,8 @@ def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: 
     assert set(record) == MEMBERS[kind]
     assert record["extra"] == hostile
     assert (record["type"], record["tenant"], record["endpoint"]) == (kind, "shop", endpoint)
+    assert record["signed"] is (endpoint == "customer-events")
+    assert record.get("linked", False) is False
     assert (record["sessionId"], record["sessionIsNew"], record["dispatchId"]) == (session["sessionId"], True, None)
     assert record["id"] != hostile["id"]
     assert milliseconds(record["receivedAt"]) >= started

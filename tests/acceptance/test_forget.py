@@ -118,7 +118,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
         "  touches        0",
     ]
     blanked, identified, erasure = shop.stored()
-    kept = ("id", "type", "tenant", "endpoint", "receivedAt", "timestamp", "key", "sessionIsNew")
+    kept = ("id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew")
     nulls = dict.fromkeys(("anonymousId", "userId", "sessionId", "dispatchId", "messageId"))
     assert blanked == {
         **{name: event[name] for name in kept}, **nulls, "data": {}, "context": {}, "extra": {}, "erased": True,

@@ -190,7 +190,7 @@ def test_each_request_counts_as_one_outcome(shop: Shop, daemon: Daemon) -> None:
         ("customer-events", "", "forbidden"): 1,
     }
     # Nothing a caller chose is ever shown.
-    assert b"visitor" not in daemon.ops("/metrics").body
+    assert b"visitor" not in daemon.ops("/metrics").body.replace(b'reason="max_visitors"', b"")
 
 
 def test_connections_of_callers_are_shown(daemon: Daemon) -> None:

@@ -22,7 +22,13 @@ HALF_LIFE = 7 * 24 * HOUR
 
 
 def decided(
-    *sources: str | None, at: int = NOW, revenue: float | None = 10, currency: str | None = "EUR", tenant: str = "shop"
+    *sources: str | None,
+    at: int = NOW,
+    revenue: float | None = 10,
+    currency: str | None = "EUR",
+    tenant: str = "shop",
+    order_id: str | None = "o",
+    signed: bool = False,
 ) -> Decided:
     """An order with a touch of each source, an hour apart."""
     touches = [
@@ -34,8 +40,8 @@ def decided(
         )
         for number, source in enumerate(sources)
     ]
-    order = Order(tenant, "e", 100, at, at, "o", "v", None, revenue, None, currency)
-    return Decided(order, Candidates(touches, [], 0))
+    order = Order(tenant, "e", 100, at, at, order_id, "v", None, revenue, None, currency, signed)
+    return Decided(order, Candidates(touches, [], 0), supersedes=signed)
 
 
 async def sums(
@@ -83,11 +89,25 @@ async def test_however_many_campaigns_there_are_what_is_kept_is_bounded_and_no_o
             assert sum(orders[place] for orders in found.values()) == pytest.approx(400)
 
 
-async def test_an_amount_that_nobody_has_takes_no_digits_from_the_others(tmp_path: Path) -> None:
-    async with sqlite_backend(tmp_path) as backend:
-        await sums(backend.store, [decided(revenue=1.7e308), decided(revenue=1e300), decided(revenue=2.5)])
-        (row,) = sum_up(await read_day(backend.store.begin(NOW)))
-        assert (row.orders[0], row.revenue[0]) == (3, 2.5)
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_order_that_was_superseded_does_not_count(tmp_path: Path, *, together: bool) -> None:
+    """Whether both come in one step or not, in the same hour or not, and whatever rows it was counted in."""
+    crowd = [decided(f"c{number}", order_id=None) for number in range(80)]
+    public = [
+        decided("thief", "shared", at=NOW - HOUR, revenue=1000, order_id="o-1"),
+        decided("thief", revenue=70, order_id="o-2"),  # among the others
+        decided("thief", at=NOW - 30 * HOUR, order_id="o-3"),  # not of the last day
+    ]
+    signed = [decided("shop", order_id=f"o-{number}", signed=True) for number in (1, 2, 3)]
+    steps = [[*crowd, *public, *signed]] if together else [crowd, public, signed]
+    async with sqlite_backend(tmp_path / "with") as one, sqlite_backend(tmp_path / "without") as other:
+        found = await sums(one.store, *steps)
+        rows = sum_up(await read_day(one.store.begin(NOW)))
+        assert ("shop", "thief", "EUR") not in found
+        expected = await sums(other.store, [*crowd, *signed])
+        assert {name: pytest.approx(shares) for name, shares in expected.items()} == found
+        assert sum(row.revenue[0] for row in rows) == pytest.approx(830)
+        assert [entry async for entry in one.store.scan("attribution-counted")] == []
 
 
 async def test_case_and_blanks_of_a_currency_do_not_matter(tmp_path: Path) -> None:

@@ -54,7 +54,10 @@ class Who(NamedTuple):
 def make_hooks(*further: object) -> Hooks:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
-    identity, session = IdentityPlugin(), SessionPlugin(SessionPlugin.Options())
+    identity, session = (
+        IdentityPlugin(IdentityPlugin.Options(max_visitors=1000)),
+        SessionPlugin(SessionPlugin.Options()),
+    )
     for plugin in (KeysPlugin(KeysPlugin.Options()), identity, session, *further):
         manager.register(plugin)
     return Hooks(manager)

@@ -16,18 +16,22 @@ from hypothesis import strategies as st
 from ingestd.events import Endpoint, Event
 from ingestd.ids import time_uuid
 from ingestd.options import Size
+from ingestd.person import Person
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
-from ingestd.store import Store
+from ingestd.store import Store, key_digest, state_key
 from ingestd.unusable_ids import UnusableIds
-from tests.support.backends import sqlite_backend, sqlite_daemon
+from tests.support.backends import PluginDaemon, sqlite_backend, sqlite_daemon
 
 START = 4_000_000_000_000
+DAY = 86_400_000
 
 Who = tuple[str, str]  # a tenant, and a visitor or a user of it
 Traits = dict[str, tuple[int, Any]]  # when each was received, and its value
 
 
-def request(visitor: Who, user: str | None = None, traits: dict[str, Any] | None = None) -> Event:
+def request(
+    visitor: Who, user: str | None = None, traits: dict[str, Any] | None = None, *, signed: bool = False
+) -> Event:
     """An identify request, or without traits an event: what the plugin looks at is the same."""
     return Event(
         id=time_uuid(),
@@ -47,6 +51,7 @@ def request(visitor: Who, user: str | None = None, traits: dict[str, Any] | None
         message_id=None,
         context={},
         extra={},
+        signed=signed,
     )
 
 
@@ -55,14 +60,19 @@ class Identity:
 
     def __init__(self, store: Store, plugin: IdentityPlugin | None = None) -> None:
         self._store = store
-        self._plugin = plugin or IdentityPlugin()
+        self._plugin = plugin or IdentityPlugin(IdentityPlugin.Options())
 
-    async def identify(self, now: int, visitor: Who, user: str | None, traits: dict[str, Any]) -> None:
+    async def identify(
+        self, now: int, visitor: Who, user: str | None, traits: dict[str, Any] | None = None, *, signed: bool = False
+    ) -> bool | None:
+        """Returns whether the record says that the visitor was linked."""
         state = self._store.begin(now)
-        event = request(visitor, user, traits)
+        traits = traits or {}
+        event = request(visitor, user, traits, signed=signed)
         await self._plugin.store_identity(event, state)
         await self._store.commit(state)
         assert (event.user_id, event.traits) == (user, traits)  # the record keeps what the caller sent
+        return event.linked
 
     async def user_of(self, visitor: Who) -> str | None:
         return await self._plugin.resolve_user(request(visitor), self._store.begin(START))
@@ -85,41 +95,69 @@ class Identify(NamedTuple):
     visitor: Who
     user: str | None
     traits: dict[str, Any]
+    signed: bool
 
 
-MOST, SIZE = 3, 40
-BOUNDED = IdentityPlugin.Options(max_traits=MOST, max_traits_size=Size(SIZE))
+BOUNDED = IdentityPlugin.Options(max_traits=3, max_traits_size=Size(40))
 
 
 class Model:
     """The contract in plain Python, with these bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: IdentityPlugin.Options) -> None:
         self.dropped = 0
+        self._options = options
+        self._changes: list[tuple[Who, int]] = []
+        """When a public key had a visitor change users."""
+        self._gathered: dict[tuple[Who, Who], int] = {}
+        """When a public key linked a visitor to a user anew."""
         self.links: dict[Who, str] = {}
         self.visitors: dict[Who, Traits] = {}
         self.users: dict[Who, Traits] = {}
 
-    def identify(self, now: int, step: Identify) -> None:
+    def identify(self, now: int, step: Identify) -> bool:
+        """Returns whether the visitor is linked to the user by it."""
         tenant, _ = step.visitor
         own = {name: (now, value) for name, value in step.traits.items()}
         anonymous = self.visitors.setdefault(step.visitor, {})
         if step.user is None or step.user.strip().lower() in {"", "guest", "null", "0"}:
             self._merge(anonymous, own)
-            return
+            return False
+        if not step.signed and not self._may_link(now, step.visitor, (tenant, step.user)):
+            self._merge(anonymous, own)
+            return False
         profile = self.users.setdefault((tenant, step.user), {})
         if step.visitor not in self.links:
             self._merge(profile, anonymous)
         self.links[step.visitor] = step.user
         self._merge(profile, own)
+        return True
 
     def _merge(self, profile: Traits, traits: Traits) -> None:
         for name, (at, value) in traits.items():
             if name not in profile or profile[name][0] <= at:
                 profile[name] = at, value
-        while traits and (len(profile) > MOST or _size(profile) > SIZE):
+        while traits and (len(profile) > self._options.max_traits or _size(profile) > self._options.max_traits_size):
             del profile[min(profile, key=lambda name: (profile[name][0], name))]
             self.dropped += 1
+
+    def _may_link(self, now: int, visitor: Who, user: Who) -> bool:
+        """Whether a public key may link them now; if so, it is counted."""
+        if self._options.links == "signed":
+            return False
+        before = self.links.get(visitor)
+        if before == user[1]:
+            return True
+        changes = sum(each == visitor and at >= now - DAY for each, at in self._changes)
+        if before is not None and changes >= self._options.max_links:
+            return False
+        gathered = {each for (whose, each), at in self._gathered.items() if whose == user and at >= now - 30 * DAY}
+        if visitor not in gathered and len(gathered) >= self._options.max_visitors:
+            return False
+        if before is not None:
+            self._changes.append((visitor, now))
+        self._gathered[user, visitor] = now
+        return True
 
 
 def _size(profile: Traits) -> int:
@@ -134,7 +172,8 @@ VISITORS = [("shop", "v"), ("shop", "w"), ("shop", "x"), ("other", "v")]
 USERS = ["ann", "bob", "v"]
 identifies = st.builds(
     Identify,
-    pause=st.sampled_from([0, 0, 1, 1000, -1, -5000, 86_400_000]),
+    # No sum of these is near a day or a month: what a clock that is set back makes of that edge is not promised.
+    pause=st.sampled_from([0, 0, 1, 1000, -1, -5000, 307 * 60_000, DAY + 3_600_000, 31 * DAY]),
     visitor=st.sampled_from(VISITORS),
     user=st.sampled_from([None, None, *USERS, *USERS, "guest", " GUEST", "Null", "0", " "]),
     traits=st.dictionaries(
@@ -148,18 +187,28 @@ identifies = st.builds(
         ),
         max_size=3,
     ),
+    signed=st.sampled_from([False, False, True]),
+)
+options = st.builds(
+    IdentityPlugin.Options,
+    links=st.sampled_from(["any", "any", "any", "signed"]),
+    max_links=st.sampled_from([1, 2, 10]),
+    max_visitors=st.sampled_from([1, 2, 100]),
+    max_traits=st.just(3),
+    max_traits_size=st.just(Size(40)),
 )
 step = st.one_of(identifies, identifies, identifies, identifies, st.just("reopen"))
 steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps)
-def test_any_identify_requests_leave_what_the_contract_says(steps: list[Identify | Literal["reopen"]]) -> None:
+@given(options, steps)
+def test_any_identify_requests_leave_what_the_contract_says(
+    options: IdentityPlugin.Options, steps: list[Identify | Literal["reopen"]]
+) -> None:
     async def run(folder: Path) -> None:
-        model, now = Model(), START
+        model, now, plugin = Model(options), START, IdentityPlugin(options)
         dropped: list[int] = []
-        plugin = IdentityPlugin(BOUNDED)
         plugin._traits.count_dropped = dropped.append
         async with AsyncExitStack() as stack:
             identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store, plugin)
@@ -170,8 +219,8 @@ def test_any_identify_requests_leave_what_the_contract_says(steps: list[Identify
                     identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store, plugin)
                     continue
                 now += step.pause
-                await identity.identify(now, step.visitor, step.user, step.traits)
-                model.identify(now, step)
+                linked = await identity.identify(now, step.visitor, step.user, step.traits, signed=step.signed)
+                assert linked == model.identify(now, step)
                 assert await identity.user_of(step.visitor) == model.links.get(step.visitor)
             await compare(model, identity)
             assert sum(dropped) == model.dropped
@@ -242,7 +291,7 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["null", "0", " Guest\n", "NULL", " ", "[object Object]", "<nil>", "None"])
 async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        plugin = IdentityPlugin()
+        plugin = IdentityPlugin(IdentityPlugin.Options())
         plugin.startup(daemon)
         identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
         await identity.identify(START, visitor, user, {"plan": "free"})
@@ -257,7 +306,7 @@ async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> No
 async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds([" Nobody "])
-        plugin = IdentityPlugin()
+        plugin = IdentityPlugin(IdentityPlugin.Options())
         plugin.startup(daemon)
         identity = Identity(daemon.store, plugin)
         await identity.identify(START, ("shop", "v"), "NOBODY", {})
@@ -269,7 +318,7 @@ async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
 async def test_other_bounds_take_over_with_what_was_counted(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds(["nobody"])
-        plugin, successor = IdentityPlugin(), IdentityPlugin(BOUNDED)
+        plugin, successor = IdentityPlugin(IdentityPlugin.Options()), IdentityPlugin(BOUNDED)
         plugin.startup(daemon)
         many = {f"trait {number:03}": number for number in range(600)}
         await Identity(daemon.store, plugin).identify(START, ("shop", "v"), None, many)
@@ -278,3 +327,105 @@ async def test_other_bounds_take_over_with_what_was_counted(tmp_path: Path) -> N
         await identity.identify(START + 1, ("shop", "v"), "nobody", {"new": 1})
         assert {*await identity.traits_of_visitor(("shop", "v"))} == {"trait 598", "trait 599", "new"}
         assert daemon.registry.get_sample_value("ingestd_identity_traits_dropped_total") == 100 + 498
+
+
+# Bounds of public keys
+
+
+def refused(daemon: PluginDaemon) -> dict[str, float]:
+    """How many links were refused, by reason."""
+    samples = [sample for family in daemon.registry.collect() for sample in family.samples]
+    return {
+        sample.labels["reason"]: sample.value
+        for sample in samples
+        if sample.name == "ingestd_identity_links_refused_total" and sample.value
+    }
+
+
+async def test_a_visitor_changes_users_so_many_times_a_day(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = IdentityPlugin(IdentityPlugin.Options(max_links=3))
+        plugin.startup(daemon)
+        identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
+        # The first link is no change, and neither is one to the same user.
+        users = ["u0", "u1", "u1", "u2", "u2", "u3", "u3"]
+        assert [await identity.identify(START, visitor, user) for user in users] == [True] * 7
+        assert await identity.identify(START + DAY, visitor, "u4", {"email": "u4@shop.example"}) is False
+        assert await identity.user_of(visitor) == "u3"
+        assert await identity.traits_of_user(("shop", "u4")) == await identity.traits_of_user(("shop", "u3")) == {}
+        assert await identity.traits_of_visitor(visitor) == {"email": (START + DAY, "u4@shop.example")}
+        assert refused(daemon) == {"max_links": 1}
+        assert await identity.identify(START + DAY, visitor, "u4", signed=True) is True
+        assert await identity.identify(START + DAY + 1, visitor, "u5") is True
+        assert refused(daemon) == {"max_links": 1}
+
+
+async def test_a_user_gathers_so_many_new_visitors_a_month(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = IdentityPlugin(IdentityPlugin.Options(max_visitors=2))
+        plugin.startup(daemon)
+        identity = Identity(daemon.store, plugin)
+        for visitor in "s", "t":  # those of a server are not counted
+            assert await identity.identify(START, ("shop", visitor), "ann", signed=True) is True
+        for visitor in "a", "b", "a":
+            assert await identity.identify(START, ("shop", visitor), "ann") is True
+        assert await identity.identify(START + 30 * DAY, ("shop", "c"), "ann", {"plan": "free"}) is False
+        assert await identity.user_of(("shop", "c")) is None
+        assert await identity.traits_of_user(("shop", "ann")) == {}
+        assert await identity.identify(START, ("shop", "a"), "bob") is True
+        assert await identity.identify(START + 1, ("shop", "a"), "ann") is True  # it is not new
+        assert await identity.identify(START, ("other", "c"), "ann") is True
+        assert refused(daemon) == {"max_visitors": 1}
+        assert await identity.identify(START + 30 * DAY + 2, ("shop", "c"), "ann") is True
+
+
+async def test_of_simultaneous_links_no_more_are_made_than_may_be(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        options = IdentityPlugin.Options(max_links=3, max_visitors=4)
+        identity = Identity(backend.store, IdentityPlugin(options))
+        linked = await asyncio.gather(*(identity.identify(START, ("shop", "v"), f"u{n}") for n in range(12)))
+        assert sum(map(bool, linked)) == 4
+        linked = await asyncio.gather(*(identity.identify(START, ("shop", f"w{n}"), "ann") for n in range(12)))
+        assert sum(map(bool, linked)) == 4
+
+
+async def test_where_links_are_signed_a_public_key_makes_none(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = IdentityPlugin(IdentityPlugin.Options(links="signed"))
+        plugin.startup(daemon)
+        identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
+        assert await identity.identify(START, visitor, "ann", {"email": "a@shop.example"}) is False
+        assert await identity.user_of(visitor) is None
+        assert await identity.traits_of_user(("shop", "ann")) == {}
+        assert await identity.traits_of_visitor(visitor) == {"email": (START, "a@shop.example")}
+        assert await identity.identify(START + 1, visitor, "ann", signed=True) is True
+        assert await identity.traits_of_user(("shop", "ann")) == {"email": (START, "a@shop.example")}
+        assert await identity.identify(START + 2, visitor, "bob") is False
+        assert await identity.user_of(visitor) == "ann"
+        assert refused(daemon) == {"unsigned": 2}
+
+
+async def test_other_options_of_a_reload_count_on(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        before = IdentityPlugin(IdentityPlugin.Options())
+        before.startup(daemon)
+        after = IdentityPlugin(IdentityPlugin.Options(links="signed"))
+        after.take_over(before)
+        assert await Identity(daemon.store, after).identify(START, ("shop", "v"), "ann") is False
+        assert refused(daemon) == {"unsigned": 1}
+
+
+@pytest.mark.parametrize("who", ["user", "visitor"])
+async def test_forgetting_leaves_nothing_of_what_bounds_count(tmp_path: Path, who: str) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        plugin = IdentityPlugin(IdentityPlugin.Options(max_links=1, max_visitors=1))
+        identity = Identity(backend.store, plugin)
+        await identity.identify(START, ("shop", "v"), "bob")
+        await identity.identify(START, ("shop", "v"), "ann")
+        digest = key_digest("shop", "v")
+        state = backend.store.begin(START)
+        await plugin.forget_person(Person("shop", "ann" if who == "user" else None, [digest]), state)
+        assert await state.window(state_key("user-new-visitors", "shop", "ann")) == []
+        assert await state.window(state_key("link-changes", "shop", "v")) == []
+        await backend.store.commit(state)
+        assert await identity.identify(START, ("shop", "w"), "ann") is True

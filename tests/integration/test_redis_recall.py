@@ -67,7 +67,7 @@ class Daemon:
         manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
         manager.add_hookspecs(hookspecs)
         session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
-        for plugin in (Everyone(), session, IdentityPlugin(), *plugins):
+        for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
             manager.register(plugin)
         parts = Hooks(manager), backend.store, backend.journal, Room(10_000)
         self.storing, self.together = Storing(*parts), Together(*parts)

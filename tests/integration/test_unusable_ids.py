@@ -55,7 +55,7 @@ class Door:
         self.metrics = Metrics()
         manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
         manager.add_hookspecs(hookspecs)
-        for plugin in (Everyone(), SessionPlugin(SessionPlugin.Options()), IdentityPlugin()):
+        for plugin in (Everyone(), SessionPlugin(SessionPlugin.Options()), IdentityPlugin(IdentityPlugin.Options())):
             manager.register(plugin)
         self._pipeline = Pipeline(
             Hooks(manager), VALIDATOR, backend.store, backend.journal, self.metrics, room=Room(10_000),

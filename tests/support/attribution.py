@@ -49,9 +49,10 @@ class Shop:
         context: dict[str, Any] | None = None,
         dispatch: str | None = None,
         tenant: str = "shop",
+        signed: bool = False,
     ) -> Record:
         """An event that happened `age` milliseconds before it is received."""
-        return self._record("event", key, visitor, data or {}, user, age, context or {}, dispatch, tenant)
+        return self._record("event", key, visitor, data or {}, user, age, context or {}, dispatch, tenant, signed)
 
     def touch(self, visitor: str, source: str, *, age: int = 0, tenant: str = "shop") -> Record:
         """A visit that a campaign of this source brought."""
@@ -65,11 +66,12 @@ class Shop:
         *,
         age: int = 0,
         user: str | None = None,
+        signed: bool = False,
     ) -> Record:
-        return self.event("Order Completed", visitor, _order(order_id, revenue), user=user, age=age)
+        return self.event("Order Completed", visitor, _order(order_id, revenue), user=user, age=age, signed=signed)
 
-    def refund(self, order_id: str = "o-1", revenue: float | None = None) -> Record:
-        return self.event("Order Refunded", "backend", _order(order_id, revenue))
+    def refund(self, order_id: str = "o-1", revenue: float | None = None, *, signed: bool = False) -> Record:
+        return self.event("Order Refunded", "backend", _order(order_id, revenue), signed=signed)
 
     def identify(
         self,
@@ -79,8 +81,11 @@ class Shop:
         age: int = 0,
         context: dict[str, Any] | None = None,
         tenant: str = "shop",
+        signed: bool = False,
+        linked: bool | None = None,
     ) -> Record:
-        return self._record("identify", None, visitor, {}, user, age, context or {}, None, tenant)
+        """`linked` is what the plugin that keeps links has said; None: nothing."""
+        return self._record("identify", None, visitor, {}, user, age, context or {}, None, tenant, signed, linked)
 
     def _record(
         self,
@@ -93,13 +98,15 @@ class Shop:
         context: dict[str, Any],
         dispatch: str | None,
         tenant: str,
+        signed: bool,
+        linked: bool | None = None,
     ) -> Record:
         number = next(self._numbers)
         event = Event(
             id=f"01a1fda8-0000-7000-8000-{number:012d}",
             type=type_,
             tenant=tenant,
-            endpoint=Endpoint.TRACK if type_ == "event" else Endpoint.IDENTIFY,
+            endpoint=_ENDPOINTS[type_, signed],
             received_at=self.now,
             timestamp=self.now - age,
             key=key,
@@ -113,6 +120,8 @@ class Shop:
             message_id=None,
             context=context,
             extra={},
+            signed=signed,
+            linked=linked,
         )
         return event.to_record()
 
@@ -120,6 +129,14 @@ class Shop:
 def _order(order_id: str | None, revenue: float | None) -> dict[str, Any]:
     data = {"order_id": order_id, "revenue": revenue}
     return {name: value for name, value in data.items() if value is not None}
+
+
+_ENDPOINTS = {
+    ("event", False): Endpoint.TRACK,
+    ("event", True): Endpoint.CUSTOMER_EVENTS,
+    ("identify", False): Endpoint.IDENTIFY,
+    ("identify", True): Endpoint.SERVER_IDENTIFY,
+}
 
 
 class Attribution(NamedTuple):
@@ -158,6 +175,9 @@ class Attribution(NamedTuple):
         values = [sample for sample in samples if sample.name == f"ingestd_attribution_{name}_total"]
         return {sample.labels["result"]: int(sample.value) for sample in values if sample.value}
 
+    def amounts_ignored(self) -> int:
+        return int(self.registry.get_sample_value("ingestd_attribution_amounts_ignored_total") or 0)
+
 
 @asynccontextmanager
 async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
@@ -177,6 +197,7 @@ async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
                 exclude_sources=rules.exclude_sources,
                 exclude_mediums=rules.exclude_mediums,
                 exclude_domains=rules.exclude_domains,
+                orders=rules.orders,
             )
         )
         plugin.startup(daemon)

@@ -19,6 +19,7 @@ __all__ = ["HOUR", "Reference", "Rules", "amount_of"]
 HOUR = 3_600_000
 FIELDS = ("source", "medium", "name", "term", "content")
 MAX_WAITING = 20
+MAX_AMOUNT = 10**12
 MODELS = ("last_touch", "first_touch", "linear", "position_based", "time_decay")
 
 
@@ -37,6 +38,7 @@ class Rules:
     exclude_mediums: tuple[str, ...] = ()
     exclude_domains: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ("guest",)
+    orders: Literal["any", "signed"] = "any"
 
 
 class _Touch(NamedTuple):
@@ -59,7 +61,14 @@ class _Decided:
     order: Mapping[str, Any]
     weights: dict[str, dict[str, float]]
     reversed: list[Fraction | None] = field(default_factory=list)
-    refund_ids: set[str | None] = field(default_factory=set)
+    refund_ids: set[tuple[str | None, bool]] = field(default_factory=set)
+    """With whether the refund was signed."""
+
+
+class _Waiting(NamedTuple):
+    refund: Mapping[str, Any]
+    applied: bool
+    """Whether it has been applied to an order of a public key."""
 
 
 class Reference:
@@ -74,12 +83,16 @@ class Reference:
         self.derived: list[dict[str, Any]] = []
         self.orders: Counter[str] = Counter()
         self.reversals: Counter[str] = Counter()
+        self.amounts_ignored = 0
         self._rules = rules
         self._touches: list[_Touch] = []
         self._links: list[_Link] = []
         self._decided: dict[tuple[str, str], _Decided] = {}
-        self._waiting: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
         for position, record in enumerate(records):
+            if record.get("key") in {"Order Completed", "Order Refunded"}:
+                names = ("revenue", "total", "value")[: 2 if record["key"] == "Order Completed" else 3]
+                self.amounts_ignored += sum(_is_too_large(record["data"].get(name)) for name in names)
             if record.get("key") == "Order Completed":
                 self._decide(record)
             elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
@@ -89,25 +102,35 @@ class Reference:
             if shown is not None and named and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
-            if record["type"] == "identify" and named and self._named(record["userId"]) is not None:
+            if record["type"] == "identify" and self._links_its_visitor(record, named=named):
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
 
     def _named(self, text: str | None) -> str | None:
         """The id, or None where it names nobody."""
         return None if not text or text in self._rules.unusable else text
 
+    def _links_its_visitor(self, record: Mapping[str, Any], *, named: bool) -> bool:
+        linked: bool | None = record.get("linked")
+        return named and self._named(record["userId"]) is not None if linked is None else linked
+
     def _decide(self, order: Mapping[str, Any]) -> None:
+        if self._rules.orders == "signed" and not order["signed"]:
+            self.orders["untrusted"] += 1
+            return
         decided = self._earlier(order)
-        if decided is not None:
+        superseded = None
+        if decided is not None and order["signed"] and not decided.order["signed"]:
+            superseded = decided
+        elif decided is not None:
             self.orders["repeated" if _value(decided.order) == _value(order) else "conflict"] += 1
             return
         tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
         links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
-        user = order["userId"] or (links[-1].user if links else None)
+        user = order["userId"] or (links[-1].user if links and self._named(visitor) is not None else None)
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
-            for each in {visitor, *self._visitors(tenant, user)} - {*self._rules.unusable}
+            for each in {visitor, *self._visitors(tenant, self._named(user))} - {*self._rules.unusable}
             for touch in self._remembered(tenant, each)
             if oldest <= touch.at <= at
         )
@@ -116,10 +139,13 @@ class Reference:
         ages = [at - touch.at for touch in journey]
         shares = {model: _shares(model, ages, self._rules.half_life) for model in MODELS}
         best = max(range(len(journey)), key=lambda index: (shares[self._rules.model][index], index), default=None)
+        too_large = [name for name in ("revenue", "total") if _is_too_large(order["data"].get(name))]
         weights = {
             model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
             for model in MODELS
         }
+        if superseded is not None:
+            self._supersede(superseded, order)
         self._decided[self._name(order)] = _Decided(order, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
@@ -135,35 +161,80 @@ class Reference:
                 "model": self._rules.model,
                 "windowSeconds": self._rules.window // 1000,
                 "value": _value(order) | {"currency": _currency_as_sent(order)},
+                **({"notCounted": too_large} if too_large else {}),
                 "touchpoint": None if best is None else journey[best].shown,
                 "credits": weights,
                 "touchpoints": [touch.shown for touch in journey],
                 "leftOut": left_out,
             }
         )
-        for refund in self._waiting.pop(self._name(order), []):
-            if self._age(order, refund) <= self._rules.order_memory:
-                self._reverse(refund, self._decided[self._name(order)], order["receivedAt"])
+        waiting = self._waiting.pop(self._name(order), [])
+        waiting = [each for each in waiting if self._age(order, each.refund) <= self._rules.order_memory]
+        if not order["signed"]:
+            self._waiting[self._name(order)] = [
+                _Waiting(each.refund, True) for each in waiting if each.refund["signed"]
+            ]
+            waiting = [each for each in waiting if not each.applied]
+        for each in waiting:
+            if order["signed"] and not each.refund["signed"]:
+                self.reversals["untrusted"] += 1
+            else:
+                self._reverse(each.refund, self._decided[self._name(order)], order["receivedAt"])
+
+    def _supersede(self, superseded: _Decided, order: Mapping[str, Any]) -> None:
+        """A signed order takes the place of a public key's: what is left of that is taken back."""
+        value = _value(superseded.order)
+        whole = amount_of(value)
+        left = None if whole is None else whole - sum(each for each in superseded.reversed if each)
+        by = "revenue" if value["revenue"] is not None else "total"
+        self.reversals["superseded"] += 1
+        self.derived.append(
+            {
+                "type": "attribution_reversal",
+                "tenant": order["tenant"],
+                "decidedAt": order["receivedAt"],
+                "attributionOf": superseded.order["id"],
+                "orderId": order["data"]["order_id"],
+                "reason": "superseded",
+                "value": {
+                    "revenue": None, "total": None, "currency": _currency_as_sent(superseded.order), by: left,
+                },
+                "cause": order["id"],
+                "model": self._rules.model,
+                "credits": superseded.weights,
+            }
+        )  # fmt: skip
 
     def _refund(self, refund: Mapping[str, Any]) -> None:
         decided = self._earlier(refund)
-        if decided is not None:
+        is_less_trusted = decided is not None and decided.order["signed"] and not refund["signed"]
+        if is_less_trusted or (self._rules.orders == "signed" and not refund["signed"]):
+            self.reversals["untrusted"] += 1
+        elif decided is not None:
             self._reverse(refund, decided, refund["receivedAt"])
+            if refund["signed"] and not decided.order["signed"]:
+                self._wait(refund, applied=True)
         elif self._order_id(refund) is None:
             self.reversals["unknown_order"] += 1
         else:
-            waiting = self._waiting.get(self._name(refund), [])
-            waiting = [each for each in waiting if self._age(refund, each) <= self._rules.order_memory]
-            if self._refund_id(refund) is not None and self._terms(refund) in map(self._terms, waiting):
-                self.reversals["repeated"] += 1
-            elif len(waiting) == MAX_WAITING:
-                self.reversals["too_many"] += 1
-            else:
-                self.reversals["waiting"] += 1
-                self._waiting[self._name(refund)] = [*waiting, refund]
+            self.reversals[self._wait(refund, applied=False)] += 1
+
+    def _wait(self, refund: Mapping[str, Any], *, applied: bool) -> str:
+        """Have it wait for an order; `applied`: for a signed one that comes after that of a public key."""
+        waiting = self._waiting.get(self._name(refund), [])
+        waiting = [each for each in waiting if self._age(refund, each.refund) <= self._rules.order_memory]
+        alike = [each.refund for each in waiting if each.refund["signed"] == refund["signed"]]
+        if self._refund_id(refund) is not None and self._terms(refund) in map(self._terms, alike):
+            return "repeated"
+        if len(alike) == MAX_WAITING:
+            return "too_many"
+        self._waiting[self._name(refund)] = [*waiting, _Waiting(refund, applied)]
+        return "waiting"
 
     def _reverse(self, refund: Mapping[str, Any], decided: _Decided, decided_at: str) -> None:
-        if self._refund_id(refund) is not None and self._refund_id(refund) in decided.refund_ids:
+        refund_id = self._refund_id(refund)
+        trusted = [True] if refund["signed"] else [True, False]
+        if refund_id is not None and any((refund_id, signed) in decided.refund_ids for signed in trusted):
             self.reversals["repeated"] += 1
             return
         value, asked, wanted = _value(decided.order), _value(refund), _amount_of_refund(refund)
@@ -187,7 +258,7 @@ class Reference:
             self.reversals["nothing_left"] += 1
             return
         decided.reversed.append(amount)
-        decided.refund_ids.add(self._refund_id(refund))
+        decided.refund_ids.add((refund_id, refund["signed"]))
         self.reversals["reversed"] += 1
         by = "revenue" if value["revenue"] is not None else "total"
         self.derived.append(
@@ -281,19 +352,31 @@ def _amount_of_refund(refund: Mapping[str, Any]) -> Fraction | None:
     data = refund["data"]
     if refund["key"] == "Order Cancelled":
         return None
-    for name in ("revenue", "total", "value"):
-        if isinstance(data.get(name), (int, float)) and not isinstance(data[name], bool):
-            return abs(Fraction(str(data[name])))
+    given = [data.get(name) for name in ("revenue", "total", "value")]
+    for value in given:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not _is_too_large(value):
+            return abs(Fraction(str(value)))
     items = data.get("products", [])
-    worth = sum(Fraction(str(item.get("price", 0))) * Fraction(str(item.get("quantity", 1))) for item in items)
-    return abs(Fraction(worth)) if items else None
+    worth = sum(
+        Fraction(str(item.get("price", 0))) * Fraction(str(item.get("quantity", 1)))
+        for item in items
+        if not _is_too_large(item.get("price")) and not _is_too_large(item.get("quantity"))
+    )
+    if not items:
+        return Fraction(0) if any(map(_is_too_large, given)) else None
+    return abs(Fraction(worth)) if abs(Fraction(worth)) <= MAX_AMOUNT else Fraction(0)
+
+
+def _is_too_large(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not -MAX_AMOUNT <= value <= MAX_AMOUNT
 
 
 def _value(record: Mapping[str, Any]) -> dict[str, Any]:
     """What tells two values apart."""
     data = record["data"]
     currency = data.get("currency", "").strip().upper()
-    return {"revenue": data.get("revenue"), "total": data.get("total"), "currency": currency or None}
+    amounts = {name: None if _is_too_large(data.get(name)) else data.get(name) for name in ("revenue", "total")}
+    return {**amounts, "currency": currency or None}
 
 
 def _currency_as_sent(record: Mapping[str, Any]) -> str | None:

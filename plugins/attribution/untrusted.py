@@ -1,0 +1,43 @@
+"""Orders, refunds and cancellations that were ignored because a public key sent them, for whoever asks why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ingestd.store import State, state_key
+
+from .marks import Order, Refund, remember_tenant
+
+__all__ = ["Untrusted", "UntrustedRecords"]
+
+_MAX_KEPT = 20  # of an order
+_LIFE = 30 * 86_400_000  # strangers choose order ids, and nobody asks for ever
+
+
+class Untrusted(NamedTuple):
+    kind: str
+    """`order`, `refund` or `cancel`."""
+    event_id: str
+    received_at: int
+
+
+class UntrustedRecords:
+    """The newest of each order id, for 30 days."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def add(self, ignored: Order | Refund) -> None:
+        key = _key(ignored.tenant, ignored.order_id or ignored.event_id)
+        kind = "order" if isinstance(ignored, Order) else ignored.reason
+        await self._state.push(key, f"{kind} {ignored.event_id}", ignored.received_at, keep=_MAX_KEPT, ttl=_LIFE)
+        await remember_tenant(self._state, ignored.tenant)
+
+    async def find(self, tenant: str, order_id: str) -> list[Untrusted]:
+        """Of an order id or, where an order had none, of the id of its event; the oldest first."""
+        members = await self._state.window(_key(tenant, order_id))
+        return [Untrusted(kind, event_id, at) for member, at in members for kind, event_id in [member.split(" ", 1)]]
+
+
+def _key(tenant: str, order_id: str) -> str:
+    return state_key("attribution-untrusted", tenant, order_id)

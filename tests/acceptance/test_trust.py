@@ -1,0 +1,332 @@
+"""What a stranger with the public key can do to a shop: a daemon on one file, and one on Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.clients import at_once, wait_until
+from tests.support.daemon import Daemon, Key, Reply, Shop, run_ingestd, sign
+from tests.support.redis_shop import redis_shop
+
+EVENT: dict[str, Any] = {"key": "Page View", "data": {}}
+LINKS = "max_links = 3\nmax_visitors = 5"
+SIGNED = {"plugins.identity": 'links = "signed"', "plugins.attribution": 'orders = "signed"'}
+STORES = ["sqlite", "redis"]
+
+
+class Place(NamedTuple):
+    shop: Shop
+    daemon: Daemon
+    without_grants: Key
+
+    def send(self, path: str, visitor: str, /, *, status: int = 200, **members: Any) -> Reply:
+        """A request of the backend, or of whoever has the public key, by its path; an event unless it identifies."""
+        body = {**({} if "identify" in path else EVENT), "anonymousId": visitor, **members}
+        if path in {"/customer-events", "/identify"}:
+            reply = self.signed(path, body)
+        else:
+            reply = self.daemon.post(path, body, self.shop.public.id)
+        assert reply.status == status, reply.body
+        return reply
+
+    def signed(self, path: str, body: Any, key: Key | None = None, **headers: str) -> Reply:
+        key = key or self.shop.server
+        raw = json.dumps(body).encode()
+        return self.daemon.post(path, raw, key.id, **{"x_signature": sign(key.secret, raw), **headers})
+
+    def order(self, path: str, order_id: str, visitor: str = "buyer", /, revenue: float = 40, **members: Any) -> str:
+        data = {"order_id": order_id, "revenue": revenue}
+        return self.send(path, visitor, key="Order Completed", data=data, **members).headers["x-request-id"]
+
+    def refund(self, path: str, order_id: str, revenue: float, key: str = "Order Refunded") -> str:
+        data = {"order_id": order_id, "revenue": revenue}
+        return self.send(path, "thief", key=key, data=data).headers["x-request-id"]
+
+    def linked(self, path: str, visitor: str, user: str) -> bool:
+        """Send an identify request; returns whether its record says that it made the link."""
+        record_id = self.send(path, visitor, userId=user).headers["x-request-id"]
+        [record] = [record for record in self.shop.stored() if record["id"] == record_id]
+        assert record["signed"] == (path == "/identify")
+        linked: bool = record["linked"]
+        return linked
+
+    def user_of(self, visitor: str) -> str | None:
+        """Which user an event of this visitor gets."""
+        record_id = self.send("/track", visitor).headers["x-request-id"]
+        [record] = [record for record in self.shop.stored() if record["id"] == record_id]
+        user: str | None = record["userId"]
+        return user
+
+    def derived(self, order_id: str, count: int) -> list[dict[str, Any]]:
+        """The attributions and reversals of an order, as soon as there are so many."""
+        found: list[dict[str, Any]] = []
+
+        def all_there() -> bool:
+            found[:] = [each for each in self.shop.archived() if each.get("orderId") == order_id]
+            return len(found) >= count
+
+        wait_until(all_there)
+        assert len(found) == count
+        return found
+
+    def counted(self, name: str, **label: str) -> float:
+        [(key, value)] = label.items()
+        return self.daemon.metric(f'ingestd_{name}_total{{{key}="{value}"}}')
+
+
+def serve(store: str, factory: pytest.TempPathFactory, tables: dict[str, str]) -> Iterator[Place]:
+    folder = factory.mktemp("trust")
+    if store == "sqlite":
+        yield from _place(Shop(folder, tables))
+    else:
+        with redis_shop(folder, tables) as shop:
+            yield from _place(shop)
+
+
+def _place(shop: Shop) -> Iterator[Place]:
+    without_grants = shop.create_key("server", shop.tenant, grants=False)
+    with shop.serve() as daemon:
+        yield Place(shop, daemon, without_grants)
+
+
+@pytest.fixture(scope="module", params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from serve(request.param, tmp_path_factory, {"plugins.identity": LINKS})
+
+
+@pytest.fixture(scope="module", params=STORES)
+def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A shop that takes the word of its backend alone."""
+    yield from serve(request.param, tmp_path_factory, SIGNED)
+
+
+# POST /identify
+
+
+@pytest.mark.parametrize("path", ["/identify", "/identify/"])
+def test_a_backend_identifies_a_visitor(place: Place, path: str) -> None:
+    visitor = f"backend{path}"
+    session = place.send("/track", visitor).json()["session"]["sessionId"]
+    body = {"anonymousId": visitor, "userId": "bea", "traits": {"plan": "gold"}}
+    reply = place.signed(path, body)
+    assert (reply.status, reply.json()) == (200, {"session": {"sessionId": session}})
+    [record] = [each for each in place.shop.stored() if each["id"] == reply.headers["x-request-id"]]
+    assert (record["type"], record["endpoint"], record["traits"]) == ("identify", "server-identify", {"plan": "gold"})
+    assert (record["signed"], record["linked"], record["userId"]) == (True, True, "bea")
+    assert place.user_of(visitor) == "bea"
+    # One that is supplied stands for this request only.
+    supplied = "5C3F1F0E-3F0A-4F0C-8F53-3A4A4C7F0A11"
+    reply = place.signed(path, {**body, "sessionId": supplied})
+    assert reply.json() == {"session": {"sessionId": supplied.lower()}}
+    assert place.send("/track", visitor).json()["session"] == {"sessionId": session, "isNew": False}
+
+
+def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place: Place) -> None:
+    shop, daemon, body = place.shop, place.daemon, {"anonymousId": "x"}
+    wrong: dict[str, Any] = {"anonymousId": 7}
+    refusals: list[Callable[[str], Reply]] = [
+        lambda path: daemon.post(path, wrong, None),
+        lambda path: daemon.post(path, wrong, "no-key"),
+        lambda path: daemon.post(path, wrong, shop.server.id),
+        lambda path: daemon.post(path, wrong, shop.server.id, x_signature="0" * 64),
+        lambda path: daemon.post(path, wrong, shop.public.id),
+        lambda path: place.signed(path, wrong, place.without_grants),
+        lambda path: place.signed(path, wrong),
+        lambda path: place.signed(path, [body]),
+    ]
+    for refuse in refusals:
+        found, expected = refuse("/identify"), refuse("/customer-events")
+        assert found.status == expected.status
+        assert found.json()["code"] == expected.json()["code"]
+        assert found.headers["access-control-allow-origin"] == "*"
+    assert [refuse("/identify").status for refuse in refusals] == [401, 401, 401, 401, 403, 403, 400, 400]
+    assert daemon.request("GET", "/api/v1/analytics/identify").status == 405
+    preflight = daemon.request("OPTIONS", "/api/v1/analytics/identify", headers={"Origin": "https://shop.example"})
+    assert preflight.status == 204
+    assert place.signed("/identify", {**body, "traits": {}}).status == 200
+
+
+def test_identify_is_counted(place: Place) -> None:
+    accepted = place.counted("identifies", outcome="accepted")
+    place.send("/identify", "counted")
+    place.send("/identify/public", "counted")
+    assert place.counted("identifies", outcome="accepted") == accepted + 2
+    duration = 'ingestd_http_request_duration_seconds_count{endpoint="server-identify"}'
+    assert place.daemon.metric(duration) > 0
+
+
+# Orders
+
+
+def test_a_stranger_freezes_no_order(place: Place) -> None:
+    """The signed one supersedes, and a public one that comes again decides nothing."""
+    place.send("/track", "thief", context={"campaign": {"source": "thief"}})
+    place.send("/track", "ann", context={"campaign": {"source": "mail"}})
+    stolen = place.order("/track", "o-frozen", "thief", revenue=9000)
+    own = place.order("/customer-events", "o-frozen", "ann")
+    place.order("/track", "o-frozen", "thief", revenue=9000)
+    public, superseded, signed = place.derived("o-frozen", 3)
+    assert (public["orderEventId"], public["touchpoint"]["source"]) == (stolen, "thief")
+    assert (superseded["reason"], superseded["value"]["revenue"]) == ("superseded", 9000)
+    assert (superseded["attributionId"], superseded["cause"]) == (public["id"], own)
+    assert (signed["orderEventId"], signed["touchpoint"]["source"]) == (own, "mail")
+    assert public["id"] != signed["id"]
+
+
+def test_a_stranger_reverses_nothing_of_a_signed_order(place: Place) -> None:
+    untrusted = place.counted("attribution_reversals", result="untrusted")
+    early = place.refund("/track", "o-safe", 40)
+    place.order("/customer-events", "o-safe")
+    late = place.refund("/track", "o-safe", 40, "Order Cancelled")
+    own = place.refund("/customer-events", "o-safe", 15)
+    attribution, reversal = place.derived("o-safe", 2)
+    assert (reversal["cause"], reversal["value"]["revenue"]) == (own, 15)
+    assert place.counted("attribution_reversals", result="untrusted") == untrusted + 2
+    shown = place.shop.command("attribution", "show", "o-safe").splitlines()
+    assert shown[0] == "order o-safe of shop: 40"
+    ignored = shown[shown.index("  ignored:") + 1 :]
+    assert [line.partition(", received")[0].strip() for line in ignored] == [
+        f"the refund {early}",
+        f"the cancellation {late}",
+    ]
+    assert all(line.endswith("is ignored: a public key sent it") for line in ignored)
+    assert attribution["id"] == reversal["attributionId"]
+
+
+def test_an_order_that_superseded_another_is_explained_with_it(place: Place) -> None:
+    place.order("/track", "o-twice", "thief", revenue=70)
+    place.refund("/customer-events", "o-twice", 5)
+    own = place.order("/customer-events", "o-twice")
+    assert [each.get("reason") for each in place.derived("o-twice", 5)] == [
+        None,
+        "refund",
+        "superseded",
+        None,
+        "refund",
+    ]
+    shown = place.shop.command("attribution", "show", "o-twice").splitlines()
+    assert [line for line in shown if line.startswith("order ")] == [
+        "order o-twice of shop: 70", "order o-twice of shop: 40",
+    ]  # fmt: skip
+    [line] = [line for line in shown if "superseded at" in line]
+    assert line.endswith(f"by the signed order {own}: 65 reversed")
+
+
+def test_amounts_that_nobody_has_count_in_no_sum(place: Place) -> None:
+    before = place.daemon.metric("ingestd_attribution_amounts_ignored_total")
+    place.order("/track", "o-huge", revenue=1e300)
+    place.order("/track", "o-full", revenue=10**12)
+    [huge] = place.derived("o-huge", 1)
+    [full] = place.derived("o-full", 1)
+    assert (huge["value"]["revenue"], huge["notCounted"]) == (None, ["revenue"])
+    assert full["value"]["revenue"] == 10**12
+    assert place.daemon.metric("ingestd_attribution_amounts_ignored_total") == before + 1
+    assert "not counted  its revenue, which is over 10^12" in place.shop.command("attribution", "show", "o-huge")
+    report = place.shop.command("attribution", "report", "--since", "1h")
+    assert report.endswith("not counted: amounts over 10^12, of 1 orders\n")
+
+
+# Links
+
+
+def test_a_visitor_is_relinked_so_many_times(place: Place) -> None:
+    users = [f"relinked-{number}" for number in range(4)]
+    assert [place.linked("/identify/public", "device", user) for user in users] == [True] * 4
+    refused = place.counted("identity_links_refused", reason="max_links")
+    repeated = {"anonymousId": "device", "userId": "relinked-9", "messageId": "m-device"}
+    for _ in range(2):
+        assert place.daemon.post("/identify/public", repeated, place.shop.public.id).status == 200
+    assert place.counted("identity_links_refused", reason="max_links") == refused + 1
+    assert place.user_of("device") == "relinked-3"
+    assert place.linked("/identify/public", "device", "relinked-3") is True  # that is no change
+    assert place.linked("/identify", "device", "relinked-9") is True
+    assert place.user_of("device") == "relinked-9"
+
+
+def test_a_user_gathers_so_many_visitors(place: Place) -> None:
+    def send(number: int) -> Callable[[], Reply]:
+        return lambda: place.send("/identify/public", f"robot-{number}", userId="victim")
+
+    refused = place.counted("identity_links_refused", reason="max_visitors")
+    at_once([send(number) for number in range(12)])
+    records = [record for record in place.shop.stored() if record["type"] == "identify"]
+    assert sum(record["linked"] for record in records if record["userId"] == "victim") == 5
+    assert place.counted("identity_links_refused", reason="max_visitors") == refused + 7
+    assert place.linked("/identify", "robot-server", "victim") is True
+
+
+def test_requests_that_come_together_relink_no_more_than_may_be(place: Place) -> None:
+    def send(number: int) -> Callable[[], Reply]:
+        return lambda: place.send("/identify/public", "shared", userId=f"together-{number}")
+
+    at_once([send(number) for number in range(12)])
+    records = [record for record in place.shop.stored() if record["type"] == "identify"]
+    assert sum(record["linked"] for record in records if record["anonymousId"] == "shared") == 1 + 3
+
+
+# A shop that takes the word of its backend alone
+
+
+def test_a_stranger_has_no_say(strict: Place) -> None:
+    """Neither over orders and refunds nor over links; what the shop's pages tell is stored all the same."""
+    assert strict.linked("/identify", "phone", "ann") is True
+    strict.send("/track", "phone", context={"campaign": {"source": "mail"}})
+    strict.send("/track", "thief", context={"campaign": {"source": "thief"}})
+    assert strict.linked("/identify/public", "thief", "ann") is False
+    assert strict.linked("/identify/public", "phone", "thief") is False
+    assert (strict.user_of("thief"), strict.user_of("phone")) == (None, "ann")
+    first = strict.order("/track", "o-1", "thief", revenue=9000, userId="ann")
+    refunded = strict.refund("/track", "o-1", 9000)
+    own = strict.order("/customer-events", "o-1", "backend", userId="ann")
+    strict.refund("/track", "o-1", 40)
+    strict.refund("/customer-events", "o-1", 10)
+    attribution, reversal = strict.derived("o-1", 2)
+    assert (attribution["orderEventId"], attribution["touchpoint"]["source"]) == (own, "mail")
+    assert (reversal["reason"], reversal["value"]["revenue"]) == ("refund", 10)
+    assert strict.counted("attribution_orders", result="untrusted") == 1
+    assert strict.counted("attribution_reversals", result="untrusted") == 2
+    assert strict.counted("identity_links_refused", reason="unsigned") == 2
+    shown = strict.shop.command("attribution", "show", "o-1")
+    assert f"the order {first}, received " in shown
+    assert f"the refund {refunded}, received " in shown
+
+
+def test_an_order_that_only_a_stranger_sent_says_why_it_is_not_attributed(strict: Place) -> None:
+    sent = strict.order("/track", "o-invented", "thief")
+    strict.order("/customer-events", "o-behind")
+    strict.derived("o-behind", 1)
+    done = run_ingestd("attribution", "show", "o-invented", config=strict.shop.config)
+    assert done.returncode == 1
+    assert f"the order {sent}, received " in done.stderr
+    assert "is ignored: a public key sent it" in done.stderr
+
+
+def test_no_identify_request_of_a_public_key_links(strict: Place) -> None:
+    strict.send("/identify/public", "thief-2", userId="bob", traits={"email": "thief@example.com"})
+    batch = {"events": [{"type": "identify", "anonymousId": "thief-2", "userId": "bob", "traits": {"plan": "free"}}]}
+    assert strict.daemon.post("/batch", batch, strict.shop.public.id).status == 200
+    assert strict.user_of("thief-2") is None
+    assert strict.linked("/identify/public", "bobs-own", "bob") is False
+    records = [record for record in strict.shop.stored() if record.get("userId") == "bob"]
+    assert [record["linked"] for record in records] == [False] * 3
+
+
+# Advice
+
+
+@pytest.mark.parametrize("name", ["attribution.orders", "identity.links"])
+def test_check_advises_signed_where_there_is_a_server_key(place: Place, strict: Place, name: str) -> None:
+    def found(shop: Shop) -> dict[str, Any]:
+        done = run_ingestd("check", "--json", config=shop.config)
+        assert done.returncode == 0, done.stderr
+        return {each["name"]: each for each in json.loads(done.stdout)["plugins"]}
+
+    option = name.partition(".")[2]
+    advice = found(place.shop)[name]
+    assert (advice["status"], f'plugins.{name} = "signed"' in advice["text"]) == ("ok", True)
+    assert f'{option} = "any"' in advice["text"]
+    assert name not in found(strict.shop)
