@@ -42,12 +42,12 @@ async def resolve(
     """One event or identify request: its session, made durable."""
     event = Event(
         id=time_uuid(),
-        type="identify" if endpoint is Endpoint.IDENTIFY else "event",
+        type="identify" if endpoint.identifies else "event",
         tenant=tenant,
         endpoint=endpoint,
         received_at=now,
         timestamp=now if timestamp is None else timestamp,
-        key=None if endpoint is Endpoint.IDENTIFY else "Page View",
+        key=None if endpoint.identifies else "Page View",
         data={},
         traits={},
         anonymous_id=visitor,
@@ -99,7 +99,7 @@ class Model:
             self.current[visit.visitor] = session.session_id, now
         else:
             supplied = visit.supplied.lower()
-            if visit.endpoint is Endpoint.CUSTOMER_EVENTS:
+            if visit.endpoint in {Endpoint.CUSTOMER_EVENTS, Endpoint.SERVER_IDENTIFY}:
                 assert session == Session(supplied, is_new=False)
                 if present == supplied:
                     self.current[visit.visitor] = supplied, now
