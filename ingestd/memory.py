@@ -22,7 +22,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _ARENAS = 2  # the event loop's, and one for all other threads: each keeps what is free in it
-_LARGE = 64 << 10  # bytes: what is read from a connection at once
+_LARGE = 256 << 10  # bytes: a usual batch fits, whose pages the system would have to clear each time
 _KEPT_AT_THE_END = 16 << 20  # bytes of the heap's end, which is given back and asked for again at a system call each
 _PERIOD = 1.0  # seconds
 _GROWTH = 16 << 20  # bytes that are given back after some periods,
