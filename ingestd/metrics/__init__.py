@@ -31,6 +31,8 @@ class ConsumerStatus(Protocol):
     @property
     def pending(self) -> int: ...
     @property
+    def oldest_pending_seconds(self) -> float: ...
+    @property
     def failures(self) -> int: ...
 
 
@@ -222,13 +224,17 @@ class _ConsumerCollector(Collector):
             "Records in the journal that the consumer has not done with.",
             labels=["consumer"],
         )
+        oldest = GaugeMetricFamily(
+            "ingestd_consumer_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["consumer"]
+        )
         failures = CounterMetricFamily(
             "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
         )
         for consumer in self.shown:
             pending.add_metric([consumer.name], consumer.pending)
+            oldest.add_metric([consumer.name], consumer.oldest_pending_seconds)
             failures.add_metric([consumer.name], consumer.failures)
-        yield from (pending, failures)
+        yield from (pending, oldest, failures)
 
 
 class _JournalCollector(Collector):

@@ -291,6 +291,7 @@ def test_a_sink_has_nothing_pending_once_it_has_delivered_all(shop: Shop, daemon
     assert daemon.metric('ingestd_sink_oldest_pending_seconds{sink="archive"}') == 0
     assert daemon.metric('ingestd_sink_retries_total{sink="archive"}') == 0
     assert daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 0
+    assert daemon.metric('ingestd_consumer_oldest_pending_seconds{consumer="sink:archive"}') == 0
     assert len(shop.archived()) == count
 
 
@@ -305,6 +306,7 @@ def test_a_sink_that_cannot_write_shows_what_waits_and_recovers(tmp_path: Path) 
         assert daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 3
         assert daemon.metric('ingestd_consumer_failures_total{consumer="sink:archive"}') >= 2
         wait_until(lambda: daemon.metric('ingestd_sink_oldest_pending_seconds{sink="archive"}') > 0)
+        wait_until(lambda: daemon.metric('ingestd_consumer_oldest_pending_seconds{consumer="sink:archive"}') > 0)
         assert daemon.ops("/readyz").status == 200
         shop.archive.rmdir()
         wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="archive"}') == 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from ingestd.backoff import Backoff
 from ingestd.consumer import Consumer, Step
@@ -21,6 +22,7 @@ from ingestd.consumers import Consumers, ConsumerStatus
 from ingestd.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.events import Record
 from ingestd.journal import Claim, Cursor, Journal, Start
+from ingestd.metrics import Metrics
 from ingestd.store import State, state_key
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -71,6 +73,10 @@ class Reader(Consumer):
 
 def at(status: ConsumerStatus, position: int) -> bool:
     return status.position == position
+
+
+def has_in_hand(status: ConsumerStatus, processed: int) -> bool:
+    return status.in_hand == 1 and status.processed == processed
 
 
 async def hang(records: Sequence[Record], step: Step) -> None:
@@ -273,6 +279,30 @@ async def test_only_what_nobody_expects_is_logged_with_a_traceback(
             pass
     shown = [(record.levelname, record.exc_info is not None) for record in caplog.records if record.levelno > 20]
     assert shown == [("WARNING", False), ("WARNING", False), ("ERROR", True), ("ERROR", True)]
+
+
+async def test_a_slow_consumer_that_never_fails_shows_the_age_of_what_waits(tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def slow(records: Sequence[Record], step: Step) -> None:
+        await gate.acquire()
+
+    async with sqlite_backend(tmp_path) as backend:
+        records = make_records(3)
+        metrics = Metrics()
+        clock = [records[0].at + 60_000]
+        shown = 'ingestd_consumer_oldest_pending_seconds{consumer="reader"}'
+        async with running(backend, Reader(max_records=1, then=slow), now=lambda: clock[0]) as (status,):
+            metrics.show_consumers([status])
+            await append(backend, records)
+            for done, record in enumerate(records):
+                await until(partial(has_in_hand, status, done))
+                clock[0] = record.at + 60_000
+                assert f"{shown} 60.0" in generate_latest(metrics.registry).decode().splitlines()
+                gate.release()
+            await until(lambda: status.pending == 0)
+            assert f"{shown} 0.0" in generate_latest(metrics.registry).decode().splitlines()
+        assert status.failures == 0
 
 
 @pytest.mark.logs(r"reader: ConnectionRefusedError")

@@ -148,6 +148,7 @@ async def test_metrics_show_each_sink(tmp_path: Path) -> None:
             now=lambda: records[0].at + 7000,
         )
         metrics.show_sinks(sink_statuses(consumers, sinks))
+        metrics.show_consumers(consumers.statuses)
         await consumers.start()
         await append(backend, records)
         await until(lambda: consumers.statuses[0].processed == 4 and consumers.statuses[1].oldest_at)
@@ -158,6 +159,7 @@ async def test_metrics_show_each_sink(tmp_path: Path) -> None:
         assert f'ingestd_sink_retries_total{{sink="{sink}"}} 0.0' in shown
         assert f'ingestd_sink_pending{{sink="{sink}"}} {pending:.1f}' in shown
         assert f'ingestd_sink_oldest_pending_seconds{{sink="{sink}"}} {age:.1f}' in shown
+        assert f'ingestd_consumer_oldest_pending_seconds{{consumer="sink:{sink}"}} {age:.1f}' in shown
 
 
 KILLED = """
