@@ -114,7 +114,11 @@ class SinkReject(IngestdError):
     The others of the batch are written again, without these, whether the sink has them or not.
     """
 
+    takes: ClassVar[str] = 'SinkReject takes {index: reason}, such as {0: "too long"}; 0 is the first of the batch'
+
     def __init__(self, reasons: Mapping[int, str]) -> None:
+        if not isinstance(reasons, Mapping):
+            raise TypeError(f"{self.takes}, not a value of the type {type(reasons).__name__}")
         super().__init__(f"{len(reasons)} records rejected")
         self.reasons = reasons
 

@@ -18,6 +18,7 @@ __all__ = ["Generation", "differences", "first_generation", "is_fixed", "next_ge
 
 _FIXED = frozenset([
     "http.listen", "http.server", "ops.listen", "store.url", "journal.url", "ids.unusable", "plugins.enabled",
+    "plugins.also",
 ])  # fmt: skip
 _FOR_LIFE = frozenset(["register_consumers", "register_stores"])
 _FOR_SINKS = frozenset(["register_sinks"])

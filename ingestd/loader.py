@@ -1,8 +1,8 @@
 """Finds, imports and registers the plugins a configuration asks for, and only those.
 
 Plugins are entry points of the group `ingestd`, the built-in ones like anyone's. What `[plugins]
-enabled` names is loaded; so is the plugin called like the scheme of `[store] url` or the type of a
-sink, where no enabled plugin offers that scheme or type.
+enabled` and `also` name is loaded; so is the plugin called like the scheme of `[store] url` or the type
+of a sink, where no enabled plugin offers that scheme or type.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .errors import ConfigError
 from .hooks import Hooks, register_all, register_each
 from .hookspecs import HOOK_NAMESPACE, BackendFactory
 from .options import Options
+from .plugin_validation import check_consumer, check_entry_point, check_hooks, check_plugin_class, check_sink_class
 from .sink import Sink
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
@@ -74,14 +75,10 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     """
     present = {} if before is None else {plugin.name: plugin for plugin in before.loaded}
     available = _available()
-    enabled = config.plugins.enabled
-    if enabled is None:
-        enabled = tuple(name for name, offered in available.items() if offered.distribution == "ingestd")
-    elif len(set(enabled)) < len(enabled):
-        raise ConfigError(f"{config.place('plugins.enabled')}: a plugin is named twice")
-    loaded = [_load(name, "plugins.enabled", available, config, present=present) for name in enabled]
-    stores: _Offers[BackendFactory] = _Offers("store scheme")
-    sinks: _Offers[type[Sink]] = _Offers("sink type")
+    enabled = _enabled(config, available)
+    loaded = [_load(name, option, available, config, present=present) for name, option in enabled.items()]
+    stores: _Offers[BackendFactory] = _Offers("store", "scheme", lambda scheme, factory: None)
+    sinks: _Offers[type[Sink]] = _Offers("sink", "type", check_sink_class)
     manager = _register(loaded)
     _collect(manager, stores, sinks)
     wanted: list[tuple[str, str, _Offers[Any]]] = [
@@ -97,17 +94,23 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         wanted.append((kind, option, sinks))
     for name, option, offers in wanted:
         if name not in offers.made and name not in {plugin.name for plugin in loaded}:
-            plugin = _load(name, option, available, config, present=present, offered=offers.made)
+            if name not in available:
+                raise _unknown_offer(config.place(option), name, available, loaded, offers)
+            plugin = _load(name, option, available, config, present=present)
             loaded.append(plugin)
             _collect(_register([plugin]), stores, sinks)
         if name not in offers.made:
-            what = "store" if offers is stores else "sink"
-            raise ConfigError(f"{config.place(option)}: the plugin {name} offers no {what} of that name")
+            raise ConfigError(f"{config.place(option)}: the plugin {name} offers {offers.instead_of(name)}")
     if len(loaded) > len(enabled):
         manager = _register(loaded)  # anew, since pluggy calls first what was registered last
     _refuse_tables_of_others(config, loaded, available)
     consumers: list[Consumer] = []
-    register_all(manager, "register_consumers", consumers.append)
+
+    def register_consumer(consumer: Consumer) -> None:
+        check_consumer(consumer)
+        consumers.append(consumer)
+
+    register_all(manager, "register_consumers", register_consumer)
     return Plugins(
         loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
         manager=manager,
@@ -137,6 +140,21 @@ def _available() -> dict[str, _Offered]:
     return found
 
 
+def _enabled(config: Config, available: Mapping[str, _Offered]) -> dict[str, str]:
+    """The plugins to be loaded whatever is used of them, in order, with the option that names each."""
+    enabled, also = config.plugins.enabled, config.plugins.also
+    for option, names in (("plugins.enabled", enabled or ()), ("plugins.also", also)):
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{config.place(option)}: a plugin is named twice")
+    if enabled is None:
+        enabled = tuple(name for name, offered in available.items() if offered.distribution == "ingestd")
+    for name in also:
+        if name in enabled:
+            why = "is built in" if config.plugins.enabled is None else "is in plugins.enabled"
+            raise ConfigError(f"{config.place('plugins.also')}: {name} {why}, and so is loaded already; leave it out")
+    return dict.fromkeys(enabled, "plugins.enabled") | dict.fromkeys(also, "plugins.also")
+
+
 def _load(
     name: str,
     option: str,
@@ -144,13 +162,9 @@ def _load(
     config: Config,
     *,
     present: Mapping[str, Plugin],
-    offered: Iterable[str] = (),
 ) -> Plugin:
     if name not in available:
-        known = sorted({*available, *offered})
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
-        raise ConfigError(f"{config.place(option)}: there is no plugin {name!r}; {hint}")
+        raise _unknown_plugin(config.place(option), name, available)
     point, distribution, version = available[name]
     try:
         target: Any = point.load()
@@ -158,14 +172,20 @@ def _load(
         raise ConfigError(
             f"plugin {name} ({distribution} {version}, {point.value}): cannot be imported: {error!r}"
         ) from error
+    try:
+        check_entry_point(point, target)
+        if inspect.isclass(target):
+            check_plugin_class(target)
+    except ConfigError as error:
+        raise ConfigError(f"plugin {name} ({distribution} {version}, {point.value}): {error}") from error
     table = config.plugin_tables.get(name, {})
     instance: object = target
     options: Options | None = None
     if inspect.isclass(target):
         factory: Any = target
-        options_type = getattr(factory, "Options", None)
+        options_type: type[Options] | None = getattr(factory, "Options", None)
         try:
-            if options_type is not None and issubclass(options_type, Options):
+            if options_type is not None:
                 options, table = config.read(options_type, table, f"plugins.{name}"), {}
             same = present.get(name)
             if same is not None and type(same.instance) is factory and same.options == options:
@@ -194,30 +214,29 @@ def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     for plugin in reversed([*loaded]):  # pluggy calls first what was registered last
         try:
             manager.register(plugin.instance, plugin.name)
-            manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
+            check_hooks(manager, plugin.instance)
+        except (pluggy.PluginValidationError, ValueError, ConfigError) as error:
             reason = "; ".join(str(error).splitlines())  # the last line of a log says it all
             raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {reason}") from error
-        if not manager.get_hookcallers(plugin.instance):
-            raise ConfigError(
-                f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): implements no hook;"
-                " mark its functions with ingestd.hookimpl"
-            )
     return manager
 
 
 class _Offers(Generic[_T]):
     """What plugins offer of one kind, each name once."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, named: str, check: Callable[[str, _T], None]) -> None:
+        """`named` is what a name of the kind is called; `check` raises `ConfigError` for what cannot be one."""
         self.made: dict[str, _T] = {}
         self._what = what
+        self._named = named
+        self._check = check
         self._plugins: dict[str, str] = {}
 
     def register_for(self, plugin: str) -> Callable[[str, _T], None]:
         def register(name: str, offer: _T) -> None:
             if name in self.made:
-                raise ConfigError(f"{self._what} {name}: another plugin has registered it")
+                raise ConfigError(f"{self._what} {self._named} {name}: another plugin has registered it")
+            self._check(name, offer)
             self.made[name] = offer
             self._plugins[name] = plugin
 
@@ -225,6 +244,38 @@ class _Offers(Generic[_T]):
 
     def of(self, plugin: str) -> tuple[str, ...]:
         return tuple(sorted(name for name, by in self._plugins.items() if by == plugin))
+
+    def instead_of(self, name: str) -> str:
+        """What the plugin of that name offers, where it offers nothing of that name, and the cure."""
+        offered = self.of(name)
+        text = f"no {self._what} of that name"
+        if not offered:
+            return text
+        return (
+            f"{text}; it offers the {self._named} {', '.join(offered)}: use that, and add the plugin to plugins.also"
+            f" unless it is loaded already, or register the {self._what} as {name}"
+        )
+
+
+def _unknown_plugin(place: str, name: str, known: Iterable[str]) -> ConfigError:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
+    return ConfigError(f"{place}: there is no plugin {name!r}; {hint}")
+
+
+def _unknown_offer(
+    place: str, name: str, available: Mapping[str, _Offered], loaded: Iterable[Plugin], offers: _Offers[Any]
+) -> ConfigError:
+    """A sink type or a store scheme that no loaded plugin offers, and that no plugin is called."""
+    error = _unknown_plugin(place, name, {*available, *offers.made})
+    others = {each for each, offered in available.items() if offered.distribution != "ingestd"}
+    others -= {plugin.name for plugin in loaded}
+    if not others:
+        return error
+    return ConfigError(
+        f"{error}; if a plugin with another name offers it, add that to plugins.also: {', '.join(sorted(others))}"
+    )
 
 
 def _collect(manager: pluggy.PluginManager, stores: _Offers[BackendFactory], sinks: _Offers[type[Sink]]) -> None:
@@ -238,7 +289,7 @@ def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available
     for name in config.plugin_tables:
         if name not in names:
             near = difflib.get_close_matches(name, [*names], n=1)
-            hint = "it is not in plugins.enabled" if name in available else "no such plugin"
+            hint = "it is not in plugins.enabled or plugins.also" if name in available else "no such plugin"
             if near:
                 hint += f"; did you mean plugins.{near[0]}?"
             raise ConfigError(f"{config.place(f'plugins.{name}')}: {hint}")

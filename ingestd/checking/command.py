@@ -20,6 +20,7 @@ from .. import __version__, file_limits
 from ..binding import answers_events, bind, readiness
 from ..config import Config, find_config
 from ..delivery import SinkConsumer, make_sink_consumer
+from ..delivery.consumer import PREFIX
 from ..errors import ConfigError
 from ..findings import Finding, fault
 from ..http.app import BASE_PATH
@@ -44,7 +45,8 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     report.add("schemas", [found])
     sinks, faults = _make_sinks(config, plugins, keys)
     report.hide([consumer.sink.options for consumer in sinks])
-    pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks])
+    faulty = {PREFIX + finding.name for finding in faults}
+    pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
     report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks))])
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])

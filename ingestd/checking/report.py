@@ -29,6 +29,8 @@ class Report:
     def hide(self, options: object) -> None:
         """Mask the secrets among these options from now on: what others raise may quote them."""
         for secret in _secrets(options):
+            if not secret.strip():  # an empty default: it would be masked between any two letters
+                continue
             self._masks[secret] = secret.masked
             if isinstance(secret, Url) and (password := urlsplit(secret).password):
                 self._masks[password] = "***"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
 from .. import times
@@ -26,8 +26,13 @@ _CLOCK_SLACK = 5_000
 _NEARLY_FULL = 0.9
 
 
-async def look_at_store(report: Report, config: Config, plugins: Plugins, consumers: Iterable[Consumer]) -> int | None:
-    """Add the groups store, journal, consumers and clock; return the process of the daemon that has the store."""
+async def look_at_store(
+    report: Report, config: Config, plugins: Plugins, consumers: Iterable[Consumer], faulty: Collection[str]
+) -> int | None:
+    """Add the groups store, journal, consumers and clock; return the process of the daemon that has the store.
+
+    `faulty` are the names of consumers whose sections have faults, which are told elsewhere.
+    """
     pid: int | None = None
     try:
         async with open_backends(config, plugins) as backends:
@@ -44,7 +49,7 @@ async def look_at_store(report: Report, config: Config, plugins: Plugins, consum
             report.add("journal", [_size(extent, config.journal, now)])
             # A daemon that is stopped is late with everything.
             late = None if pid is None else _LATE
-            report.add("consumers", [each async for each in _consumers(journal, consumers, now, late=late)])
+            report.add("consumers", [each async for each in _consumers(journal, consumers, faulty, now, late=late)])
             newest = await journal.read(extent.last - 1, 1) if extent.records else []
             report.add("clock", [_clock(now, newest[0].at if newest else None)])
     except (IngestdError, OSError) as error:
@@ -67,7 +72,7 @@ def _size(extent: Extent, options: JournalOptions, now: int) -> Finding:
 
 
 async def _consumers(
-    journal: Journal, configured: Iterable[Consumer], now: int, *, late: int | None
+    journal: Journal, configured: Iterable[Consumer], faulty: Collection[str], now: int, *, late: int | None
 ) -> AsyncIterator[Finding]:
     consumers = {consumer.name: consumer for consumer in configured}
     cursors = {cursor.name: cursor for cursor in await journal.cursors()}
@@ -81,10 +86,13 @@ async def _consumers(
         age = await _oldest_age(journal, cursor, now) if lag else 0
         text = f"{lag} records behind, the oldest received {show_age(age)} ago" if lag else "up to date"
         is_late = late is not None and age > late
-        if name not in consumers:
+        is_configured = name in consumers or name in faulty
+        if name in faulty:
+            text += "; the section of this sink has a fault"
+        elif not is_configured:
             text += "; no sink or plugin of this name is configured any more"
-        facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": name in consumers}
-        yield Finding(name, text, "warning" if is_late or name not in consumers else "ok", facts)
+        facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": is_configured}
+        yield Finding(name, text, "warning" if is_late or not is_configured else "ok", facts)
 
 
 async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:

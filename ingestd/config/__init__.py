@@ -93,6 +93,7 @@ class SchemasOptions(Options):
 
 class PluginsOptions(Options):
     enabled: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
 
 
 _O = TypeVar("_O", bound=Options)

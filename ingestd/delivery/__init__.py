@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config import Config
 from ..errors import ConfigError
+from ..plugin_validation import check_sink
 from ..sink import Sink
 from .consumer import SinkConsumer
 from .filters import check_filter
@@ -42,4 +43,8 @@ def make_sink_consumer(
         raise ConfigError(f"{config.source}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{config.place(path)}: the sink cannot be set up: {error!r}") from error
+    try:
+        check_sink(sink, name)
+    except ConfigError as error:
+        raise ConfigError(f"{config.place(path)}: sink type {options.type}: {error}") from error
     return SinkConsumer(sink, options, own_options)

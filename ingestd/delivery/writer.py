@@ -253,5 +253,5 @@ def _checked(error: SinkReject, count: int) -> dict[int, str]:
     wrong = [index for index in reasons if type(index) is not int or index not in range(count)]
     if wrong or not reasons:
         named = f"record {wrong[0]!r}" if wrong else "no record"
-        raise SinkFailure(f"its SinkReject names {named} of a batch of {count}") from error
+        raise SinkFailure(f"its SinkReject names {named} of a batch of {count}; {error.takes}") from error
     return {index: storable(str(reason)) for index, reason in reasons.items()}

@@ -69,9 +69,12 @@ class Secret(str):
         return "***"
 
     @property
-    def shown(self) -> str | Mapping[str, str]:
-        """What `ingestd config show` shows: the reference, which is no secret, or else the masked text."""
-        return self.reference or self.masked
+    def shown(self) -> str | Mapping[str, str] | None:
+        """What `ingestd config show` shows: the reference, which is no secret, or else the masked text.
+
+        None for an empty default, which is no value that could be read from a file.
+        """
+        return self.reference or (self.masked if self else None)
 
     def __repr__(self) -> str:
         return repr(self.masked)

@@ -53,7 +53,7 @@ _U = TypeVar("_U", bound=_Unit)
 
 
 class Duration(_Unit):
-    """Seconds, written as `500ms`, `5s`, `30m`, `24h`, `7d`; a millisecond is the least."""
+    """A float of seconds, written as `500ms`, `5s`, `30m`, `24h`, `7d`; a millisecond is the least."""
 
     units: ClassVar[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
     example = "30m"
@@ -66,7 +66,7 @@ class Duration(_Unit):
 
 
 class Size(_Unit):
-    """Bytes, written as `256kB`, `1MiB`; whole ones."""
+    """A float of whole bytes, written as `256kB`, `1MiB`."""
 
     units: ClassVar[Mapping[str, float]] = {
         "B": 1,

@@ -164,6 +164,18 @@ def test_the_place_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_pa
     assert page.endswith("1 warning: exit 0\n")
 
 
+def test_the_place_of_a_sink_whose_section_has_a_fault_is_still_that_of_a_sink(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve():
+        pass
+    report = checked(shop, '--set=sinks.archive.filter={ keys = ["Page Veiw"] }', code=78)
+    assert [fault.startswith("sinks: archive: ") for fault in report["faults"]] == [True]
+    assert report["warnings"] == []
+    place = report["consumers"]["sink:archive"]
+    assert (place["configured"], place["status"]) == (True, "ok")
+    assert place["text"].endswith("; the section of this sink has a fault")
+
+
 def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warnings(tmp_path: Path) -> None:
     shop = Shop(tmp_path, IMPATIENT)
     with shop.serve():
@@ -245,6 +257,9 @@ SINK = '''
             url: Url
             token: Secret
 
+        async def write(self, batch):
+            raise ConnectionRefusedError
+
         async def check(self):
             url, token = map(str.__str__, (self.options.url, self.options.token))
             raise ConnectionRefusedError(f"{url} refuses s3cr3t-w0rd and {token}")
@@ -254,6 +269,9 @@ SINK = '''
 
 
     class SilentSink(Sink):
+        async def write(self, batch):
+            await asyncio.sleep(3600)
+
         async def check(self):
             await asyncio.sleep(3600)
 
@@ -384,6 +402,19 @@ def test_one_file_has_one_daemon(shop: Shop, daemon: Daemon) -> None:
     assert str(shop.database) in line
     assert "stop that one, or give this one a file of its own" in line
     assert daemon.post("/track", EVENT, shop.public.id).status == 200
+
+
+@BOTH
+def test_a_mistake_of_a_plugin_s_author_is_told_with_its_cure(
+    command: str, own_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = {"far_sinks": SINK.replace("def write", "def wirte")}
+    write_distribution(own_shop.folder / "site", "far-sinks", modules=modules, plugins={"silent": "far_sinks"})
+    monkeypatch.setenv("PYTHONPATH", str(own_shop.folder / "site"))
+    done = run_ingestd(command, "--set=sinks.two.type=silent", config=own_shop.config)
+    assert done.returncode == 78
+    assert "plugin silent: sink type deaf: DeafSink has no write; rename wirte to write" in why(done)
+    assert "Traceback" not in done.stderr
 
 
 @BOTH

@@ -20,7 +20,8 @@ TOOLS = """
     from ingestd.sink import Sink
 
     class Mirror(Sink):
-        pass
+        async def write(self, batch):
+            pass
 
     class Tools:
         @ingestd.hookimpl

@@ -223,6 +223,7 @@ FIXED = {
     "store.url": ("store", 'url = "sqlite:other.db"'),
     "journal.url": ("journal", 'url = "sqlite:journal.db"'),
     "plugins.enabled": ("plugins", 'enabled = ["keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"]'),
+    "plugins.also": ("plugins", 'also = ["rate_limit"]'),
     "plugins.sqlite.cache": ("plugins.sqlite", "cache = 5"),
     "plugins.attribution.model": ("plugins.attribution", 'model = "linear"'),
     "ids.unusable": ("ids", "unusable = []"),

@@ -541,9 +541,15 @@ def test_a_rejection_that_names_nonsense_is_a_failure_that_says_so(reasons: Any,
     writer = BatchWriter(sink, options(attempts=5))
     with pytest.raises(SinkFailure) as raised:
         asyncio.run(writer.write(records))
-    assert str(raised.value) == message
+    assert str(raised.value) == f"{message}; {SinkReject.takes}"
     assert deliver(sink, records, attempts=5).given_up == {}
     assert sink.has == [1, 2, 3]
+
+
+@pytest.mark.parametrize("reasons", ["why", ["why"], {0}, 0, None, [(0, "why")]])
+def test_a_rejection_of_another_form_says_what_it_takes(reasons: Any) -> None:
+    with pytest.raises(TypeError, match=r"SinkReject takes \{index: reason\}, such as .*, not a value of the type"):
+        SinkReject(reasons)
 
 
 def test_one_that_is_always_rejected_by_nonsense_becomes_a_dead_letter() -> None:
@@ -556,7 +562,7 @@ def test_one_that_is_always_rejected_by_nonsense_becomes_a_dead_letter() -> None
     sink = Confused()
     delivery = deliver(sink, [record(1, 1), record(2, 2), record(3, 3)], attempts=2)
     assert {at: each.reason for at, each in delivery.given_up.items()} == {
-        2: "its SinkReject names record 7 of a batch of 1"
+        2: f"its SinkReject names record 7 of a batch of 1; {SinkReject.takes}"
     }
     assert {*sink.has} == {1, 3}
 

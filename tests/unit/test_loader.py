@@ -70,6 +70,53 @@ def test_only_what_is_enabled_is_imported(offer: Offer) -> None:
     assert "lp_broken" not in sys.modules
 
 
+def test_also_adds_to_the_built_in_plugins_behind_them_and_in_order(offer: Offer) -> None:
+    offer(
+        modules={"lp_wanted": HOOKS, "lp_second": HOOKS, "lp_unasked": "raise RuntimeError('imported')"},
+        plugins={"wanted": "lp_wanted", "another": "lp_second", "unasked": "lp_unasked"},
+    )
+    assert names(load(plugins={"also": ["wanted", "another"]})) == [*names(load()), "wanted", "another"]
+
+
+def test_also_adds_to_a_list_of_plugins_too(offer: Offer) -> None:
+    offer(modules={"lp_wanted": HOOKS}, plugins={"wanted": "lp_wanted"})
+    assert names(load(NEEDED, plugins={"also": ["wanted", "keys"]})) == [*NEEDED, "wanted", "keys"]
+    assert names(load(NEEDED, plugins={"also": []})) == NEEDED
+
+
+def test_a_sink_that_also_offers_under_its_own_name_can_be_used(offer: Offer) -> None:
+    offer(modules={"lp_shout": SINK.format(type="shout")}, plugins={"loud": "lp_shout:Plugin"})
+    tables = {"sinks": {"a": {"type": "shout"}}, "plugins": {"also": ["loud"]}}
+    assert names(load(NEEDED, **tables)) == [*NEEDED, "loud"]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "also", "message"),
+    [
+        (None, ["shop_tolls"], "x.toml: plugins.also: there is no plugin 'shop_tolls'; did you mean shop_tools?"),
+        (NEEDED, ["shop_tolls"], "x.toml: plugins.also: there is no plugin 'shop_tolls'; did you mean shop_tools?"),
+        (None, ["shop_tools", "shop_tools"], "x.toml: plugins.also: a plugin is named twice"),
+        (None, ["keys"], "x.toml: plugins.also: keys is built in, and so is loaded already; leave it out"),
+        (
+            NEEDED,
+            ["session"],
+            "x.toml: plugins.also: session is in plugins.enabled, and so is loaded already; leave it out",
+        ),
+        (None, "shop_tools", "x.toml: plugins.also: expected `array`, got 'shop_tools'"),
+    ],
+)
+def test_a_wrong_addition_is_told(offer: Offer, enabled: list[str] | None, also: Any, message: str) -> None:
+    offer(modules={"lp_wanted": HOOKS}, plugins={"shop_tools": "lp_wanted"})
+    with pytest.raises(ConfigError) as raised:
+        load(enabled, plugins={"also": also})
+    assert str(raised.value) == message
+
+
+def test_an_option_of_plugins_with_nearly_the_name_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"x\.toml: plugins\.alos: unknown option; did you mean plugins\.also\?"):
+        load(plugins={"alos": ["shop_tools"]})
+
+
 def test_where_a_plugin_comes_from_and_what_it_does_is_known(offer: Offer) -> None:
     offer(modules={"lp_wanted": HOOKS}, plugins={"wanted": "lp_wanted"})
     plugin = load([*NEEDED, "wanted"]).loaded[-1]
@@ -160,7 +207,9 @@ BROKEN = {
         "class P:\n    def __init__(self): raise ValueError('no key')", "lp_broken:P", r"up: ValueError\('no key'\)",
     ),
     "a constructor that wants more": (
-        "class P:\n    def __init__(self, options): pass", "lp_broken:P", "cannot be set up: TypeError",
+        "class P:\n    def __init__(self, options): pass",
+        "lp_broken:P",
+        r"P\.__init__, without Options, must take \(self\): missing a required argument: 'options'",
     ),
     "a registration that raises": (
         "import ingestd\n@ingestd.hookimpl\ndef register_sinks(register): register(1 / 0)",

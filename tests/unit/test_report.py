@@ -74,6 +74,14 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
         assert "https://user:***@host/?token=*** and *** ***" in shown
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_secret_that_is_blank_garbles_nothing(blank: str) -> None:
+    report = Report("a.toml")
+    report.hide(Outer(url=Url(blank), inner=(Inner(token=Secret(blank)),), grants={"erp": Secret("hidden")}))
+    report.add("sinks", [Finding("one", "ok, hidden")])
+    assert report.page() == "ingestd check of a.toml\nsinks  one  ok, ***\nall is well\n"
+
+
 @pytest.mark.parametrize(
     ("error", "text", "status"),
     [

@@ -131,6 +131,13 @@ def test_a_secret_is_text_to_its_user_and_in_no_repr(text: str) -> None:
     assert shown(options) == {"token": "***", "url": None}
 
 
+def test_an_empty_default_is_shown_as_no_value() -> None:
+    class Lenient(Options):
+        token: Secret = Secret()
+
+    assert shown(Lenient()) == {"token": None}
+
+
 def test_what_keeps_a_secret_is_shown(folder: Path) -> None:
     options = read(folder, token={"file": "token"}, url="redis://u:pw@h")
     assert shown(options) == {"token": {"file": str(folder / "token")}, "url": "redis://u:***@h"}
