@@ -12,15 +12,16 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
     "values": [
-        "addresses", "backoff", "distribution", "domains", "errors", "events", "ids", "outcomes", "output", "records",
-        "terminal", "times", "unusable_ids",
+        "addresses", "backoff", "distribution", "domains", "errors", "events", "ids", "nearest", "outcomes", "output",
+        "records", "terminal", "times", "unusable_ids",
     ],
     "contracts": [
         "options", "options.hosts", "options.types", "options.secret", "config", "config.overrides", "store", "person",
         "journal", "findings", "backend", "sink", "consumer", "panels", "hookspecs",
     ],
     "machinery": [
-        "apart", "event_boundaries", "hooks", "loader", "schema_draft", "schema_files", "validation", "consumers",
+        "apart", "record_selection", "event_boundaries", "hooks", "loader", "schema_draft", "schema_files",
+        "validation", "consumers",
         "consumers.ahead", "consumers.attempts", "consumers.runner", "consumers.status", "delivery",
         "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters", "delivery.options",
         "delivery.orders", "delivery.progress", "delivery.status", "delivery.writer", "retention", "store_loss",
@@ -39,7 +40,8 @@ LAYERS: dict[str, list[str]] = {
         "http.terms",
     ],
     "top": [
-        "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",
+        "backends", "generation", "reload", "reload_command", "server", "config_commands", "export_command",
+        "plugin_commands",
         "forgetting.command", "checking.store", "checking.command", "sink_commands", "sink_commands.durable",
         "sink_commands.letters", "sink_commands.moments", "sink_commands.names", "sink_commands.pausing",
         "sink_commands.progress_bar", "sink_commands.replay", "sink_commands.running", "sink_commands.status",
