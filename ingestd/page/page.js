@@ -195,6 +195,11 @@ function showSinks({ sinks, consumers }) {
     { title: "Delivered in all", num: true },
   ];
   const state = (each) => ({ text: each.state, sub: each.lastError ?? "", tone: TONES[each.state] });
+  const dead = ({ sink, deadLetters, lastDeadLetterReason }) => {
+    if (!deadLetters) return count(deadLetters);
+    const reason = lastDeadLetterReason ? `last: ${lastDeadLetterReason}; ` : "";
+    return { text: count(deadLetters), sub: `${reason}ingestd sinks dead-letters list ${sink}`, tone: "warn" };
+  };
   const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: late(each.oldestPendingSeconds) });
   fillRows(at("sinks"), {
     caption: "Sinks and other consumers of the journal",
@@ -207,7 +212,7 @@ function showSinks({ sinks, consumers }) {
         state(each),
         count(each.pending),
         old(each),
-        { text: count(each.deadLetters), tone: each.deadLetters ? "warn" : "" },
+        dead(each),
         count(each.delivered.lastMinute),
         count(each.delivered.total),
       ]),

@@ -99,7 +99,8 @@ def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, D
     archive, crm = sink(daemon, "archive"), sink(daemon, "crm")
     assert archive == {
         "sink": "archive", "type": "jsonl", "state": "running", "delivered": {"lastMinute": records, "total": records},
-        "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0, "lastError": None,
+        "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0,
+        "lastDeadLetterReason": None, "lastError": None,
     }  # fmt: skip
     assert (crm["state"], crm["pending"], crm["delivered"]["total"]) == ("failing", records, 0)
     assert crm["oldestPendingSeconds"] > 0
