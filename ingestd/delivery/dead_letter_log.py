@@ -45,9 +45,10 @@ class DeadLetterLog:
         if not is_rare and not is_new:
             return
         self._reason, self._last_line_at = reason, now
+        # The reason may be long, and the operators' page cuts long lines. So it comes last.
         _log.warning(
-            "sink:%s: %s: %s; %d kept, to be seen by: ingestd sinks dead-letters list %s",
-            self._sink, _described(letters), letters[-1].reason, kept, self._sink,
+            "sink:%s: %s; %d kept, shown by: ingestd sinks dead-letters list %s; the last one's reason: %s",
+            self._sink, _described(letters), kept, self._sink, letters[-1].reason,
         )  # fmt: skip
 
 

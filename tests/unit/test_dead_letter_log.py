@@ -46,12 +46,12 @@ def desk(caplog: pytest.LogCaptureFixture) -> Desk:
 
 def test_a_line_names_the_sink_the_number_the_reason_and_the_command(desk: Desk) -> None:
     assert desk.give_up("no such customer") == [
-        "sink:crm: a record has become dead letter 1: no such customer;"
-        " 1 kept, to be seen by: ingestd sinks dead-letters list crm"
+        "sink:crm: a record has become dead letter 1; 1 kept, shown by: ingestd sinks dead-letters list crm;"
+        " the last one's reason: no such customer"
     ]
     assert desk.give_up("no", "no", "no") == [
-        "sink:crm: 3 records have become dead letters, the last is number 4: no;"
-        " 4 kept, to be seen by: ingestd sinks dead-letters list crm"
+        "sink:crm: 3 records have become dead letters, the last is number 4; 4 kept, shown by:"
+        " ingestd sinks dead-letters list crm; the last one's reason: no"
     ]
     assert desk.give_up() == []
 
