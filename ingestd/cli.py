@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from .hooks import register_all
 from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
+from .nearest import nearest
 from .output import reader_is_gone, settle
 from .unusable_ids import UnusableIds
 
@@ -63,9 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     config, plugins = _load(argv)
-    cli = CommandLine()
-    commands.register(cli)
-    register_all(plugins.manager, "register_commands", cli)
+    cli = _command_line(plugins)
     try:
         arguments = cli.parser.parse_args(argv)
     finally:
@@ -76,6 +75,13 @@ def _main(argv: list[str]) -> int:
         asyncio.run(arguments.run(arguments, config, plugins))
     sys.stdout.flush()
     return 0
+
+
+def _command_line(plugins: Plugins) -> CommandLine:
+    cli = CommandLine()
+    commands.register(cli)
+    register_all(plugins.manager, "register_commands", cli)
+    return cli
 
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
@@ -97,8 +103,25 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
                 from .checking.command import refuse  # here, as `commands` has it
 
                 refuse(known.config, known.set, as_json="--json" in argv)
+            _check_command(argv, known.config)
             raise  # else who needs help gets it, if only of the built-in commands
     return _defaults()
+
+
+def _check_command(argv: list[str], config: str | None) -> None:
+    """Exit with 2 if the command line is wrong whatever the configuration says.
+
+    A faulty configuration may name the plugin that an unknown command comes from. Then the fault is the better news,
+    unless the command is nearly right.
+    """
+    cli = _command_line(_defaults()[1])
+    is_known = argv[0] in cli.names or bool(nearest(argv[0], cli.names))
+    try:
+        has_configuration = find_config(config).exists()
+    except ConfigError:
+        has_configuration = False
+    if is_known or not has_configuration:
+        cli.parser.parse_args(argv)
 
 
 def _defaults() -> tuple[Config, Plugins]:
@@ -147,14 +170,33 @@ class _CommandDaemon:
         raise CommandError(f"{name}: a command runs no tasks beside it")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest of what an argument may be. The parsers of commands are of this class too."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = nearest(str(value), known)
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+        kind = "command" if isinstance(action.choices, dict) else "choice"  # as argparse has commands
+        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
+
+
 class CommandLine:
     """The parser of all commands; `ingestd.hookspecs.Commands` to plugins."""
 
     def __init__(self) -> None:
-        self.parser = argparse.ArgumentParser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
+        self.parser = _Parser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
         self.parser.add_argument("--version", action="version", version=f"ingestd {__version__}")
         top = self.parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
         self._groups: dict[str, Any] = {"": top}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The first words of all commands."""
+        names: Collection[str] = self._groups[""].choices
+        return names
 
     def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
         """Add `ingestd GROUP NAME`, run with the store open."""

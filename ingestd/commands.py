@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from . import config_commands, plugin_commands, reload_command, sink_commands, unit_commands
+from . import config_commands, export_command, plugin_commands, reload_command, sink_commands, unit_commands
 from .config import Config, load_config
 from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
 from .hookspecs import Commands, Daemon
 from .loader import Plugins
 from .logs import configure_logs
-from .options import since
 from .output import write
-from .terminal import json_escaped
 
 __all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -28,7 +25,6 @@ WITHOUT_CONFIGURATION = {"install-units", "reload"}
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
-_PAGE = 500
 _LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
 
 
@@ -48,9 +44,14 @@ def register(cli: _CommandLine) -> None:
         "config", "show", config_commands.show, help="print the configuration in force, secrets hidden"
     )
     configuration.add_argument("--json", action="store_true", help="one JSON object")
-    export = cli.add("events", "export", export_events, help="print the journal's records as JSON lines, oldest first")
-    export.add_argument("--type", help="only records of this type: event, identify, attribution …")
-    export.add_argument("--since", metavar="TIME", type=since, help="an RFC 3339 time, or an age such as 2h")
+    export_command.add_arguments(
+        cli.add_offline(
+            "events",
+            "export",
+            export_command.export_events,
+            help="print the journal's records as JSON lines, oldest first",
+        )
+    )
     cli.add(
         "store",
         "acknowledge-loss",
@@ -115,26 +116,3 @@ async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> Non
         write([f"acknowledged: {loss}"])
     else:
         write(["there is no loss of data to acknowledge"])
-
-
-async def export_events(arguments: argparse.Namespace, daemon: Daemon) -> None:
-    """Records come in journal order, up to the newest one when the command began.
-
-    A pipe or a file gets the bytes that are stored. On a terminal nothing in a record may steer it.
-    """
-    position, last = 0, await daemon.journal.last()
-    out = sys.stdout.buffer
-    on_terminal = sys.stdout.isatty()
-    while position < last:
-        records = await daemon.journal.read(position, _PAGE)
-        if not records:
-            break
-        for record in records:
-            if record.position > last:
-                break
-            if arguments.type not in {None, record.type}:
-                continue
-            if arguments.since is None or record.at >= arguments.since:
-                out.write((json_escaped(record.body) if on_terminal else record.body) + b"\n")
-        position = records[-1].position
-    out.flush()

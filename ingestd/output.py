@@ -9,12 +9,13 @@ import codecs
 import io
 import os
 import select
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 
 from .terminal import display_width
 
-__all__ = ["ALIKE", "ESCAPED", "prepare", "reader_is_gone", "settle", "write", "write_data"]
+__all__ = ["ALIKE", "ESCAPED", "columns", "prepare", "reader_is_gone", "settle", "write", "write_data"]
 
 ALIKE = "ingestd.alike"
 """The codec error handler of standard output: characters that the encoding lacks become others that look alike."""
@@ -38,6 +39,11 @@ def write(lines: Iterable[str]) -> None:
     """Write lines for people."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()  # what comes next may take its time
+
+
+def columns() -> int:
+    """How wide text may be: as the terminal, and without a bound where it goes into a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def write_data(lines: Iterable[str], *, end: str = "\n") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,7 +16,8 @@ from ..journal import Journal
 from ..options import Options
 from ..sink import Sink
 from ..store import State
-from .dead_letters import DeadLetter, bury, read_letters, remove_letter
+from .dead_letter_log import DeadLetterLog
+from .dead_letters import DeadLetter, bury, read_letter, read_letters, remove_letter
 from .evidence import Evidence
 from .filters import make_filter
 from .options import SinkOptions
@@ -27,6 +28,8 @@ from .writer import BatchWriter, GivenUp, LetterWriter, Written, within
 __all__ = ["PREFIX", "SinkConsumer"]
 
 PREFIX = "sink:"
+
+_T = TypeVar("_T")
 
 _LOOK = 0.4  # seconds between two looks for orders
 _DISCARDED = 1000  # dead letters thrown away in one step
@@ -68,6 +71,8 @@ class SinkConsumer(Consumer):
         """Records that became dead letters, since then; not those that it was given again."""
         self.progress: Progress | None = None
         """None while it is not known, or there is none."""
+        self.last_reason: str | None = None
+        """Of the newest dead letter, if that is still kept."""
         self._timeout = float(options.timeout)
         self._filter = make_filter(options.filter)
         self._evidence = Evidence()
@@ -81,6 +86,7 @@ class SinkConsumer(Consumer):
         self._orders = Orders()
         self._looked: float | None = None
         self._trouble: Trouble | None = None
+        self._log = DeadLetterLog(sink.name)
 
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:
@@ -104,7 +110,7 @@ class SinkConsumer(Consumer):
 
     async def close(self) -> None:
         # Another daemon may go on with it: what is known here is of no use when it comes back.
-        self.progress = self._looked = self._trouble = None
+        self.progress = self.last_reason = self._looked = self._trouble = None
         self._outcomes = []
         self._evidence.forget()
         for writer in self._writers:
@@ -121,7 +127,9 @@ class SinkConsumer(Consumer):
     async def _look(self, state: State) -> None:
         name = self.sink.name
         self._orders = await load_orders(state, name)
-        self.progress = await load_progress(state, name)
+        self.progress = progress = await load_progress(state, name)
+        letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
+        self.last_reason = None if letter is None else letter.reason
         if self._trouble != await load_trouble(state, name):
             await save_trouble(state, name, self._trouble)
         self._looked = time.monotonic()
@@ -138,14 +146,16 @@ class SinkConsumer(Consumer):
         wanted, written = outcome.wanted, outcome.written
         done = len(records) if written.done == len(wanted) else wanted[written.done]
         delivered, filtered = written.done - len(written.given_up), done - written.done
-        for at, given_up in written.given_up.items():
+        letters = [
             await self._bury(step.state, progress, records[wanted[at]], given_up)
+            for at, given_up in written.given_up.items()
+        ]
         progress.delivered += delivered
         progress.given_up += len(written.given_up)
         progress.filtered += filtered
         await save_progress(step.state, self.sink.name, progress)
         step.done = done
-        step.committed = lambda: self._committed(progress, outcome, delivered, filtered, len(written.given_up))
+        step.committed = lambda: self._committed(progress, letters, outcome, delivered, filtered)
 
     async def _write(self, records: Sequence[Record]) -> _Outcome:
         """Not again what was prepared, nor while it is the store that fails: the sink has them."""
@@ -166,16 +176,18 @@ class SinkConsumer(Consumer):
     def _committed(
         self,
         progress: Progress,
+        letters: Sequence[DeadLetter],
         outcome: _Outcome | None = None,
         delivered: int = 0,
         filtered: int = 0,
-        given_up: int = 0,
     ) -> None:
+        """`letters` are the step's new ones. Those of an order do not count as given up: the sink has had its turn."""
         self.progress = progress
         self._outcomes = [each for each in self._outcomes if each is not outcome]
         self.delivered += delivered
         self.filtered += filtered
-        self.given_up += given_up
+        self.given_up += len(letters) if outcome is not None else 0
+        self._log.report(letters, progress.dead)
 
     async def errand(self, step: Step, journal: Journal) -> None:
         place = await self._place(journal)
@@ -185,12 +197,13 @@ class SinkConsumer(Consumer):
         if order is None:
             return
         progress = await self._progress(step.state, place)
+        letters: Sequence[DeadLetter] = ()
         if isinstance(order, Replay):
-            await self._tried(self._replay(order, step, progress, journal, place))
+            letters = await self._tried(self._replay(order, step, progress, journal, place))
         else:
             await self._tried(self._see_to_letters(order, step, progress))
         await save_progress(step.state, self.sink.name, progress)
-        step.committed = lambda: self._committed(progress)
+        step.committed = lambda: self._committed(progress, letters)
 
     def _next_order(self) -> Order | None:
         done = self.progress.order if self.progress is not None else 0
@@ -211,7 +224,11 @@ class SinkConsumer(Consumer):
     def _passes(self, record: Record) -> bool:
         return self._filter is None or self._filter(record)
 
-    async def _replay(self, order: Replay, step: Step, progress: Progress, journal: Journal, place: int) -> None:
+    async def _replay(
+        self, order: Replay, step: Step, progress: Progress, journal: Journal, place: int
+    ) -> Sequence[DeadLetter]:
+        """Returns the new ones."""
+        letters = []
         last = min(order.last, place)  # what is behind its place comes in its turn
         after = max(progress.at, order.first - 1)
         read = await journal.read(after, self.max_records) if after < last else ()
@@ -225,9 +242,10 @@ class SinkConsumer(Consumer):
             progress.replayed += written.done - len(written.given_up)
             progress.given_up_again += len(written.given_up)
             for index, given_up in written.given_up.items():
-                await self._bury(step.state, progress, wanted[index], given_up)
+                letters.append(await self._bury(step.state, progress, wanted[index], given_up))
         if progress.at >= last:
             _finish(progress, order)
+        return letters
 
     def _is_replayed(self, record: Record, order: Replay) -> bool:
         return self._passes(record) and (order.keys is None or record.decode().get("key") in order.keys)
@@ -264,21 +282,22 @@ class SinkConsumer(Consumer):
                 await bury(state, self.sink.name, letter)
         progress.at = letters[written.done - 1].number
 
-    async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> None:
+    async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
         progress.letters += 1
         letter = DeadLetter(
             progress.letters, given_up.reason, times.now(), given_up.attempts, record.type, record.position, record.at,
             msgspec.Raw(record.body),
         )  # fmt: skip
         await bury(state, self.sink.name, letter)
+        return letter
 
     async def _progress(self, state: State, began: int) -> Progress:
         return await load_progress(state, self.sink.name) or Progress(began)
 
-    async def _tried(self, work: Awaitable[object]) -> None:
+    async def _tried(self, work: Awaitable[_T]) -> _T:
         """Await work of the sink, and keep what it fails of for who asks how it is."""
         try:
-            await work
+            result = await work
         except (Unavailable, NotHolder):  # the store's trouble
             raise
         except Exception as error:
@@ -287,6 +306,7 @@ class SinkConsumer(Consumer):
             self._trouble = Trouble(reason_of(error), since, at, failures + 1)
             raise
         self._trouble = None
+        return result
 
 
 def _finish(progress: Progress, order: Order) -> None:

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..events import Record
 from .options import FilterOptions
 
-__all__ = ["Filter", "check_filter", "make_filter"]
+__all__ = ["TYPES", "Filter", "check_filter", "make_filter"]
 
 Filter = Callable[[Record], bool]
 
@@ -25,8 +25,8 @@ _decode = msgspec.json.Decoder(_Subject).decode
 _NOBODY = _Subject()
 
 
-_TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
-"""Plugins may append records of other types."""
+TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
+"""Types of records. Plugins may append records of other types."""
 
 
 def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
@@ -40,8 +40,8 @@ def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> N
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(f"{place}.keys: there is no event key {key!r}{hint}")
     for type_ in options.types or ():
-        near = difflib.get_close_matches(type_, _TYPES, n=1, cutoff=0.8)
-        if near and type_ not in _TYPES:
+        near = difflib.get_close_matches(type_, TYPES, n=1, cutoff=0.8)
+        if near and type_ not in TYPES:
             raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {near[0]}?")
 
 

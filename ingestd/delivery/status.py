@@ -54,6 +54,11 @@ class SinkStatus:
         return 0 if progress is None else progress.dead
 
     @property
+    def last_dead_letter_reason(self) -> str | None:
+        """Of the newest dead letter; None if that one is not kept any more, or another daemon goes on with the sink."""
+        return self.feeder.last_reason
+
+    @property
     def paused(self) -> bool:
         return self.consumer.paused
 

@@ -127,8 +127,8 @@ def _state(consumer: ConsumerStatus) -> str:
     return "running" if consumer.last_error is None else "failing"
 
 
-def _last_error(consumer: ConsumerStatus) -> str | None:
-    return None if consumer.last_error is None else presentable(consumer.last_error)
+def _presentable(reason: str | None) -> str | None:
+    return None if reason is None else presentable(reason)
 
 
 def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sample) -> dict[str, Any]:
@@ -143,7 +143,8 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
         "pending": sink.pending,
         "oldestPendingSeconds": sink.oldest_pending_seconds,
         "deadLetters": sink.dead_letters,
-        "lastError": _last_error(sink.consumer),
+        "lastDeadLetterReason": _presentable(sink.last_dead_letter_reason),
+        "lastError": _presentable(sink.consumer.last_error),
     }
 
 
@@ -154,7 +155,7 @@ def _consumer(consumer: ConsumerStatus) -> dict[str, Any]:
         "pending": consumer.pending,
         "oldestPendingSeconds": consumer.oldest_pending_seconds,
         "failures": consumer.failures,
-        "lastError": _last_error(consumer),
+        "lastError": _presentable(consumer.last_error),
     }
 
 

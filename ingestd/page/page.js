@@ -194,7 +194,12 @@ function showSinks({ sinks, consumers }) {
     { title: "Delivered, last minute", num: true },
     { title: "Delivered in all", num: true },
   ];
-  const state = (each) => ({ text: each.state, sub: each.lastError ?? "", tone: TONES[each.state] });
+  const dead = ({ sink, deadLetters, lastDeadLetterReason }) => {
+    if (!deadLetters) return "";
+    const reason = lastDeadLetterReason ? `last dead letter: ${lastDeadLetterReason}; ` : "dead letters: ";
+    return `${reason}ingestd sinks dead-letters list ${sink}`;
+  };
+  const state = (each) => ({ text: each.state, sub: [each.lastError, dead(each)].filter(Boolean).join(" · "), tone: TONES[each.state] });
   const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: late(each.oldestPendingSeconds) });
   fillRows(at("sinks"), {
     caption: "Sinks and other consumers of the journal",

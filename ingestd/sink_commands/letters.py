@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,7 +19,7 @@ from ..delivery.dead_letters import DeadLetter, read_letter, read_letters
 from ..delivery.orders import Discard, Retry, give_order
 from ..errors import CommandError
 from ..loader import Plugins
-from ..output import write
+from ..output import columns, write
 from ..store import Store
 from ..terminal import cut, printable, table
 from .durable import read_durable, read_progress
@@ -30,6 +29,7 @@ from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
 
 __all__ = ["discard", "list_letters", "parse_numbers", "retry", "show"]
 
+_KEY = 30  # columns of an event key that there is room for on the narrowest terminal
 _REASON = 20  # columns of a reason that there is room for on the narrowest terminal
 _TOLD = 20  # letters that are still dead, for people
 _VERBS: dict[type[Retry | Discard], str] = {Retry: "taken", Discard: "discarded"}
@@ -52,7 +52,7 @@ async def list_letters(arguments: argparse.Namespace, config: Config, plugins: P
             return
         letters = [letter async for letter in _read(arguments.name, backends.store)]
     if letters:
-        write(_listing(letters, shutil.get_terminal_size().columns))
+        write(_listing(letters, columns()))
     else:
         write([f"{arguments.name} has no dead letters"])
 
@@ -208,7 +208,7 @@ def _listing(letters: Sequence[DeadLetter], width: int) -> Iterator[str]:
         head = _decode_head(letter.record)
         rows.append((
             str(letter.number), times.format_time(letter.at)[:19] + "Z", printable(letter.type),
-            cut(printable(head.key or "-"), 30), printable(head.id or "-"), str(letter.attempts), "",
+            cut(printable(head.key or "-"), max(_KEY, width // 4)), printable(head.id or "-"), str(letter.attempts), "",
         ))  # fmt: skip
     lines = [*table(rows, right=(0, 5))]
     # Beside the widest of the rest, which ends with the number of attempts.

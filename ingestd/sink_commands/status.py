@@ -15,7 +15,7 @@ from ..delivery.orders import Order, Replay
 from ..findings import Finding, show_age
 from ..journal import Journal
 from ..loader import Plugins
-from ..output import write
+from ..output import columns, write
 from ..terminal import cut, printable, table
 from .durable import Durable, read_durable
 from .moments import Filling, held_behind, look_at_filling
@@ -171,7 +171,7 @@ def _page(looks: Sequence[_Look]) -> Iterator[str]:
         if trouble is not None:
             since, at = times.format_time(trouble.since), times.format_time(trouble.at)
             yield f"{look.name}: failed {trouble.failures} times in a row, from {since} to {at}:"
-            yield f"    {cut(printable(trouble.reason), _REASON)}"
+            yield f"    {cut(printable(trouble.reason), max(_REASON, columns()))}"
 
 
 def _numbers(look: _Look) -> list[str]:

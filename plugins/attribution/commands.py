@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from ingestd.errors import CommandError
 from ingestd.hookspecs import Commands, Daemon
 from ingestd.journal import Journal
 from ingestd.options import since
-from ingestd.output import write, write_data
+from ingestd.output import columns, write, write_data
 from ingestd.terminal import printable
 
 from .amounts import worth
@@ -152,7 +151,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
         lines = csv_lines(rows)
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
-        write(table(rows, arguments.by, shutil.get_terminal_size().columns) if rows else ["no orders"])
+        write(table(rows, arguments.by, columns()) if rows else ["no orders"])
         if report.not_counted:
             write(["", f"not counted: amounts over 10^12, of {report.not_counted} orders"])
 

@@ -68,9 +68,10 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
     numeric = range(1, 1 + len(heads))
     names = max(display_width(name) for name in (by, "total", *(printable(row.campaign) for row in rows)))
     name_width = min(names, max(_NAME, width - _taken(widths) - 2 - _BAR))
-    bar_width = min(_BAR, width - name_width - _taken(widths) - 2)
+    room = width - name_width - _taken(widths) - 2
+    bar_width = min(_BAR, room)
     for block, block_cells in zip(shown, cells, strict=True):
-        currency = cut(printable(block[0].currency or "no currency"), max(bar_width, _CURRENCY))
+        currency = cut(printable(block[0].currency or "no currency"), max(room, _CURRENCY))
         yield f"{aligned([by, *heads], [name_width, *widths], right=numeric)}  {currency}"
         most = max((_length(row, block[-1]) for row in block[:-1]), default=Decimal(0))
         for row, numbers in zip(block, block_cells, strict=True):

@@ -16,6 +16,7 @@ import pytest
 from ingestd.times import format_time, now
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
+from tests.support.terminal import shown_on_terminal
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -248,7 +249,8 @@ def test_what_waits_for_an_order_that_has_not_come(filled: tuple[Shop, dict[str,
 
 def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
-    lines = shop.command("attribution", "report", "--since", "1h", "--tenant", "shop", "--model", "linear").splitlines()
+    command = ("attribution", "report", "--since", "1h", "--tenant", "shop", "--model", "linear")
+    lines = shown_on_terminal(*command, config=shop.config).splitlines()
     assert all(len(line) <= 80 for line in lines)
     starts = [line.split("  ")[0] for line in lines]
     assert starts == [
@@ -259,6 +261,7 @@ def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:
     assert [line.rpartition("  ")[2] for line in lines if line.startswith("source")] == ["no currency", "EUR", "USD"]
     total = next(line for line in lines[4:] if line.startswith("total"))
     assert total.split() == ["total", "2.00", "60.00", "10.00", "50.00"]
+    assert "…" not in shop.command(*command)  # a pipe gets names whole
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.sink_desk import Desk
 
 CAMPAIGN = {"source": "newsletter", "medium": "email", "name": "<img src=x onerror=boom()>"}
 SHOWN = "newsletter / email / <img src=x onerror=boom()>"
@@ -99,7 +100,8 @@ def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, D
     archive, crm = sink(daemon, "archive"), sink(daemon, "crm")
     assert archive == {
         "sink": "archive", "type": "jsonl", "state": "running", "delivered": {"lastMinute": records, "total": records},
-        "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0, "lastError": None,
+        "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0,
+        "lastDeadLetterReason": None, "lastError": None,
     }  # fmt: skip
     assert (crm["state"], crm["pending"], crm["delivered"]["total"]) == ("failing", records, 0)
     assert crm["oldestPendingSeconds"] > 0
@@ -290,3 +292,17 @@ def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon],
     assert tab.evaluate("document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]').length") == 1
     assert tab.evaluate("document.getElementById('said').textContent") == ""  # what goes on is not told each time
     assert tab.complaints == []
+
+
+@pytest.mark.usefixtures("told_sink")
+def test_a_dead_letter_has_its_reason_and_the_command_beside_it(browser: Browser, desk: Desk) -> None:
+    reason = "no customer has this number in the ledger, " * 5
+    with desk.shop.serve() as daemon:
+        desk.crm.tell(reject={1: reason})
+        desk.send(daemon, 1)
+        for width in (1280, 375):
+            tab = opened(browser, daemon, width=width)
+            tab.wait_for("document.querySelector('#sinks').textContent.includes('dead-letters list crm')")
+            text = tab.evaluate("document.querySelector('#sinks').textContent")
+            assert f"last dead letter: {reason.strip()}; ingestd sinks dead-letters list crm" in text
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -14,6 +14,7 @@ import pytest
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE
 from tests.support.sink_desk import BOTH, Desk, delivered, read_until
+from tests.support.terminal import shown_on_terminal
 
 pytestmark = pytest.mark.usefixtures("told_sink")
 
@@ -39,7 +40,9 @@ def test_dead_letters_are_listed_and_shown_whole(desk: Desk, *, beside: bool) ->
         assert head.split() == ["NUMBER", "WHEN", "TYPE", "KEY", "ID", "ATTEMPTS", "REASON"]
         when = first["at"][:19] + "Z"
         assert row.split()[:7] == ["1", when, "event", "Page", "View", records[1]["id"], "1"]
-        assert re.search(r"  too\ufffd\[2J long: [日本]+…$", row)
+        assert row.endswith("  too\ufffd[2J long: " + "日本" * 100)  # a pipe gets it whole
+        shown_row = shown_on_terminal("sinks", "dead-letters", "list", "crm", config=desk.shop.config).split("\r\n")[1]
+        assert re.search(r"  too\ufffd\[2J long: [日本]+…$", shown_row)
         shown = json.loads(desk.run("dead-letters", "show", "crm", "1", "--json"))
         assert shown == {**first, "record": records[1]}
         page = desk.run("dead-letters", "show", "crm", "1")
@@ -65,6 +68,27 @@ def test_metrics_come_out_even_whatever_becomes_of_dead_letters(desk: Desk) -> N
         desk.run("replay", "crm", "--from", "1")
         wait_until(lambda: metric("dead_letters") == 1)  # once more, of the replay
         assert (metric("delivered_total"), metric("given_up_total"), metric("pending")) == (3, 3, 0)
+
+
+def test_a_dead_letter_is_told_in_the_log_and_on_the_page(desk: Desk) -> None:
+    def on_the_page() -> tuple[int, str | None]:
+        shown = daemon.ops("/status.json").json()
+        (crm,) = [each for each in shown["sinks"] if each["sink"] == "crm"]
+        return crm["deadLetters"], crm["lastDeadLetterReason"]
+
+    with desk.shop.serve() as daemon:
+        wait_until(lambda: on_the_page() == (0, None))
+        desk.crm.tell(reject={2: "no such customer"})
+        delivered(desk, daemon, 1, 2, 3)
+        wait_until(lambda: on_the_page() == (1, "no such customer"))
+        daemon.read_log()
+        (line,) = [line for line in daemon.log if "dead letter" in line]
+        for part in ("WARNING", "sink:crm", "dead letter 1", "no such customer", "ingestd sinks dead-letters list crm"):
+            assert part in line
+    with desk.shop.serve() as daemon:
+        wait_until(lambda: on_the_page() == (1, "no such customer"))
+        desk.run("dead-letters", "discard", "crm", "1", "--yes")
+        wait_until(lambda: on_the_page() == (0, None))
 
 
 @BOTH

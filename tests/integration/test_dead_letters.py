@@ -42,7 +42,11 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.sqlite_lock import locked
 
 pytestmark = pytest.mark.logs(
-    "sink:shelf: .*; it is tried again", "consumers INFO", "journal: .*; it is tried again", "events cannot be stored"
+    "sink:shelf: .*; it is tried again",
+    "consumers INFO",
+    "journal: .*; it is tried again",
+    "events cannot be stored",
+    "sink:shelf: .* dead letter",
 )
 
 NAME = "shelf"

@@ -108,6 +108,7 @@ async def test_a_sink_that_hangs_is_timed_out_and_harms_no_other(tmp_path: Path)
         assert slow.failures == 4
 
 
+@pytest.mark.logs("sink:.* dead letter")
 async def test_what_a_sink_rejects_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path) -> None:
     async def reject(batch: Sequence[Record]) -> None:
         reasons = {index: f"no {record.position}" for index, record in enumerate(batch) if record.position in {2, 3}}

@@ -334,6 +334,7 @@ class Full(LinesContract):
         full.unlink()
 
 
+@pytest.mark.logs("sink:lines: .* dead letter")
 def test_a_sink_that_rejects_what_it_has_no_room_for_is_found_out(tmp_path: Path) -> None:
     contract = Full()
     contract.kind = GivesUpWhenFull

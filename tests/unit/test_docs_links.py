@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_commands_shown_exist(page: Path, capsys: pytest.CaptureFixture[str]) ->
     shown = [line for block in blocks for line in re.findall(r"^ingestd ([^|#>\n]+)", block, re.MULTILINE)]
     for line in shown:
         if "…" not in line and "$" not in line:
-            arguments = cli.parser.parse_args(re.sub(r"\bID\b", "some-id", line).split())
+            arguments = cli.parser.parse_args(shlex.split(re.sub(r"\bID\b", "some-id", line)))
             assert arguments.run is not None
 
 

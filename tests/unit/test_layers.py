@@ -12,25 +12,25 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS: dict[str, list[str]] = {
     "values": [
-        "addresses", "backoff", "distribution", "domains", "errors", "events", "ids", "outcomes", "output", "records",
-        "terminal", "times", "unusable_ids",
+        "addresses", "backoff", "distribution", "domains", "errors", "events", "ids", "nearest", "outcomes", "output",
+        "records", "terminal", "times", "unusable_ids",
     ],
     "contracts": [
         "options", "options.hosts", "options.types", "options.secret", "config", "config.overrides", "store", "person",
         "journal", "findings", "backend", "sink", "consumer", "panels", "hookspecs",
     ],
     "machinery": [
-        "apart", "event_boundaries", "hooks", "loader", "plugin_validation", "schema_draft", "schema_files",
-        "validation", "consumers", "consumers.ahead", "consumers.attempts", "consumers.runner", "consumers.status",
-        "delivery", "delivery.consumer", "delivery.dead_letters", "delivery.evidence", "delivery.filters",
-        "delivery.options", "delivery.orders", "delivery.progress", "delivery.status", "delivery.writer", "retention",
-        "store_loss", "pipeline", "admission", "reading", "resolving", "recalling", "storing", "members", "stretches",
-        "one_by_one", "together", "batches", "chains", "room", "turns", "failures", "answers", "metrics",
-        "metrics.counts", "metrics.exposition", "metrics.loop_delay", "logs", "logs.formats", "logs.recent",
-        "logs.redaction", "overview", "overview.asking", "overview.history", "overview.parts", "activation", "binding",
-        "notify", "run_file", "file_limits", "memory", "stopping", "checking", "checking.config_faults",
-        "checking.report", "forgetting", "forgetting.dead_letters", "forgetting.readonly", "forgetting.traces",
-        "unusable_id_reports",
+        "apart", "record_selection", "event_boundaries", "hooks", "loader", "plugin_validation", "schema_draft",
+        "schema_files", "validation", "consumers", "consumers.ahead", "consumers.attempts", "consumers.runner",
+        "consumers.status", "delivery", "delivery.consumer", "delivery.dead_letter_log", "delivery.dead_letters",
+        "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress",
+        "delivery.status", "delivery.writer", "retention", "store_loss", "pipeline", "admission", "reading",
+        "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches", "chains",
+        "room", "turns", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition", "metrics.loop_delay",
+        "logs", "logs.formats", "logs.recent", "logs.redaction", "overview", "overview.asking", "overview.history",
+        "overview.parts", "activation", "binding", "notify", "run_file", "file_limits", "memory", "stopping",
+        "checking", "checking.config_faults", "checking.report", "forgetting", "forgetting.dead_letters",
+        "forgetting.readonly", "forgetting.traces", "unusable_id_reports",
     ],
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
@@ -40,7 +40,8 @@ LAYERS: dict[str, list[str]] = {
         "http.terms",
     ],
     "top": [
-        "backends", "generation", "reload", "reload_command", "server", "config_commands", "plugin_commands",
+        "backends", "generation", "reload", "reload_command", "server", "config_commands", "export_command",
+        "plugin_commands",
         "forgetting.command", "checking.store", "checking.command", "sink_commands", "sink_commands.durable",
         "sink_commands.letters", "sink_commands.moments", "sink_commands.names", "sink_commands.pausing",
         "sink_commands.progress_bar", "sink_commands.replay", "sink_commands.running", "sink_commands.status",

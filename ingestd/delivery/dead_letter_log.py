@@ -1,0 +1,59 @@
+"""Tells the log of new dead letters. A sink that rejects everything must not fill the disk."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from .dead_letters import DeadLetter
+
+__all__ = ["DeadLetterLog"]
+
+_log = logging.getLogger("ingestd.delivery")
+
+_QUIET = 600.0  # seconds without a dead letter after which the next one is news again
+_PAUSE = 10.0  # seconds between two lines whose reasons differ
+_NUMBERS = re.compile(r"\d+")
+
+
+class DeadLetterLog:
+    """One sink's. The 1st, 2nd, 4th, 8th … letter is told, as failures of the sink are, and so is a new reason.
+
+    Reasons that differ in numbers only are the same. `clock` tells seconds, for tests.
+    """
+
+    def __init__(self, sink: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._count = 0
+        self._reason = ""
+        self._last_letter_at = self._last_line_at = float("-inf")
+
+    def report(self, letters: Sequence[DeadLetter], kept: int) -> None:
+        """`letters` are new and durable, `kept` is how many there are by now."""
+        if not letters:
+            return
+        now = self._clock()
+        if now - self._last_letter_at >= _QUIET:
+            self._count, self._reason = 0, ""
+        before, self._count, self._last_letter_at = self._count, self._count + len(letters), now
+        reason = _NUMBERS.sub("0", letters[-1].reason)
+        is_rare = before.bit_length() != self._count.bit_length()
+        is_new = reason != self._reason and now - self._last_line_at >= _PAUSE
+        if not is_rare and not is_new:
+            return
+        self._reason, self._last_line_at = reason, now
+        # The reason may be long, and the operators' page cuts long lines. So it comes last.
+        _log.warning(
+            "sink:%s: %s; %d kept, shown by: ingestd sinks dead-letters list %s; the last one's reason: %s",
+            self._sink, _described(letters), kept, self._sink, letters[-1].reason,
+        )  # fmt: skip
+
+
+def _described(letters: Sequence[DeadLetter]) -> str:
+    last = letters[-1].number
+    if len(letters) == 1:
+        return f"a record has become dead letter {last}"
+    return f"{len(letters)} records have become dead letters, the last is number {last}"
