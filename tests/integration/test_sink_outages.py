@@ -244,15 +244,22 @@ async def test_jsonl_on_a_full_disk(tmp_path: Path) -> None:
 
 
 async def test_jsonl_whose_file_cannot_be_written_to(tmp_path: Path) -> None:
-    path, aside = tmp_path / "events.jsonl", tmp_path / "aside"
+    folder, file, link = tmp_path / "folder", tmp_path / "file", tmp_path / "link"
+    folder.mkdir()
+    file.touch()
+    link.symlink_to(folder)
+    path = link / "events.jsonl"
+
+    def point_to(target: Path) -> None:
+        """At once, so that the sink never finds nothing there and makes a file of its own."""
+        (tmp_path / "new").symlink_to(target)
+        (tmp_path / "new").replace(link)
 
     @asynccontextmanager
     async def in_the_way() -> AsyncIterator[None]:
-        path.rename(aside)
-        path.mkdir()
+        point_to(file)
         yield
-        path.rmdir()
-        aside.rename(path)
+        point_to(folder)
 
     sink = JsonlSink("archive", JsonlSink.Options(path=path))
     await assert_survives(sink, in_the_way, lambda: _lines(path.read_bytes()))
