@@ -11,6 +11,8 @@ __all__ = ["decode_body", "most_chunks", "too_large"]
 _GZIP = 16 + zlib.MAX_WBITS
 _MAGIC = b"\x1f\x8b"  # what each member begins with
 _FIRST_STEP = 256  # bytes: a small member fits
+_MEMBERS = 1000  # of any body,
+_BYTES_OF_MEMBER = 2048  # and one more for each so many bytes that were sent: a member takes more than a microsecond
 
 
 def most_chunks(size: int) -> int:
@@ -59,7 +61,11 @@ def _further_members(data: bytes, room: int, limit: int) -> bytes:
     """
     view = memoryview(data)
     pieces = []
+    left = _MEMBERS + len(data) // _BYTES_OF_MEMBER
     while view:
+        left -= 1
+        if left < 0:
+            raise _invalid("The gzip body has too many members.")
         if bytes(view[:2]) != _MAGIC[: len(view)]:
             raise _invalid("The gzip body goes on after its end.")
         decoder = zlib.decompressobj(_GZIP)
