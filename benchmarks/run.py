@@ -48,6 +48,7 @@ TURNS = 2
 LONGER = 2
 """So many times as long are slices of batches, of which 64 are under way at their end, and not counted."""
 HALF = f"{CONNECTIONS}, half of the load"
+NEWEST = HERE / "results" / "newest.json"
 
 Slice = dict[str, float]
 Results = dict[tuple[str, str], list[Slice]]
@@ -179,14 +180,10 @@ def show(results: Results) -> None:
             print(f"{name}: {factor:.2f} times as many events in batches as in single requests")
 
 
-def keep(results: Results, seconds: int) -> Path:
-    """All slices, as a new file among the results."""
-    now = datetime.now(UTC)
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{now:%Y%m%dT%H%M%SZ}.json"
+def save(results: Results, seconds: int) -> None:
+    """Replace the newest run with this one; docs/performance.md has a row for every run."""
     whole: dict[str, Any] = {
-        "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "ingestd": package.__version__,
         "python": platform.python_version(),
         "seconds": seconds,
@@ -195,15 +192,14 @@ def keep(results: Results, seconds: int) -> Path:
             for (case, name), slices in results.items()
         ],
     }
-    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
-    return path
+    NEWEST.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh servers, at least 3 (default 5)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a slice (default 2)")
-    parser.add_argument("--json", action="store_true", help="keep every slice in benchmarks/results/ too")
+    parser.add_argument("--json", action="store_true", help="replace benchmarks/results/newest.json too")
     arguments = parser.parse_args()
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
     lines = [json.dumps(body) for body in usual()]
@@ -215,7 +211,8 @@ def main() -> int:
     print("\r", end="", file=sys.stderr)
     show(results)
     if arguments.json:
-        print(f"kept in {keep(results, seconds)}")
+        save(results, seconds)
+        print(f"saved as {NEWEST}: copy its figures to docs/performance.md")
     failed = sum(int(each["failed"]) for slices in results.values() for each in slices)
     print(f"failed requests: {failed}")
     return 1 if failed else 0
