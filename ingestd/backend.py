@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .findings import Finding
 from .journal import Journal
 from .store import Store
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "DaemonProcess"]
+
+
+class DaemonProcess(NamedTuple):
+    """A daemon that serves from a back end."""
+
+    pid: int
+    host: str
+    """The name of its machine, as `socket.gethostname` has it."""
+    id: str = ""
+    """Its name in the back end, if it has one."""
 
 
 class Backend(ABC):
@@ -44,3 +55,10 @@ class Backend(ABC):
         Among them is one named `daemon`, whose fact `pid` is the process of a daemon that has it open,
         where there is one and it runs on this machine. Raises `Unavailable`.
         """
+
+    async def daemons(self) -> Sequence[DaemonProcess]:
+        """The daemons that serve from it now. Called without `open`, which it need not do.
+
+        `ingestd reload` finds them by this. It must create nothing. Raises `ConfigError`, `Unavailable`, `OSError`.
+        """
+        return ()

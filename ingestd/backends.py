@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from .apart import ApartJournal, Ownership
-from .backend import Backend
+from .backend import Backend, DaemonProcess
 from .config import Config
 from .errors import ConfigError, Unavailable
 from .findings import Finding
@@ -77,6 +77,10 @@ class Backends:
 
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
+
+    async def daemons(self) -> list[DaemonProcess]:
+        """The daemons that serve from them now. Nothing need be open. Raises as `Backend.daemons` does."""
+        return [daemon for backend in self._all for daemon in await backend.daemons()]
 
     async def describe(self) -> list[Finding]:
         return [finding for backend in self._all for finding in await backend.describe()]

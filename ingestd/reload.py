@@ -29,6 +29,7 @@ from .notify import Notifier
 from .pipeline import Pipeline
 from .retention import Retention
 from .room import Room
+from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .stopping import Stop
 from .validation import Validator
@@ -89,7 +90,8 @@ class Reload:
         adopted: Callable[[Generation], None],
         notifier: Notifier,
         stop: Stop,
-        file: RunFile,
+        run_file: RunFile | None,
+        run_state: RunState,
     ) -> None:
         self._daemon = daemon
         self._generation = generation
@@ -98,9 +100,8 @@ class Reload:
         self._adopted = adopted
         self._notifier = notifier
         self._stop = stop
-        self._file = file
-        self._state = RunState(pid=os.getpid())
-        self._file.write(self._state)
+        self._run_file = run_file
+        self._state = run_state
 
     async def run(self, asked: asyncio.Event) -> None:
         """Reload whenever that is set. What is asked for during a reload is done behind it."""
@@ -167,4 +168,4 @@ class Reload:
 
     def _note(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)
-        self._file.write(self._state)
+        write_run_file(self._run_file, self._state)

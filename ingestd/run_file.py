@@ -1,35 +1,36 @@
-"""`ingestd.json` in the runtime directory: which process the daemon is, and what came of its reloads.
+"""The run file of a daemon: `ingestd.json`, with its process, its configuration and the outcome of its reloads.
 
-The directory is `RUNTIME_DIRECTORY`, which systemd sets for `RuntimeDirectory=`; without it there is no file. Beside it
-the daemon holds a lock, which tells whether it still runs, and who it is: a number that a killed daemon has left may be
-another process's by now, and below systemd's sandbox none can look at another in /proc.
+The file is in the run directory of the daemon (`run_directory`). The daemon holds a lock on `ingestd.lock` beside it.
+The kernel names the process that holds the lock, so a file that a killed daemon has left is never taken for a running
+daemon, whoever has its process number now. The kernel also translates the number between containers.
 """
 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
+import stat
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["RunFile", "RunState", "runtime_directory"]
-
-log = logging.getLogger("ingestd.reload")
+__all__ = ["RunFile", "RunState"]
 
 _FLOCK = "hhqqi0q"  # struct flock of fcntl(2): type, whence, start, length, process
+_MAX_SIZE = 1 << 16
+_STATE, _LOCK = "ingestd.json", "ingestd.lock"
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """`begun` and `ended` count reloads.
 
-    `refused` is why the last one that ended was refused, and `code` the exit code that stands for that.
+    `refused` is the reason if the last reload that ended was refused, and `code` the exit code for it.
     """
 
     pid: int
+    config: str = ""
+    """The absolute path of the configuration file."""
     generation: int = 1
     begun: int = 0
     ended: int = 0
@@ -38,81 +39,90 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFile:
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._lock = -1
 
-    # The daemon's side. Nothing that goes wrong here keeps it from serving.
+    # The daemon's side
 
-    def hold(self) -> None:
-        """Be the daemon of this directory, if there is one."""
-        if self._directory is None:
-            return
+    def hold(self, state: RunState) -> None:
+        """Become the daemon of this directory. Raises `OSError`, for example if another daemon has it."""
+        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self._lock = os.open(self._directory / "ingestd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            log.warning("RUNTIME_DIRECTORY is not to be had, so ingestd reload does not know this daemon: %s", error)
-            self._let_go()
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock
+            self.write(state)  # at once: the state of a killed daemon must not be taken for ours
+        except OSError:
+            self._lock = -1
+            os.close(lock)
+            raise
+
+    @property
+    def held(self) -> bool:
+        return self._lock >= 0
 
     def write(self, state: RunState) -> None:
-        """Whole, or not at all."""
-        if self._directory is None or self._lock < 0:
-            return
-        beside = self._directory / "ingestd.json.new"
-        try:
+        """Write the state as a whole, or leave the old one. Raises `OSError`."""
+        if self.held:
+            beside = self.directory / f"{_STATE}.new"
             beside.write_bytes(msgspec.json.encode(state) + b"\n")
-            beside.replace(self._path(self._directory))
-        except OSError as error:
-            log.warning("ingestd reload does not know what comes of it: %s", error)
+            beside.replace(self.directory / _STATE)
 
     def release(self) -> None:
-        """The daemon ends."""
-        if self._directory is not None and self._lock >= 0:
+        """The daemon ends. Raises `OSError`."""
+        if self.held:
+            lock, self._lock = self._lock, -1
             try:
-                self._path(self._directory).unlink(missing_ok=True)
-            except OSError as error:
-                log.warning("%s", error)
-            self._let_go()
+                (self.directory / _STATE).unlink(missing_ok=True)
+            finally:
+                os.close(lock)
 
-    def _let_go(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+    def remove(self) -> None:
+        """Remove both files and the directory. Raises `OSError`."""
+        for name in (_STATE, f"{_STATE}.new", _LOCK):
+            (self.directory / name).unlink(missing_ok=True)
+        self.directory.rmdir()
 
-    # Who asks for a reload
+    # The commands' side
+
+    def holder(self) -> int | None:
+        """The process of the daemon, 0 for one in a container that we cannot see into, None without a daemon.
+
+        Not for the daemon of this directory: to close the file again would drop its lock. Raises `OSError`.
+        """
+        lock = _open(self.directory / _LOCK)
+        if lock is None:
+            return None
+        try:
+            # A read lock conflicts with the daemon's lock only. Others cannot open the file for writing.
+            asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, holder = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+        finally:
+            os.close(lock)
+        return None if kind == fcntl.F_UNLCK else int(holder)
 
     def read(self) -> RunState | None:
-        """What the daemon of this directory says; None if there is none. Raises `OSError`."""
-        if self._directory is None:
+        """The state of the running daemon, with its process as `holder` has it; None without one. Raises `OSError`."""
+        holder = self.holder()
+        file = None if holder is None else _open(self.directory / _STATE)
+        if holder is None or file is None:
             return None
-        holder = _holder(self._directory / "ingestd.lock")
         try:
-            state = msgspec.json.decode(self._path(self._directory).read_bytes(), type=RunState)
-        except (FileNotFoundError, msgspec.DecodeError):
+            state = msgspec.json.decode(os.read(file, _MAX_SIZE), type=RunState)
+        except msgspec.DecodeError:
             return None
-        return state if state.pid == holder else None
-
-    @staticmethod
-    def _path(directory: Path) -> Path:
-        return directory / "ingestd.json"
+        finally:
+            os.close(file)
+        return msgspec.structs.replace(state, pid=holder)
 
 
-def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The first, where the unit has several."""
-    given = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    return Path(given) if given else None
-
-
-def _holder(path: Path) -> int | None:
-    """The process that holds the lock."""
+def _open(path: Path) -> int | None:
+    """A regular file for reading; None if there is none. Another user may have put anything in its place."""
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, holder = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
-    finally:
-        os.close(lock)
-    return None if kind == fcntl.F_UNLCK else int(holder)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -45,7 +46,8 @@ from .pipeline import Pipeline
 from .reload import Parts, Reload
 from .retention import Retention
 from .room import Room
-from .run_file import RunFile, runtime_directory
+from .run_directory import hold_run_file, release_run_file
+from .run_file import RunState
 from .stopping import Stop
 from .store_loss import LossRecovery
 from .unusable_id_reports import UnusableIdReports
@@ -89,6 +91,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Stop | None = None
         self._lines = RecentLines()
+        self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
@@ -130,11 +133,10 @@ class Server:
         config = generation.config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         inherited = inherited_sockets()
-        run_file = RunFile(runtime_directory())
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_collecting(self._lines))
-            run_file.hold()
-            stack.callback(run_file.release)
+            run_file = hold_run_file(self._run_state)
+            stack.callback(release_run_file, run_file)
             async with self.notifier.patience("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
@@ -178,7 +180,7 @@ class Server:
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
-                file=run_file,
+                run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
             tune_the_interpreter()

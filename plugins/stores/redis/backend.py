@@ -13,7 +13,7 @@ from typing import Any
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from ingestd.backend import Backend
+from ingestd.backend import Backend, DaemonProcess
 from ingestd.errors import ConfigError, Unavailable
 from ingestd.findings import Finding
 
@@ -148,11 +148,22 @@ class RedisBackend(Backend):
         return replication(durability, waits_for=self._replicas, with_sentinels=with_sentinels)
 
     async def _daemons(self) -> Finding:
-        words = [word.split(" ") for word in await self.database.link.ask("daemons", 0)]
-        here = [int(pid) for _, pid, host in words if host == socket.gethostname()]
-        if not words:
+        running = await self._running()
+        here = [daemon.pid for daemon in running if daemon.host == socket.gethostname()]
+        if not running:
             return Finding("daemon", "none is running on it")
-        return Finding("daemon", f"{len(words)} running on it", facts={"pid": here[0]} if here else {})
+        return Finding("daemon", f"{len(running)} running on it", facts={"pid": here[0]} if here else {})
+
+    async def daemons(self) -> Sequence[DaemonProcess]:
+        await self.open(serving=False)
+        try:
+            return await self._running()
+        finally:
+            await self.close()
+
+    async def _running(self) -> list[DaemonProcess]:
+        words = [word.split(" ") for word in await self.database.link.ask("daemons", 0)]
+        return [DaemonProcess(int(pid), host, name) for name, pid, host in words]
 
     def _word(self) -> str:
         return f"{self.database.name} {os.getpid()} {socket.gethostname()}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingestd.backend import Backend
+from ingestd.backend import Backend, DaemonProcess
 from ingestd.errors import Unavailable
 from ingestd.findings import Finding
 
@@ -19,7 +20,7 @@ from .commits import Commits
 from .connection import check_version, open_error
 from .control import apply_requests
 from .database import Database
-from .files import Lock, acquire, create
+from .files import Lock, acquire, create, daemon_process
 from .identity import take_identity
 from .journal import SqliteJournal
 from .store import SqliteStore
@@ -124,6 +125,10 @@ class SqliteBackend(Backend):
 
     async def describe(self) -> Sequence[Finding]:
         return await health.describe(self.database)
+
+    async def daemons(self) -> Sequence[DaemonProcess]:
+        pid = daemon_process(self.path)
+        return [] if pid is None else [DaemonProcess(pid, socket.gethostname())]
 
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))

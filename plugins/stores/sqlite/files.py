@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ingestd.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["Lock", "acquire", "create", "locate", "open_to_sync"]
+__all__ = ["Lock", "acquire", "create", "daemon_process", "locate", "open_to_sync"]
 
 PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
 RETRY = 0.05
@@ -81,7 +81,7 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
     """
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
-        taken = _try(path.with_name(path.name + ".lock"), "daemon" if serving else "command")
+        taken = _try(_lock_path(path), "daemon" if serving else "command")
         if isinstance(taken, Lock):
             return taken
         if taken.kind == "daemon" and not serving:
@@ -94,6 +94,10 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(f"{path}: in use by process {taken.pid}, a command; try again when it has ended")
         await asyncio.sleep(RETRY)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
 
 
 def _try(path: Path, kind: str) -> Lock | _Holder:
@@ -113,3 +117,21 @@ def _try(path: Path, kind: str) -> Lock | _Holder:
         os.close(descriptor)
         raise ConfigError(f"{path}: cannot be locked: {error.strerror}") from error
     return Lock(descriptor)
+
+
+def daemon_process(path: Path) -> int | None:
+    """The process of the daemon that has the file; None without one. Raises `OSError`."""
+    try:
+        descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        words = os.pread(descriptor, 100, 0).decode("ascii", "replace").split()
+        if len(words) != 2 or words[1] != "daemon" or not Path("/proc", words[0]).exists():
+            return None  # before the lock is tried: a daemon that starts just now must not meet our lock
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(words[0])
+    finally:
+        os.close(descriptor)
+    return None  # it was killed, and another process has its number
