@@ -12,17 +12,17 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, commands
+from . import commands
 from .backends import Backends, open_backends
+from .command_line import CommandLine, add_configuration
 from .config import Config, find_config, load_config, parse_config
 from .errors import CommandError, ConfigError, IngestdError, Unavailable
 from .hooks import register_all
-from .hookspecs import Run
 from .loader import Plugins, load_plugins
 from .logs import set_up_logs
 from .nearest import nearest
@@ -89,7 +89,7 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
     if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
         return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    _add_configuration(early)
+    add_configuration(early)
     try:
         known, _ = early.parse_known_args(argv)
     except argparse.ArgumentError:  # the whole parser will say what is wrong
@@ -129,19 +129,6 @@ def _defaults() -> tuple[Config, Plugins]:
     return config, load_plugins(config)
 
 
-def _add_configuration(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", help="default: $INGESTD_CONFIG, ./ingestd.toml, /etc/ingestd/ingestd.toml"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="OPTION=VALUE",
-        action="append",
-        default=[],
-        help="in place of what the file says of one option, such as http.max_body=2MiB; may be given again",
-    )
-
-
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
         await arguments.run(arguments, _CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))
@@ -168,52 +155,3 @@ class _CommandDaemon:
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         work.close()
         raise CommandError(f"{name}: a command runs no tasks beside it")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Names the nearest of what an argument may be. The parsers of commands are of this class too."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
-            return
-        known = [str(choice) for choice in action.choices]
-        near = nearest(str(value), known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        kind = "command" if isinstance(action.choices, dict) else "choice"  # as argparse has commands
-        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
-
-
-class CommandLine:
-    """The parser of all commands; `ingestd.hookspecs.Commands` to plugins."""
-
-    def __init__(self) -> None:
-        self.parser = _Parser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
-        self.parser.add_argument("--version", action="version", version=f"ingestd {__version__}")
-        top = self.parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        self._groups: dict[str, Any] = {"": top}
-
-    @property
-    def names(self) -> Collection[str]:
-        """The first words of all commands."""
-        names: Collection[str] = self._groups[""].choices
-        return names
-
-    def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
-        """Add `ingestd GROUP NAME`, run with the store open."""
-        return self._add(group, name, help, run=run, needs_store=True)
-
-    def add_offline(self, group: str, name: str, run: commands.OfflineRun, *, help: str) -> argparse.ArgumentParser:
-        """Add `ingestd GROUP NAME`, or `ingestd NAME` in no group, run with configuration and plugins only."""
-        return self._add(group, name, help, run=run, needs_store=False)
-
-    def _add(self, group: str, name: str, help: str, **defaults: Any) -> argparse.ArgumentParser:
-        if group and group not in self._groups:
-            parser = self._groups[""].add_parser(group, help=f"see ingestd {group} --help")
-            self._groups[group] = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        # Abbreviations would be understood here, and not where `_load` looks for the configuration.
-        command: argparse.ArgumentParser = self._groups[group].add_parser(
-            name, help=help, description=help, allow_abbrev=False
-        )
-        _add_configuration(command)
-        command.set_defaults(**defaults)
-        return command

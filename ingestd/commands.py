@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,46 +29,85 @@ _LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
 
 
 class _CommandLine(Commands, Protocol):
-    def add_offline(self, group: str, name: str, run: OfflineRun, *, help: str) -> argparse.ArgumentParser: ...
+    def add_offline(
+        self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
+    ) -> argparse.ArgumentParser: ...
 
 
 def register(cli: _CommandLine) -> None:
-    serving = cli.add_offline("", "serve", serve, help="run the daemon")
-    serving.add_argument("--shared", action="store_true", help="refuse a store that other daemons cannot have too")
-    reload_command.add_arguments(
-        cli.add_offline("", "reload", reload_command.reload, help="have the daemon read its configuration again")
+    parser = cli.add_offline(
+        "", "serve", serve, help="run the daemon", examples=["ingestd serve --config /etc/ingestd/ingestd.toml"]
     )
-    checking = cli.add_offline("", "check", check, help="check configuration, schemas, plugins, store and sinks")
-    checking.add_argument("--json", action="store_true", help="one JSON object")
-    configuration = cli.add_offline(
-        "config", "show", config_commands.show, help="print the configuration in force, secrets hidden"
+    parser.add_argument(
+        "--shared", action="store_true", help="refuse a store that only one daemon can use, such as SQLite"
     )
-    configuration.add_argument("--json", action="store_true", help="one JSON object")
-    export_command.add_arguments(
-        cli.add_offline(
-            "events",
-            "export",
-            export_command.export_events,
-            help="print the journal's records as JSON lines, oldest first",
-        )
+    parser = cli.add_offline(
+        "",
+        "reload",
+        reload_command.reload,
+        help="have running daemons read the configuration again, and print the outcome",
+        examples=["ingestd reload", "ingestd reload --config /etc/ingestd/ingestd.toml --timeout 10s"],
     )
+    reload_command.add_arguments(parser)
+    parser = cli.add_offline(
+        "",
+        "check",
+        check,
+        help="check configuration, schemas, plugins, store and sinks",
+        examples=["ingestd check", "ingestd check --config new.toml --json"],
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = cli.add_offline(
+        "config",
+        "show",
+        config_commands.show,
+        help="print the configuration in force, secrets hidden",
+        examples=["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = cli.add_offline(
+        "events",
+        "export",
+        export_command.export_events,
+        help="print the records of the journal as JSON lines, oldest first",
+        examples=[
+            'ingestd events export --key "Order Completed" --since 1h --follow',
+            "ingestd events export --user u-17 --tenant shop",
+        ],
+    )
+    export_command.add_arguments(parser)
     cli.add(
         "store",
         "acknowledge-loss",
         acknowledge_loss,
-        help="go on without what the store has lost",
+        help="go on without the data that the store has lost",
+        examples=["ingestd store acknowledge-loss"],
     )
-    forget.add_arguments(
-        cli.add_offline("", "forget", forget.forget, help="remove a person from state and journal, and tell the sinks")
+    parser = cli.add_offline(
+        "",
+        "forget",
+        forget.forget,
+        help="remove a person from state and journal, and tell the sinks",
+        examples=["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
     )
+    forget.add_arguments(parser)
     sink_commands.register(cli)
-    unit_commands.add_arguments(
-        cli.add_offline("", "install-units", unit_commands.install_units, help="put the units of systemd in place")
+    parser = cli.add_offline(
+        "",
+        "install-units",
+        unit_commands.install_units,
+        help="install the systemd units",
+        examples=["ingestd install-units --dry-run", "ingestd install-units --prefix /opt/ingestd --outgoing"],
     )
-    listing = cli.add_offline(
-        "plugins", "list", plugin_commands.list_plugins, help="show the plugins in force and where they come from"
+    unit_commands.add_arguments(parser)
+    parser = cli.add_offline(
+        "plugins",
+        "list",
+        plugin_commands.list_plugins,
+        help="show the plugins in force and where they come from",
+        examples=["ingestd plugins list"],
     )
-    listing.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
 
 
 # What only one command runs on is imported when it runs: the daemon's parts take longer than most commands do.

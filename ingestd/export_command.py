@@ -47,13 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="ID", help="only records with this userId")
     parser.add_argument("--anonymous", metavar="ID", help="only records with this anonymousId")
     parser.add_argument("--order", metavar="ID", help="only events and attributions of this order")
-    parser.add_argument("--tenant", help="only records of this tenant")
+    parser.add_argument("--tenant", metavar="TENANT", help="only records of this tenant")
     when = "an RFC 3339 time, or an age such as 2h"
     parser.add_argument("--since", metavar="TIME", type=since, help=f"only records received then or later: {when}")
     parser.add_argument("--until", metavar="TIME", type=since, help=f"only records received before: {when}")
     parser.add_argument("--limit", metavar="N", type=_count, help="end after N records")
     parser.add_argument("--follow", action="store_true", help="go on with new records until Ctrl-C")
-    parser.epilog = 'example: ingestd events export --key "Order Completed" --since 1h --follow'
     parser.set_defaults(fail=parser.error)
 
 

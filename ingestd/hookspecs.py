@@ -70,8 +70,13 @@ Run = Callable[[argparse.Namespace, Daemon], Awaitable[None]]
 class Commands(Protocol):
     """Where plugins add commands: `ingestd GROUP NAME`."""
 
-    def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
-        """Add a command and return its parser, for its arguments."""
+    def add(
+        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
+        """Add a command and return its parser, for its arguments.
+
+        `examples` are whole command lines, which its help and `ingestd GROUP --help` show.
+        """
 
 
 # Registration: called once, when the plugins are loaded, and at each reload for the sinks. Raising stops the start.

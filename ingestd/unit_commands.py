@@ -37,15 +37,17 @@ class _File(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--directory", metavar="DIR", type=Path, default=_DIRECTORY, help=f"default: {_DIRECTORY}")
+    parser.add_argument(
+        "--directory", metavar="DIR", type=Path, default=_DIRECTORY, help=f"where the units go; default: {_DIRECTORY}"
+    )
     parser.add_argument(
         "--prefix", metavar="DIR", type=Path, default=_PREFIX, help=f"the virtual environment; default: {_PREFIX}"
     )
     parser.add_argument(
         "--outgoing", action="store_true", help="open outgoing connections, for Redis and network sinks"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite edited units, which are kept as NAME.edited")
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
+    parser.add_argument("--force", action="store_true", help="overwrite edited units, and keep them as NAME.edited")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and change nothing")
 
 
 async def install_units(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:

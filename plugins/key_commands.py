@@ -26,37 +26,75 @@ __all__ = ["create", "list_keys", "register", "revoke", "rotate"]
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add("keys", "create", create, help="make a key; the secret of a server key is shown once")
-    parser.add_argument("--kind", required=True, choices=("public", "server"), help="for browsers, or for a backend")
-    parser.add_argument("--tenant", required=True, type=_argument(check_name), help="the shop it belongs to")
-    parser.add_argument("--label", type=_argument(_check_label), default="", help="a note for people")
+    parser = commands.add(
+        "keys",
+        "create",
+        create,
+        help="create a key; the secret of a server key is shown once",
+        examples=[
+            "ingestd keys create --kind public --tenant shop",
+            "ingestd keys create --kind server --tenant shop --app CRM --permission ADMIN",
+        ],
+    )
     parser.add_argument(
-        "--app", type=_argument(check_name), help="server keys: the app it may use; none is granted unless given (CRM)"
+        "--kind", required=True, choices=("public", "server"), help="public for browsers and apps, server for a backend"
+    )
+    parser.add_argument(
+        "--tenant", required=True, metavar="TENANT", type=_argument(check_name), help="the shop that the key belongs to"
+    )
+    parser.add_argument(
+        "--label",
+        metavar="TEXT",
+        type=_argument(_check_label),
+        default="",
+        help="a note for people, which keys list shows",
+    )
+    parser.add_argument(
+        "--app",
+        metavar="APP",
+        type=_argument(check_name),
+        help="server keys only: the app that the key may use, such as CRM; default: none",
     )
     parser.add_argument(
         "--permission",
+        metavar="PERMISSION",
         type=_argument(check_name),
         action="append",
         default=[],
-        help="server keys: a permission in that app, may be repeated; none is granted unless given (ADMIN)",
+        help="server keys only: a permission in that app, such as ADMIN; may be given again; default: none",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
-    parser = commands.add("keys", "list", list_keys, help="show all keys, never a secret")
+    parser = commands.add(
+        "keys", "list", list_keys, help="show all keys, without secrets", examples=["ingestd keys list"]
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
 
-    parser = commands.add("keys", "rotate", rotate, help="give a server key a new secret, shown once")
-    parser.add_argument("id", metavar="ID")
+    parser = commands.add(
+        "keys",
+        "rotate",
+        rotate,
+        help="give a server key a new secret, which is shown once",
+        examples=["ingestd keys rotate 6f9619ff-8b86-d011-b42d-00cf4fc964ff --grace 1h"],
+    )
+    parser.add_argument("id", metavar="ID", help="the id of the key, as ingestd keys list shows it")
     parser.add_argument(
         "--grace",
+        metavar="TIME",
         type=_argument(Duration.parse),
         default=Duration.parse("24h"),
-        help="how long the old secret stays valid (24h)",
+        help="how long the old secret stays valid; default: 24h",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
-    parser = commands.add("keys", "revoke", revoke, help="make a key invalid for good, within two seconds")
-    parser.add_argument("id", metavar="ID")
+    parser = commands.add(
+        "keys",
+        "revoke",
+        revoke,
+        help="make a key invalid for good, within two seconds",
+        examples=["ingestd keys revoke 6f9619ff-8b86-d011-b42d-00cf4fc964ff"],
+    )
+    parser.add_argument("id", metavar="ID", help="the id of the key, as ingestd keys list shows it")
 
 
 async def create(args: Namespace, daemon: Daemon) -> None:

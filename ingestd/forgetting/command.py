@@ -47,12 +47,12 @@ _ATTEMPTS = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--user", metavar="U", type=_id, help="a userId: the user, and the visitors that are theirs")
-    who.add_argument("--anonymous", metavar="A", type=_id, help="an anonymousId: this visitor alone")
+    who.add_argument("--user", metavar="U", type=_id, help="the userId of the person; their visitors are forgotten too")
+    who.add_argument("--anonymous", metavar="A", type=_id, help="the anonymousId of one visitor")
     parser.add_argument(
-        "--tenant", metavar="T", type=_id, help="may be left out while the journal has records of one tenant only"
+        "--tenant", metavar="T", type=_id, help="the tenant; needed if the journal has records of several"
     )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be forgotten")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be forgotten")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

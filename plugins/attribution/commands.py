@@ -33,16 +33,41 @@ _PAGE = 500
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add("attribution", "show", show, help="the journey of an order: who brought it, and why")
-    parser.add_argument("order_id", metavar="ORDER_ID", help="or, of an order without one, the id of its event")
-    parser.add_argument("--tenant", help="of this shop only; needed where two have an order of that id")
+    parser = commands.add(
+        "attribution",
+        "show",
+        show,
+        help="show the journey of an order, with the campaigns that get credit for it",
+        examples=["ingestd attribution show o-1001", "ingestd attribution show o-1001 --tenant shop --json"],
+    )
+    parser.add_argument(
+        "order_id", metavar="ORDER_ID", help="the order's id; for an order without one, the id of its event"
+    )
+    parser.add_argument(
+        "--tenant", metavar="TENANT", help="only this shop; needed if several shops have an order with this id"
+    )
     parser.add_argument("--json", action="store_true", help="print the records as JSON lines")
 
-    parser = commands.add("attribution", "report", report, help="orders and revenue by campaign")
-    parser.add_argument("--since", required=True, type=since, metavar="TIME", help="an RFC 3339 time, or an age")
-    parser.add_argument("--by", choices=("source", "medium", "name"), default="source")
-    parser.add_argument("--model", choices=MODELS, help="whose shares to sum; that of each attribution unless given")
-    parser.add_argument("--tenant", help="of this shop only")
+    parser = commands.add(
+        "attribution",
+        "report",
+        report,
+        help="show orders and revenue by campaign",
+        examples=[
+            "ingestd attribution report --since 30d --by source",
+            "ingestd attribution report --since 7d --model linear --tenant shop --csv",
+        ],
+    )
+    parser.add_argument(
+        "--since", required=True, type=since, metavar="TIME", help="an RFC 3339 time, or an age such as 30d"
+    )
+    parser.add_argument(
+        "--by", choices=("source", "medium", "name"), default="source", help="the column to group by; default: source"
+    )
+    parser.add_argument(
+        "--model", choices=MODELS, help="the model whose credits are added up; default: the model of each attribution"
+    )
+    parser.add_argument("--tenant", metavar="TENANT", help="only this shop")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object a line")
     form.add_argument("--csv", action="store_true", help="print comma-separated values")

@@ -15,7 +15,7 @@ import pytest
 
 from ingestd import hookspecs
 from ingestd.backend import Backend
-from ingestd.cli import CommandLine
+from ingestd.command_line import CommandLine
 from ingestd.consumer import Consumer
 from ingestd.hooks import register_all
 from ingestd.hookspecs import HOOK_NAMESPACE

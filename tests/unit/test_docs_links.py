@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingestd import commands
-from ingestd.cli import CommandLine
+from ingestd.command_line import CommandLine
 from ingestd.plugins import key_commands
 from ingestd.plugins.attribution import commands as attribution_commands
 

@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,9 +32,12 @@ class CommandLine:
         self._commands: dict[str, tuple[argparse.ArgumentParser, Run]] = {}
         KeysPlugin(KeysPlugin.Options()).register_commands(self)
 
-    def add(self, group: str, name: str, run: Run, *, help: str) -> argparse.ArgumentParser:
+    def add(
+        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
         assert group == "keys"
         assert help
+        assert examples
         parser = argparse.ArgumentParser(prog=f"ingestd {group} {name}")
         self._commands[name] = parser, run
         return parser

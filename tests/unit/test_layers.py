@@ -46,7 +46,7 @@ LAYERS: dict[str, list[str]] = {
         "forgetting.command", "checking.store", "checking.command", "sink_commands", "sink_commands.durable",
         "sink_commands.letters", "sink_commands.moments", "sink_commands.names", "sink_commands.pausing",
         "sink_commands.progress_bar", "sink_commands.replay", "sink_commands.running", "sink_commands.status",
-        "unit_commands", "commands", "cli", "__main__",
+        "unit_commands", "commands", "command_line", "cli", "__main__",
     ],
 }  # fmt: skip
 # Not on the way of an event: the name every plugin begins with, and what plugin authors test with.

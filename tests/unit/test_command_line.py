@@ -1,0 +1,74 @@
+"""The help of every command: each argument is explained, and each example is a command line that works."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingestd import commands
+from ingestd.command_line import CommandLine
+from ingestd.config import parse_config
+from ingestd.hooks import register_all
+from ingestd.loader import load_plugins
+
+
+def command_line() -> CommandLine:
+    cli = CommandLine()
+    commands.register(cli)
+    plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
+    register_all(plugins.manager, "register_commands", cli)
+    return cli
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser, and those of all commands below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+CLI = command_line()
+PARSERS = {parser.prog: parser for parser in parsers(CLI.parser)}
+COMMANDS = {name: parser for name, parser in PARSERS.items() if parser.get_default("run") is not None}
+
+
+def examples(parser: argparse.ArgumentParser) -> list[str]:
+    above, *lines = parser.format_help().partition("examples:\n")[1:][-1].splitlines()
+    assert all(line.startswith("  ") for line in [above, *lines])
+    return [line.strip() for line in [above, *lines]]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_examples_in_the_help_parse(name: str) -> None:
+    shown = examples(PARSERS[name])
+    assert shown
+    for line in shown:
+        program, *arguments = shlex.split(line)
+        assert program == "ingestd"
+        parsed = CLI.parser.parse_args(arguments)
+        assert line.startswith(name)
+        if name in COMMANDS:
+            assert parsed.run is COMMANDS[name].get_default("run")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_and_all_its_arguments_are_explained(name: str) -> None:
+    parser = COMMANDS[name]
+    assert parser.description
+    assert [action.dest for action in parser._actions if not action.help] == []
+    metavars = [action.metavar for action in parser._actions if action.nargs != 0 and not action.choices]
+    assert all(isinstance(metavar, str) and metavar.upper() == metavar for metavar in metavars), metavars
+
+
+def test_a_group_shows_an_example_of_each_of_its_commands() -> None:
+    groups = {name: parser for name, parser in PARSERS.items() if name not in {*COMMANDS, "ingestd"}}
+    assert "ingestd sinks dead-letters" in groups
+    for name, group in groups.items():
+        below = [each for each in COMMANDS if each.rpartition(" ")[0] == name]
+        assert len(examples(group)) == len(below)
