@@ -8,7 +8,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run install test check lint types bench hostile soak growth clean
+.PHONY: run install test check lint types bench hostile soak growth man clean
 
 run: install
 	-@scripts/need curl curl
@@ -52,6 +52,10 @@ soak: .venv/installed
 growth: .venv/installed
 	@scripts/need wrk wrk
 	@$(BIN)/python -m benchmarks.growth $(GROWTH)
+
+# The manual pages, after a change of commands or their help.
+man: .venv/installed-for-tests
+	@$(BIN)/python scripts/man.py
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

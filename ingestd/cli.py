@@ -98,7 +98,8 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         config = load_config(find_config(known.config), known.set)
         return config, load_plugins(config)
     except ConfigError:
-        if argv and not {"-h", "--help", "--version"} & {*argv}:
+        does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
+        if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
                 from .checking.command import refuse  # here, as `commands` has it
 

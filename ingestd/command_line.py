@@ -52,6 +52,8 @@ class CommandLine:
         self.parser.add_examples(_EXAMPLES)
         self._groups = {"": self.parser}
         self._commands: dict[str, Any] = {"": _add_commands(self.parser)}
+        self._headings: dict[str, argparse.Action] = {}
+        """The lines of groups in the help of what is above them."""
 
     @property
     def names(self) -> Collection[str]:
@@ -80,7 +82,7 @@ class CommandLine:
         self._add_group(group)
         if group:
             self._groups[group].add_examples(examples[:1])
-        command: _Parser = self._commands[group].add_parser(name, help=help, description=help)
+        command = self._add_parser(group, name, help, description=help)
         command.add_examples(examples)
         add_configuration(command)
         command.set_defaults(**defaults)
@@ -91,8 +93,15 @@ class CommandLine:
             return
         parent, _, name = group.rpartition(" ")
         self._add_group(parent)
-        self._groups[group] = self._commands[parent].add_parser(name, help=f"see ingestd {group} --help")
+        self._groups[group] = self._add_parser(parent, name, "")
         self._commands[group] = _add_commands(self._groups[group])
+        self._headings[group] = self._commands[parent]._choices_actions[-1]
+
+    def _add_parser(self, group: str, name: str, help: str, **options: Any) -> _Parser:
+        parser: _Parser = self._commands[group].add_parser(name, help=help, **options)
+        if group:
+            self._headings[group].help = ", ".join(self._commands[group].choices)
+        return parser
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

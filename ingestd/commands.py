@@ -9,7 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from . import config_commands, export_command, plugin_commands, reload_command, sink_commands, unit_commands
+from . import (
+    completion_command,
+    config_commands,
+    export_command,
+    plugin_commands,
+    reload_command,
+    sink_commands,
+    unit_commands,
+)
 from .config import Config, load_config
 from .errors import ConfigError, Unavailable
 from .forgetting import command as forget
@@ -18,10 +26,13 @@ from .loader import Plugins
 from .logs import configure_logs
 from .output import write
 
-__all__ = ["WITHOUT_CONFIGURATION", "OfflineRun", "register"]
+__all__ = ["ANY_CONFIGURATION", "WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
 WITHOUT_CONFIGURATION = {"install-units", "reload"}
 """Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
+
+ANY_CONFIGURATION = {"completion"}
+"""Commands that need the configuration for the commands of its plugins, and do without if it is faulty or missing."""
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
@@ -29,6 +40,9 @@ _LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
 
 
 class _CommandLine(Commands, Protocol):
+    @property
+    def parser(self) -> argparse.ArgumentParser: ...
+
     def add_offline(
         self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
     ) -> argparse.ArgumentParser: ...
@@ -108,6 +122,14 @@ def register(cli: _CommandLine) -> None:
         examples=["ingestd plugins list"],
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser = cli.add_offline(
+        "",
+        "completion",
+        completion_command.print_completion,
+        help="print the script with which a shell completes the command line",
+        examples=["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
+    )
+    completion_command.add_arguments(parser, cli.parser)
 
 
 # What only one command runs on is imported when it runs: the daemon's parts take longer than most commands do.

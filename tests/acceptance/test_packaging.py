@@ -66,6 +66,7 @@ def test_an_installed_ingestd_stores_an_event(installed: str, tmp_path: Path) ->
         assert daemon.post("/track", body, key).status == 200
         assert daemon.terminate() == 0
     assert json.loads(run("events", "export"))["key"] == "Page View"
+    assert "complete " in run("completion", "bash")
 
 
 def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
@@ -78,7 +79,10 @@ def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
         for path in (ROOT / root).rglob("*")
         if path.is_file() and path.suffix in SHIPPED
     }
-    in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert in_wheel == in_tree
+    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    manual = {name for name in files if ".data/" in name}
+    assert files - manual == in_tree
+    folder = f"{wheel.name.split('-py3-')[0]}.data/data/share/man/man1"
+    assert manual == {f"{folder}/{page.name}" for page in (ROOT / "man").iterdir()}
     packages = {str(Path(name).parent).replace("/", ".") for name in in_tree if name.endswith("__init__.py")}
     assert set(listed["options"]["packages"].split()) == packages

@@ -41,7 +41,8 @@ LAYERS: dict[str, list[str]] = {
         "http.terms",
     ],
     "top": [
-        "backends", "generation", "reload", "running_daemons", "reload_command", "server", "config_commands",
+        "backends", "generation", "reload", "running_daemons", "reload_command", "server", "completion_command",
+        "config_commands",
         "export_command", "plugin_commands",
         "forgetting.command", "checking.store", "checking.command", "sink_commands", "sink_commands.durable",
         "sink_commands.letters", "sink_commands.moments", "sink_commands.names", "sink_commands.pausing",

@@ -1,0 +1,128 @@
+"""Writes the manual pages in man/ from the parser of the command line; `make man` runs it.
+
+`argparse-manpage` makes them, one for each command and one of all. They are kept in git, so that an installation needs
+no tool for them. A test compares them with the parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # it has no types
+
+from ingestd import __version__, commands
+from ingestd.command_line import CommandLine
+from ingestd.config import parse_config
+from ingestd.hooks import register_all
+from ingestd.loader import load_plugins
+
+FOLDER = Path(__file__).parents[1] / "man"
+
+EXIT_STATUS = {
+    "0": "The command has done its work.",
+    "1": "The command cannot do what it was asked.",
+    "2": "The command line is wrong.",
+    "75": "The command may succeed later, for example when the store can be reached.",
+    "78": "The configuration must be mended first.",
+}
+ENVIRONMENT = {
+    "INGESTD_CONFIG": "The configuration, if --config names none.",
+    "CREDENTIALS_DIRECTORY": "The folder of the secrets that the configuration names as credentials.",
+    "RUNTIME_DIRECTORY": "The run directory of the daemon. systemd sets it.",
+}
+FILES = {
+    "./ingestd.toml, /etc/ingestd/ingestd.toml": "The configuration, if neither --config nor INGESTD_CONFIG names one.",
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    wanted = pages()
+    for left in {*FOLDER.glob("*.1")} - {FOLDER / name for name in wanted}:
+        left.unlink()
+    for name, text in wanted.items():
+        (FOLDER / name).write_text(text)
+    sys.stdout.write(f"{len(wanted)} pages in {FOLDER}\n")
+
+
+def pages() -> dict[str, str]:
+    """The pages by the names of their files: the commands of ingestd and of its own plugins."""
+    os.environ["COLUMNS"] = "80"  # usage lines are wrapped for the terminal, and a page must not depend on it
+    cli = CommandLine()
+    commands.register(cli)
+    plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
+    register_all(plugins.manager, "register_commands", cli)
+    every = [*leaves(cli.parser)]
+    see = ".BR ingestd (1)\nhas the exit status of all commands, the environment and the files."
+    made = {f"{title(parser)}.1": page(parser, str(parser.description), see_also=see) for parser in every}
+    return {"ingestd.1": overview(cli.parser, every), **made}
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all commands."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for command in action.choices.values():
+            yield from leaves(command)
+    if not below:
+        yield parser
+
+
+def overview(whole: argparse.ArgumentParser, every: list[argparse.ArgumentParser]) -> str:
+    """The page that lists all commands."""
+    usage = whole.format_usage().removeprefix("usage: ").rstrip()
+    parser = argparse.ArgumentParser(
+        prog=whole.prog, usage=usage, description=whole.description, epilog=whole.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", help="show the version and exit")
+    listed = {f"{title(command)}(1)": str(command.description) for command in every}
+    return page(
+        parser,
+        "customer-event ingestion for e-commerce",
+        commands=items(listed),
+        exit_status=items(EXIT_STATUS),
+        environment=items(ENVIRONMENT),
+        files=items(FILES),
+    )
+
+
+def page(parser: argparse.ArgumentParser, description: str, **sections: str) -> str:
+    examples = (parser.epilog or "").splitlines()[1:]
+    parser.epilog = None  # else the page has the examples as comments too
+    made = Manpage(
+        parser,
+        _data={
+            "description": description,
+            "project_name": "ingestd",
+            "version": __version__,
+            "manual_title": "ingestd",
+            "date": " ",  # the same parser makes the same page on any day
+        },
+    )
+    made.prog = title(parser)
+    shown = "\n".join([".nf", *(escaped(line.strip()) for line in examples), ".fi"])
+    for heading, content in {"examples": shown, **sections}.items():
+        made.add_section(heading.replace("_", " "), "=", content)
+    return str(made)
+
+
+def title(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.replace(" ", "-")
+
+
+def items(texts: Mapping[str, str]) -> str:
+    return "\n".join(f".TP\n.B {escaped(name)}\n{escaped(text)}" for name, text in texts.items())
+
+
+def escaped(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace("-", r"\-")
+    return rf"\&{text}" if text.startswith((".", "'")) else text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The manual pages in man/ say what the parser says, and a formatter has nothing to complain of."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from scripts.man import FOLDER, pages
+from tests.unit.test_command_line import COMMANDS
+
+
+def test_the_pages_are_those_of_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    kept = {page.name: page.read_text() for page in FOLDER.iterdir()}
+    assert kept == pages(), "run `make man`"
+    assert {*kept} == {"ingestd.1"} | {f"{name.replace(' ', '-')}.1" for name in COMMANDS}
+
+
+def test_the_pages_have_the_examples_and_the_options() -> None:
+    page = (FOLDER / "ingestd-events-export.1").read_text().replace("\\-", "-")
+    assert 'ingestd events export --key "Order Completed" --since 1h --follow' in page
+    assert r"\fB--since\fR \fI\,TIME\/\fR" in page
+    assert "ingestd-events-export(1)" in (FOLDER / "ingestd.1").read_text().replace("\\-", "-")
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_a_formatter_warns_of_nothing() -> None:
+    for page in FOLDER.iterdir():
+        done = subprocess.run(
+            ["groff", "-man", "-ww", "-T", "utf8", str(page)], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        assert done.stdout
