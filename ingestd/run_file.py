@@ -7,6 +7,7 @@ daemon, whoever has its process number now. The kernel also translates the numbe
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -42,6 +43,7 @@ class RunFile:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = -1
+        self._kept = -1
 
     # The daemon's side
 
@@ -52,9 +54,14 @@ class RunFile:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock = lock
             self.write(state)  # at once: the state of a killed daemon must not be taken for ours
-        except OSError:
-            self._lock = -1
-            os.close(lock)
+            self._kept = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with contextlib.suppress(BlockingIOError):  # systemd-tmpfiles leaves a folder in /tmp alone if it is locked
+                fcntl.flock(self._kept, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock = lock
+            self._close()
+            if isinstance(error, BlockingIOError):
+                raise BlockingIOError(f"{self.directory} is another daemon's") from None
             raise
 
     @property
@@ -71,11 +78,16 @@ class RunFile:
     def release(self) -> None:
         """The daemon ends. Raises `OSError`."""
         if self.held:
-            lock, self._lock = self._lock, -1
             try:
                 (self.directory / _STATE).unlink(missing_ok=True)
             finally:
-                os.close(lock)
+                self._close()
+
+    def _close(self) -> None:
+        for descriptor in (self._lock, self._kept):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock = self._kept = -1
 
     def remove(self) -> None:
         """Remove both files and the directory. Raises `OSError`."""

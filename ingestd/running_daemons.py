@@ -48,19 +48,20 @@ class RunningDaemons:
 
 async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons:
     found = RunningDaemons()
-    running = []
+    running: dict[int | Path, RunningDaemon] = {}
     for file in find_run_files():
         try:
             state = file.read()
         except OSError as error:  # another user's file may be anything
             found.is_partial |= isinstance(error, PermissionError)
         else:
-            running += [] if state is None else [RunningDaemon(file, state)]
+            if state is not None:  # a link may lead to a run file twice
+                running.setdefault(state.pid or file.directory, RunningDaemon(file, state))
     processes = await _ask_store(config, overrides, found)
     host = socket.gethostname()
     owners = {each.pid for each in processes if each.host == host}
-    found.here = [each for each in running if each.state.pid in owners or _is_same(config, each.state.config)]
-    for pid in sorted(owners - {each.state.pid for each in running}):
+    found.here = [each for each in running.values() if each.state.pid in owners or _is_same(config, each.state.config)]
+    for pid in sorted(owners - running.keys()):
         daemon = _daemon_of(pid)
         if daemon is not None:
             found.here.append(daemon)

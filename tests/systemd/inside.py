@@ -291,6 +291,7 @@ def a_reload_tells_whether_it_worked() -> None:
     run("systemctl", "reload", "ingestd.service", fails=True)
     CONFIG.write_text(ALONE + ARCHIVE)
     run("systemctl", "reload", "ingestd.service")
+    assert "of the configuration is in force" in run(INGESTD, "reload")  # root's command finds the service
     assert track() == 200
 
 
