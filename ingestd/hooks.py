@@ -94,13 +94,13 @@ class Hooks:
         """What plugins miss after a loss of data. Raises `HookFailure`, `Unavailable`."""
         return await _each(self._store_lost, "store_lost", store)
 
-    async def show_panel(self, store: Store) -> list[tuple[str, Panel | HookFailure]]:
+    async def show_panel(self, store: Store, selection: Mapping[str, str]) -> list[tuple[str, Panel | HookFailure]]:
         """What each plugin shows, by its name; or how it failed, which is nothing to the others."""
         answers: list[tuple[str, Panel | HookFailure]] = []
         for call in self._show_panel:
             try:
                 async with asyncio.timeout(_PANEL):
-                    panels: list[Panel] = await _each([call], "show_panel", store)
+                    panels: list[Panel] = await _each([call], "show_panel", store, selection)
             except Exception as error:  # noqa: BLE001 - whatever one raises, the page shows the others
                 failure = HookFailure(call.plugin, "show_panel")
                 failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error

@@ -142,11 +142,12 @@ def store_lost(store: Store) -> str | None:
 
 
 @hookspec
-def show_panel(store: Store) -> Panel | None:
+def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
     """What do operators see of this plugin on their page? None: nothing.
 
-    Called while somebody looks at the page, at most once a second, and given two seconds. Raising is
-    logged once, and the panel says that it cannot be shown.
+    Called while somebody looks at the page, at most once a second for each selection, and given two seconds.
+    `selection` has the parameters of the page's address, for the panel's filters: whoever looks may have written
+    anything there. Raising is logged once, and the panel says that it cannot be shown.
     """
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-__all__ = ["Cell", "Column", "Panel", "Table"]
+__all__ = ["Cell", "Column", "Filter", "Option", "Panel", "Table"]
 
 Cell = str | int | float | None
 
@@ -32,6 +32,24 @@ class Table(Struct, frozen=True):
     """Of a panel's tables that have one, those of one choice are seen at a time."""
 
 
+class Option(Struct, frozen=True):
+    """What a filter can be set to: the value, and the text that people see."""
+
+    value: str
+    title: str
+
+
+class Filter(Struct, frozen=True):
+    """What a panel is asked for: `name` is the parameter in the page's address, and in the hook's `selection`."""
+
+    name: str
+    title: str
+    options: Sequence[Option]
+    """The first one is that of an address without the parameter. An empty value is left out of the address."""
+    chosen: str | None
+    """The option that the panel shows. None: the address asks for one that does not exist."""
+
+
 class Panel(Struct, frozen=True):
     title: str
     tables: Sequence[Table]
@@ -41,3 +59,5 @@ class Panel(Struct, frozen=True):
     """What the choice of its tables is about; empty where there is none."""
     chosen: str | None = None
     """The choice that is seen at first."""
+    filters: Sequence[Filter] = ()
+    """What the daemon makes the panel of. Panels whose filters have one name share it."""

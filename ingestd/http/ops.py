@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -114,11 +114,13 @@ class PageHandler(_ForBrowsers):
 class StatusHandler(_ForBrowsers):
     """What the page shows, for it and for scripts."""
 
-    def initialize(self, status: Callable[[], Awaitable[bytes]]) -> None:
+    def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
         self.status = status
 
     async def get(self) -> None:
-        body = await self.status()
+        body = await self.status(
+            {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
+        )
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.finish(body)
@@ -130,7 +132,7 @@ class StatusHandler(_ForBrowsers):
 def make_ops_app(
     registry: CollectorRegistry,
     problem: Callable[[], str | None],
-    status: Callable[[], Awaitable[bytes]],
+    status: Callable[[Mapping[str, str]], Awaitable[bytes]],
     hosts: OwnHosts,
 ) -> Application:
     """`problem` tells why the daemon is not ready, or None; `status` makes the JSON that the page shows."""

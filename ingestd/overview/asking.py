@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..hooks import HookFailure, Hooks
 from ..panels import Panel
@@ -22,10 +22,10 @@ class Panels:
         self._store = store
         self._failing: set[str] = set()
 
-    async def ask(self) -> Sequence[Panel]:
+    async def ask(self, selection: Mapping[str, str]) -> Sequence[Panel]:
         """Those of all plugins, in their order. Never raises."""
         shown = []
-        for plugin, answer in await self._hooks().show_panel(self._store):
+        for plugin, answer in await self._hooks().show_panel(self._store, selection):
             if isinstance(answer, HookFailure):
                 if plugin not in self._failing:
                     log.warning("%s: %r", answer, answer.__cause__)

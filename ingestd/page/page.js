@@ -4,6 +4,7 @@
 const EVERY = 2000;
 const PATIENCE = 8000;
 const MOST_KEYS = 10;
+const MOST_BESIDE = 3; // columns that fit a phone
 
 const at = (id) => document.getElementById(id);
 const setText = (element, text) => {
@@ -222,23 +223,29 @@ function showSinks({ sinks, consumers }) {
   });
 }
 
-// Panels of plugins: tables they have made, of which a choice may be seen at a time.
+// Panels of plugins. Their filters, and which of their tables are seen, stand in the page's address.
 
-const chosen = new Map();
+function select(parameter, value) {
+  const address = new URL(location.href);
+  if (value) address.searchParams.set(parameter, value);
+  else address.searchParams.delete(parameter);
+  history.replaceState(null, "", address);
+}
+
+const selected = (parameter) => new URLSearchParams(location.search).get(parameter);
 
 function showPanels({ panels }) {
   const host = at("panels");
   while (host.children.length > panels.length) host.lastChild.remove();
   panels.forEach((panel, index) => {
     const section = host.children[index] || host.appendChild(makePanel(index));
-    const [title, note, choice, tables] = section.children;
+    const [title, note, controls, tables] = section.children;
     setText(title, panel.title);
     setText(note, panel.note);
     note.hidden = !panel.note;
-    const choices = [...new Set(panel.tables.map((each) => each.choice).filter((each) => each !== null))];
-    const now = chosen.get(panel.title) ?? panel.chosen ?? choices[0] ?? null;
-    showChoice(choice, panel, choices, now);
-    const seen = panel.tables.filter((each) => each.choice === null || each.choice === now);
+    const choice = choiceOf(panel);
+    showControls(controls, index, panel, choice);
+    const seen = panel.tables.filter((each) => each.choice === null || each.choice === choice.chosen);
     while (tables.children.length > seen.length) tables.lastChild.remove();
     seen.forEach((table, place) => showPanelTable(tables.children[place] || tables.appendChild(make("div", "")), table));
     if (!seen.length) setText(note, panel.note ? `${panel.note} There are none yet.` : "");
@@ -250,28 +257,49 @@ function makePanel(index) {
   const title = make("h2", "");
   title.id = `panel-${index}`;
   section.setAttribute("aria-labelledby", title.id);
-  const choice = make("p", "choice");
-  const label = choice.appendChild(make("label", ""));
-  const select = choice.appendChild(make("select", ""));
-  select.id = label.htmlFor = `panel-${index}-choice`;
-  section.append(title, make("p", "note"), choice, make("div", "several"));
+  section.append(title, make("p", "note"), make("form", "choice"), make("div", "several"));
   return section;
 }
 
-function showChoice(host, panel, choices, now) {
-  const [label, select] = host.children;
-  host.hidden = choices.length < 2;
-  setText(label, panel.choose || "Show");
-  const shape = JSON.stringify(choices);
-  if (select.dataset.shape !== shape) {
-    select.dataset.shape = shape;
-    select.replaceChildren(...choices.map((each) => new Option(words(each), each)));
-    select.onchange = () => {
-      chosen.set(panel.title, select.value);
-      if (latest) showPanels(latest);
-    };
+// Which tables of a panel are seen: a filter that the page applies.
+
+function choiceOf(panel) {
+  const values = [...new Set(panel.tables.map((each) => each.choice).filter((each) => each !== null))];
+  const name = (panel.choose || "show").toLowerCase();
+  const wanted = selected(name);
+  const chosen = values.includes(wanted) ? wanted : panel.chosen ?? values[0] ?? null;
+  return { name, title: panel.choose || "Show", options: values.map((value) => ({ value, title: words(value) })), chosen };
+}
+
+function showControls(host, index, panel, choice) {
+  const filters = [...panel.filters.map((each) => ({ ...each, asks: true })), choice].filter((each) => each.options.length > 1);
+  host.hidden = !filters.length;
+  while (host.children.length > filters.length) host.lastChild.remove();
+  filters.forEach((filter, place) => showControl(host.children[place] || host.appendChild(makeControl(`panel-${index}-${place}`)), filter));
+}
+
+function makeControl(id) {
+  const control = make("span", "");
+  const label = control.appendChild(make("label", ""));
+  const box = control.appendChild(make("select", ""));
+  box.id = label.htmlFor = id;
+  return control;
+}
+
+function showControl(control, { name, title, options, chosen, asks }) {
+  const [label, box] = control.children;
+  setText(label, title);
+  const shape = JSON.stringify([name, options]);
+  if (box.dataset.shape !== shape) {
+    box.dataset.shape = shape;
+    box.replaceChildren(...options.map((each) => new Option(each.title, each.value)));
   }
-  if (select.value !== now) select.value = now;
+  if (box.value !== (chosen ?? null)) box.value = chosen ?? null; // null: none of them
+  box.onchange = () => {
+    select(name, box.value);
+    if (asks) askAnew(`${title}: ${box.selectedOptions[0].text}.`);
+    else if (latest) showPanels(latest);
+  };
 }
 
 function showPanelTable(host, { title, columns, rows, total }) {
@@ -284,6 +312,7 @@ function showPanelTable(host, { title, columns, rows, total }) {
     });
   fillRows(host, {
     caption: title,
+    stacks: columns.length > MOST_BESIDE,
     columns: columns.map((column) => ({ title: column.title, num: column.digits !== null })),
     rows: rows.map((row) => cells(row, true)),
     total: total ? cells(total, false) : null,
@@ -350,20 +379,32 @@ function showCharts({ history }) {
 let latest = null;
 let timer = null;
 let asking = false;
+let done = ""; // what is said once the answer to a change by hand is shown
 
 async function ask() {
   if (asking) return;
   asking = true;
   clearTimeout(timer);
+  const address = location.search;
   try {
-    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const answer = await fetch(`status.json${address}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
-    show(await answer.json());
+    const status = await answer.json();
+    if (address === location.search) show(status);
   } catch {
     showStale();
   }
   asking = false;
+  if (address !== location.search) {
+    ask(); // another choice was made meanwhile
+    return;
+  }
   if (!document.hidden) timer = setTimeout(ask, EVERY);
+}
+
+function askAnew(text) {
+  done = text;
+  ask();
 }
 
 function show(status) {
@@ -372,6 +413,8 @@ function show(status) {
   at("stale").hidden = true;
   document.body.classList.remove("old");
   for (const part of [showState, showFigures, showEvents, showLatency, showSinks, showPanels, showErrors, showCharts]) part(status);
+  if (done) say(done);
+  done = "";
 }
 
 function showStale() {

@@ -94,8 +94,8 @@ class AttributionPlugin:
         self._consumer.unusable_ids = daemon.unusable_ids
 
     @hookimpl
-    async def show_panel(self, store: Store) -> Panel:
-        return await show(store, self._model)
+    async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
+        return await show(store, self._model, selection)
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[Finding]:

@@ -62,7 +62,10 @@ def register(commands: Commands) -> None:
         "--since", required=True, type=since, metavar="TIME", help="an RFC 3339 time, or an age such as 30d"
     )
     parser.add_argument(
-        "--by", choices=("source", "medium", "name"), default="source", help="the column to group by; default: source"
+        "--by",
+        choices=("source", "medium", "name", "campaign"),
+        default="source",
+        help="the column to group by; campaign is all three together; default: source",
     )
     parser.add_argument(
         "--model", choices=MODELS, help="the model whose credits are added up; default: the model of each attribution"

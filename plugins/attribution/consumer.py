@@ -15,12 +15,12 @@ from ingestd.store import State
 from ingestd.unusable_ids import UnusableIds
 
 from .amounts import currency_code
-from .hours import Decided, add_all
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
 from .marks import Mark, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import decide, reverse, supersede
 from .reading import Erasure, Seen, read
+from .rollups import Change, add_all, order_change, reversal_change, superseded_change
 from .touches import Exclusions
 from .untrusted import UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
@@ -42,6 +42,20 @@ class Rules(NamedTuple):
     exclusions: Exclusions
     signed_orders: bool = False
     """Whether orders, refunds and cancellations of public keys decide nothing."""
+
+
+class _Turn:
+    """Gives way to events as soon as its time is over. `pause` is in seconds."""
+
+    def __init__(self, step: Step, pause: float) -> None:
+        self._step = step
+        self._pause = pause
+        self._until = perf_counter() + _TURN
+
+    async def give_way(self) -> None:
+        if perf_counter() > self._until:
+            await self._step.give_way(self._pause)
+            self._until = perf_counter() + _TURN
 
 
 class Tally(NamedTuple):
@@ -71,45 +85,39 @@ class AttributionConsumer(Consumer):
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
-        pause = 0 if len(records) == self.max_records else self.pause
         found: list[Seen | Erasure] = []
         await step.give_way()
-        until = perf_counter() + _TURN
+        turn = _Turn(step, 0 if len(records) == self.max_records else self.pause)
         for record in records:
             if (each := read(record, exclusions, unusable_ids)) is not None:
                 found.append(each)
-            if perf_counter() > until:
-                await step.give_way(pause)
-                until = perf_counter() + _TURN
+            await turn.give_way()
         await _load(step.state, [each for each in found if isinstance(each, Seen)])
-        decided: list[Decided] = []
+        changes: list[Change] = []
         for each in found:
-            if perf_counter() > until:
-                await step.give_way(pause)
-                until = perf_counter() + _TURN
+            await turn.give_way()
             if isinstance(each, Erasure):
                 await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
             else:
-                await self._apply(each, step, decided)
-        if decided:
-            await add_all(step.state, decided, self._rules.half_life)
+                await self._apply(each, step, changes)
+        await add_all(step.state, changes, turn.give_way)
 
-    async def _apply(self, seen: Seen, step: Step, decided: list[Decided]) -> None:
+    async def _apply(self, seen: Seen, step: Step, changes: list[Change]) -> None:
         # The time is the record's own, so what comes of it is the same however late this is.
         journeys = Journeys(step.state, self._rules.limits, seen.received_at)
         if seen.amounts_ignored:
             self.tally.amounts_ignored(seen.amounts_ignored)
         # An order's own campaign is no touch before it, and a link counts from the next record on.
         if seen.order is not None:
-            await self._decide(seen.order, journeys, step, decided)
+            await self._decide(seen.order, journeys, step, changes)
         elif seen.refund is not None:
-            await self._refund(seen.refund, step)
+            await self._refund(seen.refund, step, changes)
         if seen.touch is not None:
             await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
         if seen.user_id is not None:
             await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id, seen.position)
 
-    async def _decide(self, order: Order, journeys: Journeys, step: Step, decided: list[Decided]) -> None:
+    async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules
         if rules.signed_orders and not order.signed:
             self.tally.order("untrusted")
@@ -130,6 +138,7 @@ class AttributionConsumer(Consumer):
         if earlier is not None:
             step.append(supersede(order, earlier))
             self.tally.reversal("superseded")
+            _add(changes, superseded_change(order.tenant, earlier))
         if order.user_id is None and order.anonymous_id not in self.unusable_ids:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
         # What many send has no journey of its own, whatever was kept of it before it was on the list.
@@ -143,11 +152,11 @@ class AttributionConsumer(Consumer):
         if earlier is not None:  # all that was derived of it is told where this order is asked about
             mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
-        decided.append(Decided(order, candidates, supersedes=earlier is not None))
+        changes.append(order_change(order.tenant, mark, (touch.campaign for touch, _ in candidates.touches)))
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
             if mark.trusts(refund):
-                mark = self._reversed(refund, mark, step, order.received_at)
+                mark = self._reversed(refund, mark, step, order.received_at, changes)
             else:
                 await self._ignore(refund, step)
         await marks.set(order, mark)
@@ -157,7 +166,7 @@ class AttributionConsumer(Consumer):
         self.tally.reversal("untrusted")
         await UntrustedRecords(step.state).add(refund)
 
-    async def _refund(self, refund: Refund, step: Step) -> None:
+    async def _refund(self, refund: Refund, step: Step, changes: list[Change]) -> None:
         if self._rules.signed_orders and not refund.signed:
             await self._ignore(refund, step)
             return
@@ -172,7 +181,7 @@ class AttributionConsumer(Consumer):
         if not mark.trusts(refund):
             await self._ignore(refund, step)
             return
-        after = self._reversed(refund, mark, step, refund.received_at)
+        after = self._reversed(refund, mark, step, refund.received_at, changes)
         if after is not mark:
             await marks.set(refund, after)
         if refund.signed and mark.signed is False:
@@ -189,7 +198,7 @@ class AttributionConsumer(Consumer):
                 refund.reason, refund.event_id, refund.order_id, refund.tenant, MAX_WAITING,
             )  # fmt: skip
 
-    def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int) -> Mark:
+    def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int, changes: list[Change]) -> Mark:
         """Append the reversal, if the refund makes one; returns the mark of the order after it."""
         if mark.has_reversed(refund):
             self.tally.reversal("repeated")
@@ -216,7 +225,13 @@ class AttributionConsumer(Consumer):
         record, after = reversal
         step.append(record)
         self.tally.reversal("reversed")
+        _add(changes, reversal_change(refund.tenant, mark, after))
         return after
+
+
+def _add(changes: list[Change], change: Change | None) -> None:
+    if change is not None:
+        changes.append(change)
 
 
 async def _load(state: State, found: Sequence[Seen]) -> None:

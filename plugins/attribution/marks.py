@@ -120,6 +120,8 @@ class Mark(msgspec.Struct, array_like=True):
     """As `refund_ids`, of refunds that did not come signed."""
     superseded: tuple[int, int] | None = None
     """Of the public key's order that this one superseded: its position, and how many records were derived of it."""
+    campaigns: list[int] | None = None
+    """The digest of each touchpoint's campaign. None: an earlier program decided the order."""
 
     def trusts(self, refund: Refund) -> bool:
         """Whether the refund may reverse this order: it is at least as trusted as the order."""

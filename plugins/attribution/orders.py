@@ -13,6 +13,7 @@ from ingestd.events import Record
 from ingestd.times import format_time
 
 from .amounts import EXACT, decimal, worth
+from .campaigns import campaign_digest
 from .journeys import Candidates
 from .marks import Mark, Order, Refund
 from .models import MODELS, Model, weights
@@ -89,6 +90,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
         model=model,
         half_life=half_life,
         signed=order.signed,
+        campaigns=[campaign_digest(touch.campaign) for touch, _ in candidates.touches],
     )
     return Record("attribution", order.received_at, msgspec.json.encode(body)), mark
 

@@ -1,70 +1,104 @@
-"""What operators see of attribution: orders and revenue of the last day by campaign, for each model."""
+"""What operators see of attribution: the report by campaign, of a day, a week or a month, for each model."""
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ingestd import times
-from ingestd.panels import Cell, Column, Panel, Table
+from ingestd.panels import Cell, Column, Filter, Option, Panel, Table
 from ingestd.store import Store
 from ingestd.terminal import printable
 
-from .hours import OTHERS, Sums, read_day, sum_up
+from .campaigns import OTHERS
 from .models import MODELS, Model
+from .report import Report, Row
+from .report_text import money
+from .rollups import PERIODS, Sums, read, read_tenants, rows_of, sum_up
 
 __all__ = ["show"]
 
 _MOST = 12  # campaigns of a currency
 _MOST_CURRENCIES = 6
+_ALL = ""
 
 
-async def show(store: Store, model: Model) -> Panel:
-    """`model` is the one that gets the credit."""
-    hours = await read_day(store.begin(times.now()))
-    return await asyncio.to_thread(_panel, hours, model)  # a busy day takes some milliseconds
-
-
-def _panel(hours: Sequence[str], model: Model) -> Panel:
+async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Panel:
+    """`model` is the one that gets the credit; `selection` is what the page asks for."""
+    state = store.begin(times.now())
+    name = selection.get("period", "day")
+    name = name if name in PERIODS else "day"
+    period, known = PERIODS[name], await read_tenants(state)
+    tenant = selection.get("tenant", _ALL)
+    is_known = tenant in {_ALL, *known}
+    rollups = await read(state, period, tenant or None) if is_known else []
+    tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
     return Panel(
         "Orders and revenue by campaign",
-        [*_tables(sum_up(hours))],
-        note="Of orders received in the last 24 hours. Refunds are not taken off.",
+        tables,
+        note=_note(period.since(state.now), tenant) if is_known else "This tenant has no orders in the last 30 days.",
         choose="Model",
         chosen=model,
+        filters=[*_filters(name, known, tenant if is_known else None)],
     )
 
 
-def _tables(rows: Sequence[Sums]) -> Iterator[Table]:
-    many = len({row.tenant for row in rows if row.tenant}) > 1
-    orders: Counter[str] = Counter()
-    for row in rows:
-        orders[row.currency or ""] += round(sum(row.orders))
-    for currency in sorted(each for each, _ in orders.most_common(_MOST_CURRENCIES)):
-        some = [row for row in rows if (row.currency or "") == currency]
-        for place, model in enumerate(MODELS):
-            yield _table(currency, model, [_line(row, place, many=many) for row in some])
+def _filters(period: str, tenants: Sequence[str], chosen: str | None) -> Iterator[Filter]:
+    yield Filter("period", "Period", [Option(name, each.title) for name, each in PERIODS.items()], period)
+    if len(tenants) > 1 or chosen != _ALL:
+        options = [Option(_ALL, "All tenants"), *(Option(each, printable(each)) for each in tenants)]
+        yield Filter("tenant", "Tenant", options, chosen)
 
 
-def _line(row: Sums, place: int, *, many: bool) -> tuple[str, float, float]:
-    name = f"{row.tenant}: {row.campaign}" if many and row.tenant else row.campaign
-    return printable(name), round(row.orders[place], 6), round(row.revenue[place], 4)  # thirds and floats
-
-
-def _table(currency: str, model: Model, lines: Sequence[tuple[str, float, float]]) -> Table:
-    ranked = sorted(
-        (line for line in lines if line[1]), key=lambda line: (line[0] == OTHERS, -line[2], -line[1], line[0])
+def _note(since: int, tenant: str) -> str:
+    at = f"{times.format_time(since)[:19]}Z"
+    of = f" --tenant {shlex.quote(tenant)}" if tenant != _ALL else ""
+    return (
+        f"Orders received since {at[:16].replace('T', ' ')} UTC, and what was reversed of them since."
+        f" The command “ingestd attribution report --by campaign --since {at}{of}” has the same figures."
     )
-    shown: list[Sequence[Cell]] = [*ranked[:_MOST]]
-    rest = ranked[_MOST:]
-    if rest:
-        shown.append((OTHERS, sum(line[1] for line in rest), sum(line[2] for line in rest)))
-    whole = all(line[1].is_integer() for line in ranked)
+
+
+def _make_tables(rollups: Sequence[str]) -> list[Table]:
+    return [*_tables(sum_up(rollups))]
+
+
+def _tables(sums: Sequence[Sums]) -> Iterator[Table]:
+    orders: Counter[str | None] = Counter()
+    for each in sums:
+        orders[each.currency] += round(sum(each.orders))
+    shown = [currency for currency, _ in orders.most_common(_MOST_CURRENCIES)]
+    for currency in sorted(shown, key=lambda each: each or ""):
+        some = [each for each in sums if each.currency == currency]
+        for model in MODELS:
+            rows = rows_of(some, model)
+            if rows:
+                yield _table(currency, model, rows)
+
+
+def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
+    shown = [*rows[:_MOST]]
+    if rows[_MOST:]:
+        shown.append(Report.total(rows[_MOST:])._replace(campaign=OTHERS))
+    whole = all(row.orders == row.orders.to_integral_value() for row in rows)
     return Table(
-        title=printable(currency) or "No currency",
-        columns=[Column("Campaign"), Column("Orders", 0 if whole else 2), Column("Revenue", 2, bar=True)],
-        rows=shown,
-        total=("Total", sum(line[1] for line in ranked), sum(line[2] for line in ranked)),
+        title=printable(currency or "") or "No currency",
+        columns=[
+            Column("Campaign"),
+            Column("Orders", 0 if whole else 2),
+            Column("Revenue", 2),
+            Column("Reversed", 2),
+            Column("Net", 2, bar=True),
+        ],
+        rows=[_cells(row) for row in shown],
+        total=_cells(Report.total(rows)._replace(campaign="Total")),
         choice=model,
     )
+
+
+def _cells(row: Row) -> Sequence[Cell]:
+    """Rounded as the report is."""
+    amounts = (float(money(amount)) for amount in (row.revenue, row.reversed, row.net))
+    return [printable(row.campaign), float(f"{row.orders:.2f}"), *amounts]

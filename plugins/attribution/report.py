@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
 from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
+from .campaigns import DIRECT, NOT_SET, OTHERS, add_weights, campaign_name
 
-__all__ = ["DIRECT", "NOT_SET", "Report", "Row", "amount_of", "divide", "number"]
-
-DIRECT = "(direct)"
-NOT_SET = "(not set)"
+__all__ = ["Report", "Row", "amount_of", "divide", "number", "ranked"]
 
 _Shares = tuple[tuple[str, Decimal], ...]
 
@@ -39,7 +37,10 @@ class _Order:
 
 
 class Report:
-    """Takes attributions and reversals; `by` names a field of touchpoints, `model` is each order's own if None."""
+    """Takes attributions and reversals. `model` is each order's own if None.
+
+    `by` names a field of touchpoints, or is `campaign`: source, medium and name together.
+    """
 
     def __init__(self, by: str, model: str | None) -> None:
         self._by = by
@@ -75,13 +76,16 @@ class Report:
                     self._count(order, [Decimal(0), Decimal(0), amount])
 
     def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
-        campaigns = {each["eventId"]: each[self._by] or NOT_SET for each in body["touchpoints"]}
-        weights: dict[str, Decimal] = {}
-        for share in body["credits"][self._model or body["model"]]:
-            campaign = campaigns[share["eventId"]]
-            weights[campaign] = weights.get(campaign, Decimal(0)) + Decimal(str(share["weight"]))
-        shares = tuple(weights.items()) or ((DIRECT, Decimal(1)),)
+        campaigns = {each["eventId"]: self._campaign_of(each) for each in body["touchpoints"]}
+        touchpoints = body["credits"][self._model or body["model"]]
+        weights = add_weights(((campaigns[each["eventId"]], each["weight"]) for each in touchpoints), DIRECT)
+        shares = tuple((campaign, sum(map(decimal, parts), Decimal(0))) for campaign, parts in weights.items())
         return self._equal.setdefault(shares, shares)  # many orders have the same ones
+
+    def _campaign_of(self, touchpoint: Mapping[str, Any]) -> str:
+        if self._by == "campaign":
+            return campaign_name(touchpoint["source"], touchpoint["medium"], touchpoint["name"])
+        return touchpoint[self._by] or NOT_SET
 
     def _count(self, order: _Order, amounts: Sequence[Decimal]) -> None:
         """Add these to the order's own sums, and each campaign's share of them to the campaign's."""
@@ -95,14 +99,12 @@ class Report:
                 sums[column] += part
 
     def rows(self) -> list[Row]:
-        """Currency by currency; what has most left of its revenue first, and then what has most orders."""
         with localcontext(EXACT):
-            rows = [
+            return ranked(
                 Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
                 for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
                 if orders  # or all of them have been superseded
-            ]
-            return sorted(rows, key=lambda row: (row.currency or "", -row.net, -row.orders, row.campaign))
+            )
 
     @staticmethod
     def total(rows: Sequence[Row]) -> Row:
@@ -110,6 +112,16 @@ class Report:
         with localcontext(EXACT):
             sums = (sum(column, Decimal(0)) for column in zip(*(row[2:] for row in rows), strict=True))
             return Row("total", rows[0].currency, *sums)
+
+
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """Currency by currency; what has most left of its revenue first, and then what has most orders.
+
+    What stands for other campaigns comes last.
+    """
+    return sorted(
+        rows, key=lambda row: (row.currency or "", row.campaign == OTHERS, -row.net, -row.orders, row.campaign)
+    )
 
 
 def amount_of(value: Mapping[str, Any]) -> Decimal | None:

@@ -11,6 +11,8 @@ import msgspec
 
 from ingestd.domains import ascii_domain
 
+from .campaigns import campaign_name
+
 __all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign", "text_of"]
 
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
@@ -45,6 +47,11 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
     term: str | None
     content: str | None
     dispatch_id: str | None
+
+    @property
+    def campaign(self) -> str:
+        """Source, medium and name in one text."""
+        return campaign_name(self.source, self.medium, self.name)
 
     @property
     def order(self) -> tuple[int, int]:

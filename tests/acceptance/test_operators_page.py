@@ -13,6 +13,8 @@ import pytest
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_shop import RedisShop
 from tests.support.sink_desk import Desk
 
 CAMPAIGN = {"source": "newsletter", "medium": "email", "name": "<img src=x onerror=boom()>"}
@@ -68,6 +70,56 @@ def orders_of(shown: Any) -> float:
     return sum(row[1] for row in tables[0]["rows"]) if tables else 0
 
 
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), {"appendfsync": "no"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["sqlite", "redis"])
+def selling(
+    request: pytest.FixtureRequest, redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Shop, Daemon]]:
+    """A daemon with orders of two tenants: refunded in part, early and by items, cancelled, superseded."""
+    folder = tmp_path_factory.mktemp("selling")
+    shop = Shop(folder) if request.param == "sqlite" else RedisShop(folder, redis=redis)
+    outlet = shop.create_key("server", "outlet")
+    with shop.serve() as daemon:
+        for visitor, source in (("ann", "newsletter"), ("bob", "search")):
+            touch = {
+                "key": "Page View",
+                "anonymousId": visitor,
+                "data": {},
+                "context": {"campaign": {"source": source}},
+            }
+            assert daemon.post_signed(touch, shop.server).status == 200
+            assert daemon.post_signed(touch, outlet).status == 200
+        early = {"order_id": "o-1", "revenue": 0.7, "currency": "EUR", "refund_id": "r"}
+        sent = [
+            (shop.server, "Order Refunded", "backend", early),
+            (shop.server, "Order Completed", "ann", {"order_id": "o-1", "revenue": 40.5, "currency": "EUR"}),
+            (shop.server, "Order Refunded", "backend", {"order_id": "o-1", "revenue": 10.1, "currency": "eur"}),
+            (shop.server, "Order Refunded", "backend", early),  # twice
+            (shop.server, "Order Completed", "bob", {"order_id": "o-2", "total": 1234.56, "currency": " eur"}),
+            (shop.server, "Order Cancelled", "backend", {"order_id": "o-2"}),
+            (shop.server, "Order Completed", "eve", {"order_id": "o-3", "total": 19.9, "currency": "CZK"}),
+            (outlet, "Order Completed", "bob", {"order_id": "o-1", "total": 5000, "currency": "EUR"}),
+            (outlet, "Order Refunded", "backend", {"order_id": "o-1", "products": [{"price": 12.5, "quantity": 2}]}),
+        ]
+        public = {"key": "Order Completed", "anonymousId": "eve", "data": {"order_id": "o-1", "revenue": 999}}
+        assert daemon.post("/track", public, shop.public.id).status == 200
+        for key, name, visitor, data in sent:
+            assert daemon.post_signed({"key": name, "anonymousId": visitor, "data": data}, key).status == 200
+        reversals = 'ingestd_attribution_reversals_total{result="reversed"}'
+        wait_until(lambda: daemon.metric(reversals) == 5)  # one of them of the order that was superseded
+        yield shop, daemon
+
+
+def control(title: str) -> str:
+    """The element of a panel that is labelled so, in JavaScript."""
+    return f"[...document.querySelectorAll('#panels label')].find(each => each.textContent === '{title}').control"
+
+
 def opened(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool = False) -> Tab:
     tab = browser.tab(width=width, height=812 if width < 800 else 900, dark=dark)
     tab.open(f"http://127.0.0.1:{daemon.ops_port}/")
@@ -117,8 +169,39 @@ def test_the_status_tells_orders_and_revenue_by_campaign_for_each_model(crowded:
     assert [table["choice"] for table in panel["tables"]] == MODELS
     for table in panel["tables"]:
         assert table["title"] == "EUR"
-        assert sorted(table["rows"]) == [["(direct)", 1, 40.5], [SHOWN, 1, 40.5]]
-        assert table["total"] == ["Total", 2, 81]
+        assert [column["title"] for column in table["columns"]] == ["Campaign", "Orders", "Revenue", "Reversed", "Net"]
+        assert sorted(table["rows"]) == [["(direct)", 1, 40.5, 0, 40.5], [SHOWN, 1, 40.5, 0, 40.5]]
+        assert table["total"] == ["Total", 2, 81, 0, 81]
+
+
+@pytest.mark.parametrize(("period", "tenant"), [("day", ""), ("week", "shop"), ("month", "outlet")])
+def test_the_status_has_the_figures_of_the_report(selling: tuple[Shop, Daemon], period: str, tenant: str) -> None:
+    shop, daemon = selling
+    (panel,) = daemon.ops(f"/status.json?period={period}&tenant={tenant}").json()["panels"]
+    assert [each["chosen"] for each in panel["filters"]] == [period, tenant]
+    match = re.search("“ingestd (attribution report [^”]*)”", panel["note"])
+    assert match is not None
+    told = [json.loads(line) for line in shop.command(*match[1].split(), "--json").splitlines()]
+    assert any(row["reversed"] for row in told)
+    tables = [table for table in panel["tables"] if table["choice"] == "last_touch"]
+    for table in tables:
+        names = ["campaign", "orders", "revenue", "reversed", "net"]
+        rows = [[row[name] for name in names] for row in told if row["currency"] == table["title"]]
+        assert table["rows"] == rows
+        sums = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
+        assert table["total"] == ["Total", *(pytest.approx(each) for each in sums)]
+    assert {table["title"] for table in tables} == {row["currency"] for row in told}
+
+
+def test_no_tenant_sees_another_and_an_unknown_one_sees_nothing(selling: tuple[Shop, Daemon]) -> None:
+    _, daemon = selling
+    for tenant in ("SHOP", "shop ", "*", "x" * 1000, "%00", "%C3%A9"):
+        (panel,) = daemon.ops(f"/status.json?tenant={tenant.replace(' ', '%20')}").json()["panels"]
+        assert (panel["tables"], panel["filters"][1]["chosen"]) == ([], None)
+        assert [each["value"] for each in panel["filters"][1]["options"]] == ["", "outlet", "shop"]
+    assert daemon.ops("/status.json?tenant=%FF").status == 400
+    (panel,) = daemon.ops("/status.json?period=century&other=1").json()["panels"]
+    assert [each["chosen"] for each in panel["filters"]] == ["day", ""]
 
 
 def test_a_restart_forgets_no_order_of_the_day(tmp_path: Path) -> None:
@@ -129,7 +212,7 @@ def test_a_restart_forgets_no_order_of_the_day(tmp_path: Path) -> None:
         assert daemon.post("/track", order, shop.public.id).status == 200  # it counts once
         wait_until(lambda: daemon.metric('ingestd_attribution_orders_total{result="repeated"}') == 1)
     with shop.serve() as daemon:
-        assert status(daemon)["panels"][0]["tables"][0]["rows"] == [["(direct)", 1, 5]]
+        assert status(daemon)["panels"][0]["tables"][0]["rows"] == [["(direct)", 1, 5, 0, 5]]
 
 
 def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, Daemon]) -> None:
@@ -200,12 +283,54 @@ def test_a_browser_chooses_among_the_models_and_stays_with_its_choice(
     crowded: tuple[Shop, Daemon], browser: Browser
 ) -> None:
     tab = opened(browser, crowded[1])
-    select = "document.querySelector('#panels select')"
+    select = control("Model")
     assert tab.evaluate(f"[...{select}.options].map(each => each.value)") == MODELS
     tab.evaluate(f"{select}.value = 'linear', {select}.dispatchEvent(new Event('change'))")
     for _ in range(2):
         tab.evaluate("ask()")  # what it does by itself every two seconds
     assert tab.evaluate(f"{select}.value") == "linear"
+    assert tab.evaluate("location.search") == "?model=linear"
+
+
+ROWS = """[...document.querySelectorAll('#panels tbody tr')]
+    .map(row => [...row.cells].map(cell => cell.firstChild.textContent))"""
+NEWSLETTER = ["newsletter", "1", "40.50", "10.80", "29.70"]
+OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
+
+
+def test_a_browser_chooses_period_and_tenant_and_its_address_remembers(
+    selling: tuple[Shop, Daemon], browser: Browser
+) -> None:
+    _, daemon = selling
+    tab = opened(browser, daemon)
+    assert NEWSLETTER in tab.evaluate(ROWS)
+    assert ["search", "2", "6,234.56", "1,259.56", "4,975.00"] in tab.evaluate(ROWS)
+    tab.evaluate(f"{control('Tenant')}.focus()")
+    tab.press("ArrowDown")
+    tab.wait_for("document.getElementById('said').textContent === 'Tenant: outlet.'")
+    assert tab.evaluate(ROWS) == [OUTLET]
+    assert tab.evaluate(f"document.activeElement === {control('Tenant')}")  # whoever goes on by keyboard may do so
+    tab.evaluate(f"{control('Period')}.focus()")
+    tab.press("ArrowDown")
+    tab.wait_for("document.getElementById('said').textContent === 'Period: 7 days.'")
+    assert tab.evaluate("location.search") == "?tenant=outlet&period=week"
+    tab.call("Page.reload")
+    tab.wait_for("document.querySelectorAll('#panels td').length")
+    assert tab.evaluate(f"[{control('Period')}.value, {control('Tenant')}.value]") == ["week", "outlet"]
+    assert tab.evaluate(ROWS) == [OUTLET]
+    assert {name for role, name in tab.accessibility() if role == "combobox"} == {"Period", "Tenant", "Model"}
+    assert tab.evaluate("document.documentElement.scrollWidth") == 1280
+    assert tab.complaints == []
+
+
+def test_a_browser_shows_nothing_for_a_tenant_that_is_not_known(selling: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = browser.tab(width=320)
+    tab.open(f"http://127.0.0.1:{selling[1].ops_port}/?tenant=elsewhere&period=month")
+    tab.wait_for("document.body?.textContent.includes('This tenant has no orders')")
+    assert tab.evaluate(f"{control('Tenant')}.selectedIndex") == -1
+    assert tab.evaluate(ROWS) == []
+    assert tab.evaluate("document.documentElement.scrollWidth") == 320
+    assert tab.complaints == []
 
 
 def test_a_browser_says_when_the_daemon_does_not_answer(tmp_path: Path, browser: Browser) -> None:
@@ -286,7 +411,7 @@ def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon],
     assert {"Events", "Latency", "Sessions", "Sinks", "Orders and revenue by campaign", "Last errors"} <= {
         *named["region"]
     }
-    assert named["combobox"] == ["Model"]
+    assert named["combobox"] == ["Period", "Model"]
     pictures = " ".join(named["image"])
     assert re.search(r"Events, a second, .*: now Accepted \S+,", pictures)
     assert tab.evaluate("document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]').length") == 1

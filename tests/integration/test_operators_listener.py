@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Listener(NamedTuple):
         return (await self.ask("/livez", f"Host: {host}")).status
 
 
-async def no_status() -> bytes:
+async def no_status(parameters: Mapping[str, str]) -> bytes:
     return b"{}"
 
 

@@ -19,6 +19,7 @@ from tests.integration import (
     test_attribution_bounds,
     test_attribution_refunds,
     test_attribution_replay,
+    test_attribution_rollups,
 )
 from tests.integration.test_attribution_replay import LONG_AFTER, RULES, busy
 from tests.support import attribution
@@ -32,7 +33,13 @@ LEASE = 0.5  # seconds: some tests kill its holder again and again
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-for module in (test_attribution, test_attribution_bounds, test_attribution_refunds, test_attribution_replay):
+for module in (
+    test_attribution,
+    test_attribution_bounds,
+    test_attribution_refunds,
+    test_attribution_replay,
+    test_attribution_rollups,
+):
     globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
 
 

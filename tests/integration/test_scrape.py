@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -66,7 +66,7 @@ def full_house() -> Metrics:
     return metrics
 
 
-async def no_status() -> bytes:
+async def no_status(parameters: Mapping[str, str]) -> bytes:
     return b"{}"
 
 

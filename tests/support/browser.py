@@ -24,6 +24,7 @@ _SWITCHES = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-color-profile=srgb",
 )  # fmt: skip
+_KEY_CODES = {"ArrowDown": 40}
 _MOST = 64 * 1024 * 1024  # bytes of a message; a picture is one
 
 
@@ -150,6 +151,12 @@ class Tab:
             assert time.monotonic() < deadline, f"it did not come true in time: {expression}"
             time.sleep(0.05)
         return value
+
+    def press(self, key: str) -> None:
+        """A key of the keyboard, by its name in JavaScript, for what has the focus."""
+        code = _KEY_CODES[key]
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def accessibility(self) -> list[tuple[str, str]]:
         """Role and name of all that assistive technology is shown, in order."""

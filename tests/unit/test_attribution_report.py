@@ -14,11 +14,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ingestd.plugins.attribution.campaigns import DIRECT, NOT_SET, OTHERS
 from ingestd.plugins.attribution.journeys import Candidates
 from ingestd.plugins.attribution.marks import Mark, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse, supersede
-from ingestd.plugins.attribution.report import DIRECT, NOT_SET, Report, Row, divide, number
+from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
 from ingestd.terminal import display_width, printable
@@ -117,13 +118,17 @@ def test_orders_and_revenue_by_campaign_with_what_was_reversed() -> None:
     assert Report.total(ledger.rows()) == row("total", 4, 200, 110)
 
 
-def test_by_medium_and_by_name() -> None:
+def test_by_medium_by_name_and_by_all_of_them() -> None:
     ledger = Ledger()
     ledger.order(100, "google")
     for record in ledger.records:
         record["touchpoints"][0].update(medium="cpc", name="spring")
     assert ledger.rows("medium") == [row("cpc", 1, 100)]
     assert ledger.rows("name") == [row("spring", 1, 100)]
+    assert ledger.rows("campaign") == [row("google / cpc / spring", 1, 100)]
+    for record in ledger.records:
+        record["touchpoints"][0].update(source=None, name="")
+    assert ledger.rows("campaign") == [row("cpc", 1, 100)]
 
 
 def test_a_touch_without_that_field_is_not_set_and_no_touch_is_direct() -> None:
@@ -202,7 +207,8 @@ def test_most_net_revenue_first_then_most_orders_then_by_name() -> None:
         ledger.order(0, source)
     ledger.refund(ledger.order(100, "refunded"))
     ledger.order(1, "a")
-    assert [each.campaign for each in ledger.rows()] == ["a", "c", "b", "d", "refunded"]
+    ledger.order(50, OTHERS)
+    assert [each.campaign for each in ledger.rows()] == ["a", "c", "b", "d", "refunded", OTHERS]
 
 
 MONEY = st.integers(-(10**10), 10**10).map(lambda cents: cents / 100)

@@ -23,7 +23,7 @@ from ingestd.metrics.counts import BOUNDS, Counts
 from ingestd.outcomes import Outcome
 from ingestd.overview import Overview, Panels, Sources
 from ingestd.overview.history import GROUPS, History, Sample, point, quantile
-from ingestd.panels import Panel
+from ingestd.panels import Filter, Option, Panel
 from ingestd.store import Store
 from tests.support.backends import sqlite_backend
 
@@ -181,7 +181,7 @@ def nothing_but(metrics: Metrics) -> Sources:
 async def test_it_is_made_once_a_second_whoever_asks() -> None:
     now, asked = 100.0, 0
 
-    async def panels() -> Sequence[Panel]:
+    async def panels(selection: Mapping[str, str]) -> Sequence[Panel]:
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.01)
@@ -198,8 +198,33 @@ async def test_it_is_made_once_a_second_whoever_asks() -> None:
     assert asked == 2
 
 
+async def test_each_selection_has_its_own_answer_once_a_second() -> None:
+    now, asked = 100.0, []
+    period = Filter("period", "Period", [Option("day", "24 hours"), Option("week", "7 days")], "day")
+
+    async def panels(selection: Mapping[str, str]) -> Sequence[Panel]:
+        asked.append(dict(selection))
+        return [Panel(selection.get("period", "day"), [], filters=[period])]
+
+    async def titles(overview: Overview, parameters: Mapping[str, str]) -> list[str]:
+        return [panel["title"] for panel in json.loads(await overview.render(parameters))["panels"]]
+
+    overview = Overview(nothing_but(Metrics()), panels, clock=lambda: now)
+    for _ in range(3):
+        assert await titles(overview, {"period": "week"}) == ["week"]
+        assert await titles(overview, {"period": "day", "of no filter": "x"}) == ["day"]
+        assert await titles(overview, {"of no filter": "y"}) == ["day"]
+    assert asked == [{}, {"period": "week"}, {"period": "day"}]
+    for number in range(100):
+        await overview.render({"period": str(number)})
+    assert len(overview._made) <= 17
+    now += 1
+    await overview.render()
+    assert len(overview._made) == 1
+
+
 async def test_who_goes_while_it_is_made_takes_nothing_from_the_others() -> None:
-    overview = Overview(nothing_but(Metrics()), lambda: asyncio.sleep(0.01, ()))
+    overview = Overview(nothing_but(Metrics()), lambda selection: asyncio.sleep(0.01, ()))
     first, second = (asyncio.create_task(overview.render()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -247,7 +272,7 @@ async def test_a_plugin_that_cannot_show_its_panel_says_so_once_and_harms_no_oth
         hooks = Hooks(manager)
         panels = Panels(lambda: hooks, backend.store)
         for _ in range(3):
-            assert {panel.title for panel in await panels.ask()} == {"broken", "fine"}
+            assert {panel.title for panel in await panels.ask({})} == {"broken", "fine"}
         broken.broken = False
-        assert [panel.title for panel in await panels.ask()] == ["fine"]
+        assert [panel.title for panel in await panels.ask({})] == ["fine"]
     assert len([record for record in caplog.records if record.name == "ingestd.overview"]) == 1

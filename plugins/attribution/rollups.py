@@ -1,0 +1,268 @@
+"""Rollups: sums of orders, revenue and reversals by campaign, an hour or a day each, for the operators' page.
+
+A rollup is an entry of the state. The step that decides or reverses an order writes it too. So each order counts once,
+a restart forgets none, and every daemon can show it. A reversal counts in the rollups of its order, as in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from operator import add
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.store import State, state_key
+
+from .amounts import currency_code, worth
+from .campaigns import DIRECT, MAX_NAME, OTHERS, add_weights, campaign_digest
+from .marks import Mark
+from .models import MODELS, Model, weights
+from .report import Row, ranked
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "PERIODS",
+    "Change",
+    "Period",
+    "Sums",
+    "add_all",
+    "order_change",
+    "read",
+    "read_tenants",
+    "reversal_change",
+    "rows_of",
+    "sum_up",
+    "superseded_change",
+]
+
+HOUR, DAY = 3_600_000, 86_400_000
+
+_KEPT = {HOUR: 24, DAY: 30}
+"""How many rollups of each length are kept, the present one among them."""
+_MAX_ROWS = 100  # of a rollup: callers choose the names of campaigns
+_MAX_ROWS_OF_OTHERS = 20  # beyond these, one for each currency
+_MAX_TENANTS = 1000
+_DIGITS = 6  # of a sum of floats that are told: the rest is rounding
+
+_KIND, _KIND_OF_ALL = "attribution-rollup", "attribution-rollup-all"
+_TENANTS = state_key("attribution-rollup-tenants", "", "")
+
+
+class Period(NamedTuple):
+    """The time that a table is of: the newest `number` rollups, of `length` milliseconds each."""
+
+    title: str
+    length: int
+    number: int
+
+    def since(self, now: int) -> int:
+        return (now // self.length - self.number + 1) * self.length
+
+
+PERIODS: Mapping[str, Period] = {
+    "day": Period("24 hours", HOUR, 24),
+    "week": Period("7 days", DAY, 7),
+    "month": Period("30 days", DAY, 30),
+}
+
+
+class Change(NamedTuple):
+    """What an order, or a reversal of it, adds to the rollups of that order."""
+
+    tenant: str
+    received_at: int
+    """When the order was received, in milliseconds."""
+    currency: str | None
+    shares: Mapping[int, Sequence[float]]
+    """The share of each campaign, by its digest, by each of `MODELS`."""
+    orders: float
+    revenue: float
+    reversed: float
+    names: Mapping[int, str] = MappingProxyType({})
+    """The names of the campaigns, for an order; a reversal finds the rows of its order without them."""
+
+
+class Sums(msgspec.Struct, array_like=True):
+    """One campaign in one currency: orders, revenue and reversed revenue by each of `MODELS`."""
+
+    digest: int
+    campaign: str
+    currency: str | None
+    orders: list[float]
+    revenue: list[float]
+    reversed: list[float]
+
+
+_Key = tuple[int, str | None]
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Sums]).decode
+
+
+def order_change(tenant: str, mark: Mark, campaigns: Iterable[str]) -> Change:
+    """What an order adds that has been decided; `campaigns` are those of its touchpoints."""
+    names = {campaign_digest(name): name[:MAX_NAME] for name in (*campaigns, DIRECT)}
+    return _change(tenant, mark, 1, _revenue(mark), 0.0)._replace(names=names)
+
+
+def reversal_change(tenant: str, before: Mark, after: Mark) -> Change | None:
+    """What a reversal adds, by the marks of its order before and after it.
+
+    None where an earlier program decided the order: it is in no rollup then.
+    """
+    if before.campaigns is None:
+        return None
+    return _change(tenant, before, 0, 0.0, _reversed(after) - _reversed(before))
+
+
+def superseded_change(tenant: str, mark: Mark) -> Change | None:
+    """What takes an order off, with its reversals. None as for `reversal_change`."""
+    return None if mark.campaigns is None else _change(tenant, mark, -1, -_revenue(mark), -_reversed(mark))
+
+
+def _change(tenant: str, mark: Mark, orders: float, revenue: float, reversed_: float) -> Change:
+    return Change(tenant, mark.at, currency_code(mark.currency), _shares(mark), orders, revenue, reversed_)
+
+
+def _revenue(mark: Mark) -> float:
+    return float(worth(mark.revenue, mark.total) or 0)
+
+
+def _reversed(mark: Mark) -> float:
+    """With the sign of the order's revenue, as its reversals have it."""
+    return float(mark.reversed) if _revenue(mark) >= 0 else -float(mark.reversed)
+
+
+def _shares(mark: Mark) -> Mapping[int, Sequence[float]]:
+    campaigns, ages = mark.campaigns or [], [age for _, age in mark.touches]
+    found: dict[int, list[float]] = {}
+    for place, model in enumerate(MODELS):
+        touches = zip(campaigns, weights(model, ages, mark.half_life), strict=True) if ages else ()
+        for campaign, parts in add_weights(touches, campaign_digest(DIRECT)).items():
+            found.setdefault(campaign, [0.0] * len(MODELS))[place] = sum(parts)
+    return found
+
+
+async def add_all(state: State, changes: Iterable[Change], give_way: Callable[[], Awaitable[None]]) -> None:
+    """Write the changes of a step into the rollups that are still kept. `give_way` is called between any two."""
+    wanted: dict[tuple[str | None, int, int], list[Change]] = {}
+    tenants = set()
+    for change in changes:
+        for length, number in _KEPT.items():
+            index = change.received_at // length
+            if index > state.now // length - number:
+                tenants.add(change.tenant)
+                for tenant in (change.tenant, None):
+                    wanted.setdefault((tenant, length, index), []).append(change)
+    if not wanted:
+        return
+    await state.load(keys=[_key(*each) for each in wanted], sets=[_TENANTS])
+    for (tenant, length, index), some in wanted.items():
+        key = _key(tenant, length, index)
+        text = await state.get(key)
+        rows = {_key_of(row): row for row in _decode(text)} if text is not None else {}
+        for change in some:
+            _add(rows, change)
+            await give_way()
+        await state.put(key, _encode([*rows.values()]).decode(), (index + _KEPT[length]) * length - state.now)
+    await _remember_tenants(state, tenants)
+
+
+def _add(rows: dict[_Key, Sums], change: Change) -> None:
+    for digest, shares in change.shares.items():
+        row, counts = _row(rows, digest, change)
+        if row is None:
+            continue
+        for place, share in enumerate(shares):
+            row.orders[place] += share * change.orders
+            if counts:
+                row.revenue[place] += share * change.revenue
+                row.reversed[place] += share * change.reversed
+
+
+def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | None, bool]:
+    """The row for the campaign in the change's currency, and whether amounts count there.
+
+    Rows are never removed. So what is added later to an order finds the row that the order was added to.
+    """
+    name, currency, counts = change.names.get(digest), change.currency, True
+    if (digest, currency) not in rows and len(rows) >= _MAX_ROWS:
+        digest, name = campaign_digest(OTHERS), OTHERS
+        if (digest, currency) not in rows and len(rows) >= _MAX_ROWS + _MAX_ROWS_OF_OTHERS:
+            currency, counts = None, False  # nobody has so many currencies
+    row = rows.get((digest, currency))
+    if row is None and change.orders > 0 and name is not None:
+        none = [0.0] * len(MODELS)
+        row = rows[digest, currency] = Sums(digest, name, currency, none, none.copy(), none.copy())
+    return row, counts
+
+
+async def _remember_tenants(state: State, tenants: Iterable[str]) -> None:
+    """Once a day each: they are to be chosen from as long as they have rollups."""
+    today = state.now // DAY * DAY
+    known = dict(await state.window(_TENANTS))
+    life = (_KEPT[DAY] + 1) * DAY
+    for tenant in tenants:
+        if known.get(tenant, 0) < today:
+            since = today - _KEPT[DAY] * DAY
+            await state.push(_TENANTS, tenant, today, keep=_MAX_TENANTS, since=since, ttl=life)
+
+
+async def read_tenants(state: State) -> Sequence[str]:
+    """The tenants that have had orders in the last 30 days, by name."""
+    since = (state.now // DAY - _KEPT[DAY]) * DAY
+    return sorted(tenant for tenant, _ in await state.window(_TENANTS, since))
+
+
+async def read(state: State, period: Period, tenant: str | None) -> Sequence[str]:
+    """The rollups of a period as they are stored; `tenant` None: those of all tenants together."""
+    now = state.now // period.length
+    keys = [_key(tenant, period.length, index) for index in range(now - period.number + 1, now + 1)]
+    await state.load(keys=keys)
+    return [text for key in keys if (text := await state.get(key)) is not None]
+
+
+def sum_up(rollups: Iterable[str]) -> Sequence[Sums]:
+    found: dict[_Key, Sums] = {}
+    for text in rollups:
+        for row in _decode(text):
+            known = found.get(_key_of(row))
+            if known is None:
+                columns = [column.copy() for column in _columns(row)]
+                found[_key_of(row)] = Sums(row.digest, row.campaign, row.currency, *columns)
+            else:
+                for sums, more in zip(_columns(known), _columns(row), strict=True):
+                    sums[:] = map(add, sums, more)
+    return [*found.values()]
+
+
+def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
+    """The rows of the report by this model."""
+    place = MODELS.index(model)
+    rows = []
+    for each in sums:
+        orders, revenue, reversed_ = (_decimal(column[place]) for column in _columns(each))
+        if orders:  # else it has no share by this model, or all of it was superseded
+            rows.append(Row(each.campaign, each.currency, orders, revenue, reversed_, revenue - reversed_))
+    return ranked(rows)
+
+
+def _decimal(value: float) -> Decimal:
+    """Without what floats add to exact sums."""
+    return Decimal(str(round(value, _DIGITS)))
+
+
+def _columns(row: Sums) -> tuple[list[float], list[float], list[float]]:
+    return row.orders, row.revenue, row.reversed
+
+
+def _key_of(row: Sums) -> _Key:
+    return row.digest, row.currency
+
+
+def _key(tenant: str | None, length: int, index: int) -> str:
+    part = f"{'hour' if length == HOUR else 'day'}:{index}"
+    return state_key(_KIND_OF_ALL, "", part) if tenant is None else state_key(_KIND, tenant, part)

@@ -1,0 +1,221 @@
+"""The operators' page has the figures of `ingestd attribution report`, by period, tenant and model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import count, repeat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingestd.events import Record
+from ingestd.panels import Panel
+from ingestd.plugins.attribution.campaigns import DIRECT, OTHERS
+from ingestd.plugins.attribution.marks import Mark
+from ingestd.plugins.attribution.models import MODELS, Model
+from ingestd.plugins.attribution.panel import show
+from ingestd.plugins.attribution.report import Report, Row
+from ingestd.plugins.attribution.report_text import money
+from ingestd.plugins.attribution.rollups import (
+    DAY,
+    HOUR,
+    PERIODS,
+    add_all,
+    order_change,
+    read,
+    read_tenants,
+    reversal_change,
+    rows_of,
+    sum_up,
+)
+from ingestd.times import parse_time
+from tests.support.attribution import START, Attribution, Shop, attributing
+from tests.support.attribution_reference import Rules
+
+pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
+
+RULES = Rules(window=2 * DAY, late=DAY, model="last_touch", max_touches=10, max_visitors=4)
+
+
+def busy(events: int, seed: int) -> list[Record]:
+    """Six weeks of two shops: orders public and signed, some of them both, refunds in parts, twice, and too early."""
+    chance, shop, records = random.Random(seed), Shop(), []
+    for number in range(events):
+        shop.now += chance.randrange(2 * 42 * DAY // events)
+        visitor, tenant = f"visitor-{chance.randrange(12)}", chance.choice(["shop", "shop", "outlet"])
+        order_id, signed = f"o-{number - chance.choice([0, 0, 1, 2, 5])}", chance.random() < 0.5
+        kind = chance.random()
+        if kind < 0.4:
+            campaign = {name: chance.choice(["a", "b", "c", ""]) for name in ("source", "medium", "name", "term")}
+            records.append(shop.event("Page View", visitor, context={"campaign": campaign}, tenant=tenant))
+        elif kind < 0.7:
+            amounts = {"revenue": chance.choice([40, 12.5, 0.1, 99.99, -3]), "currency": chance.choice(["EUR", "eur "])}
+            data = {
+                "order_id": order_id,
+                **chance.choice([amounts, amounts, amounts, {"total": 7, "currency": "CZK"}, {}]),
+            }
+            records.append(shop.event("Order Completed", visitor, data, tenant=tenant, signed=signed))
+        else:
+            key = chance.choice(["Order Refunded"] * 4 + ["Order Cancelled"])
+            data = {"order_id": order_id, **chance.choice([{}, {"revenue": 5}, {"revenue": 0.03, "refund_id": "r"}])}
+            records.append(shop.event(key, "backend", data, tenant=tenant, signed=signed))
+    return records
+
+
+def cells(rows: Sequence[Row]) -> list[tuple[str | None, ...]]:
+    """As people see them. Where two are equal to the eye, their order is not the same."""
+    found = [(row.campaign, row.currency, f"{row.orders:.2f}", *map(money, row[3:])) for row in rows]
+    return sorted(found, key=str)
+
+
+async def on_the_page(
+    attribution: Attribution, now: int, period: str = "month", tenant: str | None = None, model: Model = "last_touch"
+) -> list[tuple[str | None, ...]]:
+    rollups = await read(attribution.backend.store.begin(now), PERIODS[period], tenant)
+    return cells(rows_of(sum_up(rollups), model))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_page_has_the_figures_of_the_report(tmp_path: Path, seed: int) -> None:
+    records = busy(500, seed)
+    now = records[-1].at
+    async with attributing(tmp_path, RULES) as attribution:
+        sizes = random.Random(seed)
+        await attribution.append(records)
+        await attribution.work_off((sizes.randrange(1, 60) for _ in count()), now)
+        derived = [msgspec.json.decode(body) for body in await attribution.derived()]
+        assert {each.get("reason") for each in derived} == {None, "refund", "cancel", "superseded"}
+        for name, period in PERIODS.items():
+            for tenant in (None, "shop", "outlet", "nobody"):
+                for model in MODELS:
+                    report = Report("campaign", model)
+                    for body in derived:
+                        if tenant in {None, body["tenant"]} and at(body) >= period.since(now):
+                            report.add(body)
+                    assert await on_the_page(attribution, now, name, tenant, model) == cells(report.rows())
+        whole = await on_the_page(attribution, now)
+        assert len(whole) > 20
+        assert any(row[4] != "0.00" for row in whole)
+
+
+def at(body: dict[str, str]) -> int:
+    found = parse_time(body["decidedAt"])
+    assert found is not None
+    return found
+
+
+async def test_an_order_counts_for_a_day_a_week_a_month_and_then_no_more(tmp_path: Path) -> None:
+    shop = Shop()
+    async with attributing(tmp_path, RULES) as attribution:
+        await attribution.append([shop.order("v")])
+        await attribution.work_off(repeat(10), START)
+        last = {"day": 23 * HOUR, "week": 6 * DAY, "month": 29 * DAY}
+        for period, life in last.items():
+            length = PERIODS[period].length
+            begin = START // length * length
+            assert await on_the_page(attribution, begin + life, period) == [
+                (DIRECT, None, "1.00", "40.00", "0.00", "40.00")
+            ]
+            assert await on_the_page(attribution, begin + life + length, period) == []
+
+
+async def test_what_is_late_by_more_than_a_month_is_in_no_rollup(tmp_path: Path) -> None:
+    shop = Shop()
+    async with attributing(tmp_path, RULES) as attribution:
+        await attribution.append([shop.order("v"), shop.refund()])
+        await attribution.work_off(repeat(10), START + 40 * DAY)
+        state = attribution.backend.store.begin(START)
+        assert [await read(state, period, None) for period in PERIODS.values()] == [[], [], []]
+        assert await read_tenants(state) == []
+
+
+async def test_a_refund_counts_when_its_order_was_received(tmp_path: Path) -> None:
+    shop = Shop()
+    async with attributing(tmp_path, RULES) as attribution:
+        old = shop.order("v", "o-old", 100)
+        shop.now += 10 * DAY
+        new = [shop.order("v", "o-new", 30), shop.refund("o-old", 25), shop.refund("o-new", 10)]
+        await attribution.append([old, *new])
+        await attribution.work_off(repeat(2), shop.now)
+        assert await on_the_page(attribution, shop.now, "week") == [(DIRECT, None, "1.00", "30.00", "10.00", "20.00")]
+        assert await on_the_page(attribution, shop.now, "month") == [(DIRECT, None, "2.00", "130.00", "35.00", "95.00")]
+
+
+async def test_however_many_campaigns_there_are_a_rollup_is_bounded_and_no_order_is_lost(tmp_path: Path) -> None:
+    """Also where each of them is refunded: a refund finds the row of its order."""
+    shop, records = Shop(), []
+    for number in range(400):
+        campaign = {"source": f"{number}-" + "x" * 200}
+        records.append(shop.event("Page View", f"v{number}", context={"campaign": campaign}))
+        currency = "EUR" if number < 250 else f"C{number}" * 50
+        data = {"order_id": f"o-{number}", "revenue": 10, "currency": currency}
+        records += [shop.event("Order Completed", f"v{number}", data), shop.refund(f"o-{number}", 4)]
+    async with attributing(tmp_path, RULES) as attribution:
+        await attribution.append(records)
+        await attribution.work_off(repeat(100), shop.now)
+        rollups = await read(attribution.backend.store.begin(shop.now), PERIODS["month"], None)
+        sums = sum_up(rollups)
+        assert len(sums) <= 121
+        assert all(len(each.campaign) <= 80 and len(each.currency or "") <= 80 for each in sums)
+        rows = [row for row in rows_of(sums, "linear") if row.currency == "EUR"]
+        assert rows[-1].campaign == OTHERS
+        assert sum(row.orders for row in rows) == 250
+        assert (sum(row.revenue for row in rows), sum(row.reversed for row in rows)) == (2500, 1000)
+        assert sum(row.orders for row in rows_of(sums, "linear")) == 400
+
+
+async def give_way() -> None:
+    """Nobody else has anything to do."""
+
+
+async def test_an_order_that_an_earlier_program_decided_is_in_no_rollup(tmp_path: Path) -> None:
+    mark = Mark(
+        START, 1, "a", 10, None, "EUR", "0", is_reversed=False, reversals=0, touches=[], model="linear", half_life=DAY
+    )
+    after = msgspec.structs.replace(mark, reversed="4", reversals=1)
+    assert reversal_change("shop", mark, after) is None
+    known = [msgspec.structs.replace(each, campaigns=[]) for each in (mark, after)]
+    change = reversal_change("shop", *known)
+    assert change is not None
+    async with attributing(tmp_path, RULES) as attribution:
+        store = attribution.backend.store
+        state = store.begin(START, step=True)
+        await add_all(state, [change], give_way)  # its rollup has gone: a reversal alone counts nowhere
+        assert await on_the_page(attribution, START) == []
+        await add_all(state, [order_change("shop", known[0], []), change], give_way)
+        await store.commit(state)
+        assert await on_the_page(attribution, START) == [(DIRECT, "EUR", "1.00", "10.00", "4.00", "6.00")]
+
+
+async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = START + 5 * HOUR
+    monkeypatch.setattr("ingestd.times.now", lambda: now)
+    shop = Shop()
+    async with attributing(tmp_path, RULES) as attribution:
+
+        async def panel(**selection: str) -> Panel:
+            return await show(attribution.backend.store, "linear", selection)
+
+        assert [(each.name, each.chosen) for each in (await panel()).filters] == [("period", "day")]
+        data = {"order_id": "o-1", "revenue": 10.005, "currency": "EUR"}
+        await attribution.append([shop.event("Order Completed", "v", data)])
+        await attribution.work_off(repeat(10), now)
+        assert [each.name for each in (await panel()).filters] == ["period"]  # there is one tenant: nothing to choose
+        await attribution.append([shop.event("Order Completed", "v", data, tenant="it's")])
+        await attribution.work_off(repeat(10), now)
+        found = await panel(period="a year", tenant="it's")
+        period, tenant = found.filters
+        assert [(each.value, each.title) for each in period.options] == [
+            ("day", "24 hours"), ("week", "7 days"), ("month", "30 days"),
+        ]  # fmt: skip
+        assert [(each.value, each.title) for each in tenant.options] == [
+            ("", "All tenants"), ("it's", "it's"), ("shop", "shop"),
+        ]  # fmt: skip
+        assert (period.chosen, tenant.chosen, found.chosen) == ("day", "it's", "linear")
+        assert found.tables[0].rows == [[DIRECT, 1, 10, 0, 10]]  # rounded to even, as in the report
+        assert """--since 2096-10-01T13:00:00Z --tenant 'it'"'"'s'”""" in (await panel(tenant="it's")).note
+        assert [[*row] for row in (await panel(period="month")).tables[0].rows] == [[DIRECT, 2, 20.01, 0, 20.01]]
+        unknown = await panel(tenant="SHOP")
+        assert (unknown.tables, unknown.filters[1].chosen) == ([], None)
