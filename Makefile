@@ -3,16 +3,22 @@
 PYTHON ?= python3
 PORT ?= 8080
 OPS_PORT ?= 9464
+# Of `make demo-traffic`: events a second, and how long; until Ctrl-C unless given.
+RATE ?= 20
+SECONDS ?=
 BIN := .venv/bin
 SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run install test check lint types bench hostile soak growth man clean
+.PHONY: run demo-traffic install test check lint types bench hostile soak growth man clean
 
 run: install
 	-@scripts/need curl curl
 	@$(BIN)/python scripts/demo.py --folder demo --port $(PORT) --ops-port $(OPS_PORT)
+
+demo-traffic: .venv/installed
+	@$(BIN)/python -m scripts.demo_traffic --folder demo --rate $(RATE) $(if $(SECONDS),--seconds $(SECONDS))
 
 install: .venv/installed
 

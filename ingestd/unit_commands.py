@@ -78,7 +78,7 @@ def _look_at(prefix: Path) -> list[str]:
     if not os.access(command, os.X_OK):
         raise CommandError(
             f"{command} is not there, or cannot be run: make it with `python3 -m venv {prefix}` and"
-            f" `{prefix}/bin/pip install ingestd`, or name another environment with --prefix"
+            f" `{prefix}/bin/pip install .` in ingestd's source, or name another environment with --prefix"
         )
     for place in (prefix, _interpreter(prefix)):
         if any(place.is_relative_to(hidden) for hidden in _HIDDEN):

@@ -10,11 +10,15 @@ import hashlib
 import hmac
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any, NamedTuple
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
+BASE = "/api/v1/analytics"
 
 CONFIG = """\
 # Made by `make run`. Every option is explained in conf/ingestd.toml.
@@ -31,15 +35,78 @@ url = "sqlite:ingestd.db"
 [sinks.archive]
 type = "jsonl"
 path = "events.jsonl"
+
+# In place of a data warehouse and a CRM system: files, of what these would be sent.
+[sinks.warehouse]
+type = "jsonl"
+path = "warehouse.jsonl"
+filter = {{ types = ["event", "attribution", "attribution_reversal"] }}
+
+[sinks.crm]
+type = "jsonl"
+path = "crm.jsonl"
+filter = {{ keys = ["Order Completed", "Order Refunded", "Order Cancelled"] }}
 """
 
-TRACK = {"key": "Product Viewed", "anonymousId": "visitor-1", "data": {"product_id": "p-1", "price": 19.9}}
-IDENTIFY = {"anonymousId": "visitor-1", "userId": "user-1", "traits": {"email": "ann@example.com"}}
-ORDER = {
-    "key": "Order Completed",
-    "anonymousId": "visitor-1",
-    "data": {"order_id": "o-1", "total": 19.9, "currency": "EUR", "products": [{"product_id": "p-1", "quantity": 1}]},
+KEYS = {
+    "public": ("--kind", "public", "--tenant", "shop"),
+    "server": ("--kind", "server", "--tenant", "shop", "--app", "CRM", "--permission", "ADMIN"),
+    "outlet": ("--kind", "public", "--tenant", "outlet"),
 }
+
+
+class Example(NamedTuple):
+    """A request that is shown and sent. It is signed if its key is that of a server."""
+
+    title: str
+    path: str
+    key: str
+    body: dict[str, Any]
+
+
+EXAMPLES = [
+    Example("Track an event", "/track", "public", {
+        "key": "Product Viewed", "anonymousId": "visitor-1", "data": {"product_id": "p-1", "price": 19.9},
+        "context": {"campaign": {"source": "newsletter", "medium": "email", "name": "autumn"}},
+    }),
+    Example("Identify the visitor", "/identify/public", "public", {
+        "anonymousId": "visitor-1", "userId": "u-17", "traits": {"email": "ann@example.com"},
+    }),
+    Example("Identify a visitor from the backend, signed", "/identify", "server", {
+        "anonymousId": "visitor-1", "userId": "u-17", "traits": {"plan": "gold"},
+    }),
+    Example("Track an order from the backend, signed", "/customer-events", "server", {
+        "key": "Order Completed", "anonymousId": "visitor-1",
+        "data": {"order_id": "o-1001", "total": 19.9, "currency": "EUR", "products": [{"product_id": "p-1"}]},
+    }),
+]  # fmt: skip
+
+
+class Demo(NamedTuple):
+    """The demo of a folder: where it listens, and its keys by name."""
+
+    config: Path
+    address: str
+    ops_address: str
+    keys: dict[str, dict[str, str]]
+
+    def headers(self, key: str, body: bytes) -> dict[str, str]:
+        """The credentials of a request with this body."""
+        secret = self.keys[key].get("secret")
+        signature = {} if secret is None else {"x-signature": sign(secret, body)}
+        return {"authorization": f"Bearer {self.keys[key]['id']}", **signature}
+
+
+def sign(secret: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def read_demo(folder: Path) -> Demo:
+    """Raises `FileNotFoundError` where `make run` has never made one."""
+    config = folder / "ingestd.toml"
+    options = tomllib.loads(config.read_text())
+    keys = json.loads((folder / "keys.json").read_text())
+    return Demo(config, options["http"]["listen"], options["ops"]["listen"], keys)
 
 
 def main() -> None:
@@ -48,53 +115,57 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ops-port", type=int, required=True)
     arguments = parser.parse_args()
-    folder: Path = arguments.folder
+    make(arguments.folder, arguments.port, arguments.ops_port)
+    demo = read_demo(arguments.folder)
+    show(demo)
+    if (demo.address, demo.ops_address) != (f"127.0.0.1:{arguments.port}", f"127.0.0.1:{arguments.ops_port}"):
+        sys.stdout.write(f"The addresses are those of {demo.config}: change them there.\n\n")
+    sys.stdout.flush()
+    os.execv(INGESTD, [INGESTD, "serve", "--config", str(demo.config)])  # noqa: S606 - it becomes the daemon
+
+
+def make(folder: Path, port: int, ops_port: int) -> None:
+    """Make what is not there yet."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     config, keys_file = folder / "ingestd.toml", folder / "keys.json"
     if not config.exists():
-        config.write_text(CONFIG.format(port=arguments.port, ops_port=arguments.ops_port))
-    if not keys_file.exists():
-        keys = {
-            "public": create_key(config, "--kind", "public"),
-            "server": create_key(config, "--kind", "server", "--app", "CRM", "--permission", "ADMIN"),
-        }
+        config.write_text(CONFIG.format(port=port, ops_port=ops_port))
+    keys = json.loads(keys_file.read_text()) if keys_file.exists() else {}
+    missing = {name: create_key(config, *options) for name, options in KEYS.items() if name not in keys}
+    if missing:
         keys_file.touch(mode=0o600)
-        keys_file.write_text(json.dumps(keys, indent=2))
-    show(json.loads(keys_file.read_text()), arguments.port, arguments.ops_port, config)
-    os.execv(INGESTD, [INGESTD, "serve", "--config", str(config)])  # noqa: S606 - it becomes the daemon
+        keys_file.write_text(json.dumps(keys | missing, indent=2))
 
 
 def create_key(config: Path, *options: str) -> dict[str, str]:
-    command = [INGESTD, "keys", "create", "--tenant", "demo", "--json", "--config", str(config), *options]
+    command = [INGESTD, "keys", "create", "--json", "--config", str(config), *options]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603 - our own command
     key: dict[str, str] = json.loads(printed)
     return key
 
 
-def show(keys: dict[str, dict[str, str]], port: int, ops_port: int, config: Path) -> None:
-    """Print curl lines that work when pasted; the signature is of exactly the body shown."""
-    base = f"http://127.0.0.1:{port}/api/v1/analytics"
-    public, server = keys["public"]["id"], keys["server"]
-    order = json.dumps(ORDER)
-    signature = hmac.new(server["secret"].encode(), order.encode(), hashlib.sha256).hexdigest()
-    sys.stdout.write(
-        f"""
-Track an event:
-  curl -i {base}/track -H 'authorization: Bearer {public}' -d '{json.dumps(TRACK)}'
-
-Identify the visitor:
-  curl -i {base}/identify/public -H 'authorization: Bearer {public}' -d '{json.dumps(IDENTIFY)}'
-
-Track an order from the backend, signed:
-  curl -i {base}/customer-events -H 'authorization: Bearer {server["id"]}' -H 'x-signature: {signature}' -d '{order}'
-
-See what is stored:    {INGESTD} events export --config {config}
-Metrics and health:    http://127.0.0.1:{ops_port}/metrics  /livez  /readyz
-Stop with Ctrl-C.
-
-"""
-    )
-    sys.stdout.flush()
+def show(demo: Demo) -> None:
+    """Print the page's address, and curl lines that work when pasted: a signature is of exactly the body shown."""
+    lines = [
+        f"Watch it in a browser:  http://{demo.ops_address}/",
+        "Send it a shop:         make demo-traffic   (in another terminal)",
+        "Stop with Ctrl-C.",
+        "",
+    ]
+    for title, path, key, body in EXAMPLES:
+        text = json.dumps(body)
+        headers = " ".join(f"-H '{name}: {value}'" for name, value in demo.headers(key, text.encode()).items())
+        lines += [f"{title}:", f"  curl -i http://{demo.address}{BASE}{path} {headers} -d '{text}'", ""]
+    folder = shlex.quote(str(Path(INGESTD).parent))
+    lines += [
+        "For the commands of the README, in another terminal:",
+        f"  export PATH={folder}:$PATH INGESTD_CONFIG={shlex.quote(str(demo.config.resolve()))}"
+        f" KEY={demo.keys['public']['id']}",
+        "",
+        f"Metrics and health:     http://{demo.ops_address}/metrics  /livez  /readyz",
+        "",
+    ]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

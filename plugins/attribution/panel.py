@@ -38,7 +38,9 @@ async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Pane
     return Panel(
         "Orders and revenue by campaign",
         tables,
-        note=_note(period.since(state.now), tenant) if is_known else "This tenant has no orders in the last 30 days.",
+        note=_note(period.since(state.now), tenant, model)
+        if is_known
+        else "This tenant has no orders in the last 30 days.",
         choose="Model",
         chosen=model,
         filters=[*_filters(name, known, tenant if is_known else None)],
@@ -52,12 +54,13 @@ def _filters(period: str, tenants: Sequence[str], chosen: str | None) -> Iterato
         yield Filter("tenant", "Tenant", options, chosen)
 
 
-def _note(since: int, tenant: str) -> str:
+def _note(since: int, tenant: str, model: Model) -> str:
     at = f"{times.format_time(since)[:19]}Z"
     of = f" --tenant {shlex.quote(tenant)}" if tenant != _ALL else ""
     return (
         f"Orders received since {at[:16].replace('T', ' ')} UTC, and what was reversed of them since."
-        f" The command “ingestd attribution report --by campaign --since {at}{of}” has the same figures."
+        f" The command “ingestd attribution report --by campaign --since {at}{of} --model {model}” has the same"
+        " figures, or those of another model."
     )
 
 

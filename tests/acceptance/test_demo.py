@@ -1,7 +1,8 @@
-"""`make run`: what it prints works when pasted, and a second run keeps keys and data."""
+"""`make run` prints what works when pasted and keeps keys and data; `make demo-traffic` sends it a shop."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -9,18 +10,27 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.support.clients import wait_until
 from tests.support.daemon import run_ingestd
 from tests.support.ports import free_port
 
-DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "scripts" / "demo.py"
 
 
 class Demo:
     """The running demo; `printed` is what a person sees before the daemon's log."""
 
     def __init__(self, folder: Path, port: int, ops_port: int) -> None:
+        self.folder, self.port, self.ops_port = folder, port, ops_port
+        self.config = folder / "ingestd.toml"
         command = [sys.executable, str(DEMO), "--folder", str(folder), "--port", str(port), "--ops-port", str(ops_port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self.process.stdout is not None
@@ -30,6 +40,14 @@ class Demo:
             assert time.monotonic() < deadline, self.printed
             if select.select([self.process.stdout], [], [], 1)[0]:
                 self.printed += os.read(self.process.stdout.fileno(), 65536).decode()
+
+    def keys(self) -> dict[str, dict[str, str]]:
+        keys: dict[str, dict[str, str]] = json.loads((self.folder / "keys.json").read_text())
+        return keys
+
+    def status(self) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ops_port}/status.json", timeout=20) as answer:
+            return json.load(answer)
 
     def curl_lines(self) -> list[str]:
         return re.findall(r"^ *(curl .*)$", self.printed, re.MULTILINE)
@@ -42,6 +60,12 @@ class Demo:
         return code
 
 
+def traffic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run what `make demo-traffic` runs, to its end."""
+    command = [sys.executable, "-m", "scripts.demo_traffic", "--folder", str(folder), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_the_printed_curl_lines_work_and_a_second_run_keeps_keys_and_data(tmp_path: Path) -> None:
     folder, ports = tmp_path / "demo", (free_port(), free_port())
     printed = []
@@ -50,10 +74,103 @@ def test_the_printed_curl_lines_work_and_a_second_run_keeps_keys_and_data(tmp_pa
         lines = demo.curl_lines()
         answers = [subprocess.run(line, shell=True, capture_output=True, check=True).stdout for line in lines]
         assert demo.stop() == 0
-        assert [answer.splitlines()[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 3
+        assert [answer.splitlines()[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 4
         printed.append(lines)
         exported = run_ingestd("events", "export", config=folder / "ingestd.toml").stdout.splitlines()
-        assert len([line for line in exported if '"type":"attribution"' not in line]) == 3 * run
+        assert len([line for line in exported if '"type":"attribution"' not in line]) == 4 * run
     assert printed[0] == printed[1]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "keys.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, str]]:
+    """A demo after a shop's events, and what was printed about them."""
+    folder = tmp_path_factory.mktemp("visited") / "demo"
+    demo = Demo(folder, free_port(), free_port())
+    done = traffic(folder, "--rate", "1000", "--events", "500", "--seed", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_until(lambda: not any(each["pending"] for each in demo.status()["consumers"]))
+    yield demo, done.stdout
+    assert demo.stop() == 0
+
+
+def test_the_address_of_the_page_comes_first(visited: tuple[Demo, str]) -> None:
+    demo, _ = visited
+    assert demo.printed.splitlines()[0].endswith(f" http://127.0.0.1:{demo.ops_port}/")
+
+
+def test_the_report_and_the_page_show_what_the_shop_sent(visited: tuple[Demo, str]) -> None:
+    demo, _ = visited
+    report = run_ingestd("attribution", "report", "--since", "1h", "--json", "--by", "campaign", config=demo.config)
+    rows = [json.loads(line) for line in report.stdout.splitlines()]
+    campaigns = {row["campaign"] for row in rows}
+    assert len(campaigns) >= 4
+    assert sum(row["orders"] for row in rows if row["campaign"] != "(direct)") >= 5
+    assert sum(row["reversed"] for row in rows) > 0
+    time.sleep(1.1)  # an answer is good for a second
+    shown = demo.status()
+    last_touch = [table for table in shown["panels"][0]["tables"] if table["choice"] == "last_touch"]
+    nets = {(table["title"], row[0]): row[4] for table in last_touch for row in table["rows"]}
+    assert nets == {(row["currency"], row["campaign"]): pytest.approx(row["net"], abs=0.006) for row in rows}
+    assert [each["name"] for each in shown["panels"][0]["filters"]] == ["period", "tenant"]
+    assert {"accepted", "duplicate", "invalid", "unknown_key", "unauthorized"} <= {*shown["events"]["byOutcome"]}
+    assert {each["operation"] for each in shown["latency"]} >= {"track", "track-batch", "customer-events", "identify"}
+
+
+def test_the_summary_tells_how_events_were_answered(visited: tuple[Demo, str]) -> None:
+    _, printed = visited
+    answers = {int(status): int(number) for number, status in re.findall(r"^ +(\d+)  (\d+) ", printed, re.MULTILINE)}
+    assert {200, 400, 401, 404} <= {*answers}
+    match = re.search(r"Sent in \d+ s: (\d+) events, (\d+) of them refused; (\d+) orders, (\d+) of them", printed)
+    assert match is not None
+    sent, refused, orders, returned = map(int, match.groups())
+    assert (sent, refused) == (sum(answers.values()), sum(answers.values()) - answers[200])
+    assert sent >= 500
+    assert 0 < returned < orders
+
+
+def test_it_goes_on_until_it_is_interrupted_and_then_tells_what_it_sent(visited: tuple[Demo, str]) -> None:
+    demo, _ = visited
+    command = [sys.executable, "-m", "scripts.demo_traffic", "--folder", str(demo.folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as printed:
+        assert printed.readline().startswith("Sending to http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        assert "Sent in " in printed.read()
+    assert process.wait(20) == 0
+
+
+def test_the_names_in_the_readme_are_in_the_demo(visited: tuple[Demo, str]) -> None:
+    """Its commands for sinks, orders and users do something there."""
+    demo, _ = visited
+    readme = (ROOT / "README.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL) for line in block.splitlines()]
+    commands = [line.split() for line in lines if re.match("ingestd (sinks|attribution|forget) ", line)]
+    assert len(commands) == 6
+    for command in commands:
+        done = run_ingestd(*command[1:], config=demo.config)
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout
+    (example,) = re.findall(r"curl http\S+ -H .*?(?=\n```)", readme, re.DOTALL)
+    there = example.replace("127.0.0.1:8080", f"127.0.0.1:{demo.port}").replace("$KEY", demo.keys()["public"]["id"])
+    answer = subprocess.run(f"{there} --no-progress-meter", shell=True, capture_output=True, check=True).stdout
+    assert json.loads(answer)["success"] is True
+
+
+def test_without_a_running_demo_it_says_what_to_start(tmp_path: Path) -> None:
+    for folder in (tmp_path / "demo", stopped_demo(tmp_path / "stopped")):
+        done = traffic(folder)
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("the demo is not running, ")
+        assert "start it with `make run` in another terminal" in line
+
+
+def stopped_demo(folder: Path) -> Path:
+    folder.mkdir()
+    port = free_port()
+    (folder / "ingestd.toml").write_text(f'[http]\nlisten = "127.0.0.1:{port}"\n[ops]\nlisten = "127.0.0.1:{port}"\n')
+    (folder / "keys.json").write_text(json.dumps({name: {"id": "k", "secret": "s"} for name in ("public", "server")}))
+    return folder

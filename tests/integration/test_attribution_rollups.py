@@ -215,7 +215,9 @@ async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monke
         ]  # fmt: skip
         assert (period.chosen, tenant.chosen, found.chosen) == ("day", "it's", "linear")
         assert found.tables[0].rows == [[DIRECT, 1, 10, 0, 10]]  # rounded to even, as in the report
-        assert """--since 2096-10-01T13:00:00Z --tenant 'it'"'"'s'”""" in (await panel(tenant="it's")).note
+        assert (
+            """--since 2096-10-01T13:00:00Z --tenant 'it'"'"'s' --model linear”""" in (await panel(tenant="it's")).note
+        )
         assert [[*row] for row in (await panel(period="month")).tables[0].rows] == [[DIRECT, 2, 20.01, 0, 20.01]]
         unknown = await panel(tenant="SHOP")
         assert (unknown.tables, unknown.filters[1].chosen) == ([], None)

@@ -725,7 +725,8 @@ NatsSink("bus", NatsSink.Options(stream="EVENTS", url="nats://host", credentials
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (
-        "ConfigError: sinks.bus.type: needs nats-py, which is not installed: pip install 'ingestd[nats]'" in done.stderr
+        "ConfigError: sinks.bus.type: needs nats-py, which is not installed: pip install '.[nats]' in ingestd's source"
+        in done.stderr
     )
 
 

@@ -501,7 +501,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError) as caught:
         PostgresSink("warehouse", PostgresSink.Options(url=Url("postgresql://host/db")))
     assert str(caught.value) == (
-        "sinks.warehouse.type: needs asyncpg, which is not installed: pip install 'ingestd[postgres]'"
+        "sinks.warehouse.type: needs asyncpg, which is not installed: pip install '.[postgres]' in ingestd's source"
     )
 
 

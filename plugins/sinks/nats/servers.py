@@ -31,7 +31,7 @@ class Servers:
                 import nkeys  # type: ignore[import-untyped]  # noqa: F401 - nats-py signs with it
         except ImportError:
             raise ConfigError(
-                f"sinks.{name}.type: needs nats-py, which is not installed: pip install 'ingestd[nats]'"
+                f"sinks.{name}.type: needs nats-py, which is not installed: pip install '.[nats]' in ingestd's source"
             ) from None
         self._make_client = Client
         # What it logs, with tracebacks, is what the write that it happens to raises.

@@ -48,7 +48,8 @@ class PostgresSink(Sink):
             self._asyncpg: Any = import_module("asyncpg")
         except ImportError:
             raise ConfigError(
-                f"sinks.{name}.type: needs asyncpg, which is not installed: pip install 'ingestd[postgres]'"
+                f"sinks.{name}.type: needs asyncpg, which is not installed:"
+                " pip install '.[postgres]' in ingestd's source"
             ) from None
         check_url(options.url, f"sinks.{name}.url")
         self._table = Table(options.table, f"sinks.{name}.table", self._asyncpg)
