@@ -11,7 +11,7 @@ FROM_INDEX = re.compile(r"""pip install(?:\s+-\S+)*\s+['"]?ingestd(?![\w./-])"""
 
 
 def test_nothing_says_to_install_it_from_an_index() -> None:
-    assert FROM_INDEX.search("pip install --quiet 'ingestd" + "[nats]'")
+    assert FROM_INDEX.search("pip install --quiet " + "'ingestd[nats]'")
     assert not FROM_INDEX.search("pip install ./ingestd-1.whl, pip install ingestd-1.whl, pip install '.[nats]'")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     files = [ROOT / name for name in listed.split("\0") if name]
