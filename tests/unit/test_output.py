@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.output import ALIKE, ESCAPED
 from ingestd.terminal import display_width, printable
 
+OWN_SIGNS = "█░→…“”\N{RIGHT SINGLE QUOTATION MARK}—"
 ENCODINGS = ["ascii", "iso8859-1", "iso8859-15", "cp1252", "cp437", "koi8-r", "utf-8"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text("█░→…“”Größe日本🎄e\u0301")
 
@@ -45,10 +46,12 @@ def test_any_text_can_be_written_and_stays_as_wide(encoding: str, text: str) -> 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @given(text=TEXT)
+@example(text=OWN_SIGNS)
 def test_a_log_loses_no_character(encoding: str, text: str) -> None:
+    """Only the signs that ingestd's own text is written with become others that look alike."""
     shown = text.encode(encoding, ESCAPED).decode(encoding)
     for letter in text:
-        assert letter in shown or letter in "█░→…“”" or f"{ord(letter):x}" in shown
+        assert letter in shown or letter in OWN_SIGNS or f"{ord(letter):x}" in shown
 
 
 STREAMS = """
