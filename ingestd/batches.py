@@ -29,19 +29,20 @@ _PART = 1 << 20  # bytes
 
 
 class _Batch:
-    """What the events of a batch said they are, in their order, and why some were refused when they were read."""
+    """What the events of a batch say they are, in their order, and the results of those that are not to be stored."""
 
     def __init__(self) -> None:
         self.kinds: list[Kind] = []
         self.keys: list[str] = []
-        self.refused: dict[int, Refused | HookFailure] = {}
+        self.ended: dict[int, Resolved | Refused | HookFailure] = {}
+        """Results of events that are refused or dropped when they are read, by their places in the batch."""
 
     def with_results(self, stored: Iterable[Resolved | Exception]) -> Iterator[Resolved | Exception]:
-        """What became of each; `stored` is that of those that were not refused."""
-        if not self.refused:
+        """The result of each event; `stored` has those of all others."""
+        if not self.ended:
             return iter(stored)
         rest = iter(stored)
-        return iter([self.refused[at] if at in self.refused else next(rest) for at in range(len(self.kinds))])
+        return iter([self.ended[at] if at in self.ended else next(rest) for at in range(len(self.kinds))])
 
 
 class Batches:
@@ -87,7 +88,7 @@ class Batches:
                 outcome, session = result.outcome, result.session
                 outcomes.append(outcome)
                 answers.append(session)
-                if session.is_new and outcome is not Outcome.DUPLICATE:
+                if session.is_new and outcome is Outcome.ACCEPTED:
                     self._metrics.session_begun()
         for (kind, key, outcome), count in Counter(zip(batch.kinds, batch.keys, outcomes, strict=True)).items():
             self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
@@ -96,7 +97,7 @@ class Batches:
     def _read_all(
         self, request: Request, principal: Principal, bodies: Iterable[tuple[Raw, str]], batch: _Batch
     ) -> Iterator[Event | None]:
-        """Its events, each read when it is asked for; None for one that is refused."""
+        """Its events, each read when it is asked for; None for one that is refused or dropped."""
         for body, record_id in bodies:
             yield self._read(request, principal, bytes(body), record_id, batch)
 
@@ -110,10 +111,14 @@ class Batches:
             kind = _take_kind(body)
             if kind == "event":
                 key = self._reader.key_of(body)
-            event = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
+            read = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
+            if isinstance(read, Resolved):
+                batch.ended[len(batch.kinds)] = read
+            else:
+                event = read
         except (Refused, HookFailure) as refused:
             # Without its traceback, which holds this frame, and all of the batch.
-            batch.refused[len(batch.kinds)] = refused.with_traceback(None)
+            batch.ended[len(batch.kinds)] = refused.with_traceback(None)
         batch.kinds.append(kind)
         batch.keys.append(key)
         return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -150,6 +151,11 @@ class Principal:
     check_event: Callable[[Mapping[str, Any], int], None] | None = field(default=None, repr=False, compare=False)
 
 
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_LONGEST_ANONYMOUS_ID = 512
+_LONGEST_MESSAGE_ID = 128
+
+
 class Session(msgspec.Struct, frozen=True, gc=False):
     session_id: str
     is_new: bool
@@ -187,6 +193,21 @@ class Event:
     """As `Principal.signed` has it."""
     linked: bool | None = None
     """Whether an identify request links its visitor to its user. None until a plugin that keeps links says so."""
+
+    def check_ids(self) -> None:
+        """Raises `ValueError` for an id that no request may bring: plugins may set the ids of an event."""
+        for name, value, most in (
+            ("anonymous_id", self.anonymous_id, _LONGEST_ANONYMOUS_ID),
+            ("message_id", self.message_id, _LONGEST_MESSAGE_ID),
+            ("user_id", self.user_id, None),
+        ):
+            if value is None and name != "anonymous_id":
+                continue
+            if not isinstance(value, str) or not value or (most is not None and len(value) > most):
+                bound = "at least one character" if most is None else f"1 to {most} characters"
+                raise ValueError(f"{name}: expected a text of {bound}")
+        if self.session_id is not None and not _UUID.fullmatch(self.session_id):
+            raise ValueError("session_id: expected a UUID")
 
     def to_record(self) -> Record:
         """The record as sinks, exports and the journal hold it."""

@@ -47,6 +47,8 @@ class Hooks:
     authenticate: Callable[[Request], Awaitable[Principal | None]]
     admit: Callable[[Request, Principal | None], Awaitable[None]]
     check_identity: Callable[[Event], None]
+    prepare: Callable[[Event, Request], str | None] | None
+    """None where no plugin implements it."""
     resolve_user: Callable[[Event, State], Awaitable[str | None]]
     resolve_session: Callable[[Event, State], Awaitable[Session | None]]
     store_identity: Callable[[Event, State], Awaitable[None]]
@@ -59,6 +61,7 @@ class Hooks:
         self.authenticate = _first(manager, "authenticate")
         self.admit = _all(manager, "admit")
         self.check_identity = _plain(manager, "check_identity")
+        self.prepare = _prepare(manager)
         self.resolve_user = _first(manager, "resolve_user")
         self.resolve_session = _first(manager, "resolve_session")
         self.store_identity = _all(manager, "store_identity")
@@ -233,10 +236,7 @@ def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[No
 
 def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
     """A function that calls all implementations, none of which is a coroutine function."""
-    chain = _chain(manager, hook)
-    for impl in getattr(manager.hook, hook).get_hookimpls():
-        if inspect.iscoroutinefunction(impl.function):
-            raise ConfigError(f"plugin {impl.plugin_name}: {hook} cannot be a coroutine function")
+    chain = _plain_chain(manager, hook)
 
     def call_all(*arguments: Any) -> None:
         for plugin, function in chain:
@@ -248,6 +248,50 @@ def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
                 raise HookFailure(plugin, hook) from error
 
     return call_all
+
+
+def _prepare(manager: pluggy.PluginManager) -> Callable[[Event, Request], str | None] | None:
+    """A function that calls one `prepare` after the other, until one drops the event. None where there is none."""
+    chain = _plain_chain(manager, "prepare")
+
+    def prepare(event: Event, request: Request) -> str | None:
+        for plugin, function in chain:
+            anonymous_id, session_id = event.anonymous_id, event.session_id
+            user_id, message_id = event.user_id, event.message_id
+            try:
+                reason = function(event, request)
+                if reason is not None:
+                    return _reason(reason)
+                if not (
+                    event.anonymous_id is anonymous_id
+                    and event.session_id is session_id
+                    and event.user_id is user_id
+                    and event.message_id is message_id
+                ):
+                    event.check_ids()
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, "prepare") from error
+        return None
+
+    return prepare if chain else None
+
+
+def _reason(answer: object) -> str:
+    """The reason to drop an event. An event that is returned by mistake would drop every event."""
+    if isinstance(answer, str):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TypeError(f"expected None or the reason to drop the event, a text; got a {type(answer).__name__}")
+
+
+def _plain_chain(manager: pluggy.PluginManager, hook: str) -> list[_Call]:
+    for impl in getattr(manager.hook, hook).get_hookimpls():
+        if inspect.iscoroutinefunction(impl.function) or inspect.isasyncgenfunction(impl.function):
+            raise ConfigError(f"plugin {impl.plugin_name}: {hook} cannot be a coroutine function")
+    return _chain(manager, hook)
 
 
 async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:

@@ -1,8 +1,8 @@
 """Every hook there is, with its contract. docs/hooks.md has an example of each.
 
-Plugins are called in the order of `[plugins] enabled`. Any hook but `register_…` and `check_identity` may be a plain
-function or a coroutine function; a plain one runs on the event loop and must not block it. An implementation may
-leave out arguments it does not need.
+Plugins are called in the order of `[plugins] enabled`. `register_…`, `check_identity` and `prepare` are plain
+functions. Any other hook may be a plain function or a coroutine function. A plain one runs on the event loop and must
+not block it. An implementation may leave out arguments it does not need.
 
 Raising on the path of an event: a `Refused` error (`Unauthorized`, `BadRequest` …) is the caller's
 answer; anything else is answered 500, counted as `failed` and logged with the plugin's name.
@@ -200,6 +200,21 @@ def check_identity(event: Event) -> None:
 
 
 @hookspec(firstresult=True)
+def prepare(event: Event, request: Request) -> str | None:
+    """Change an event or identify request in place, or drop it: the first answer that is not None is the reason.
+
+    Called once for each, when its body is known to be valid, and before its message, user and session are looked up. A
+    dropped one is answered 200 and leaves nothing behind: no session, no link, no message id, no record. Its outcome is
+    `dropped`.
+
+    `data`, `traits`, `context`, `extra`, `timestamp`, `anonymous_id`, `user_id`, `session_id`, `dispatch_id` and
+    `message_id` may be changed; the daemon then goes by the new ids. The schema is not checked again. An id that no
+    request may bring fails the event, and so does an answer that is neither text nor None. It cannot be a coroutine
+    function.
+    """
+
+
+@hookspec(firstresult=True)
 def resolve_user(event: Event, state: State) -> str | None:
     """Which user is this visitor? The first answer that is not None counts.
 
@@ -229,15 +244,18 @@ def store_identity(event: Event, state: State) -> None:
 
 @hookspec
 def enrich(event: Event, state: State) -> None:
-    """Change or add to an event or identify request before it is stored, in place."""
+    """Change or add to an event or identify request before it is stored, in place.
+
+    User and session are known by then. What needs neither belongs in `prepare`, which costs less on Redis.
+    """
 
 
 @hookspec(firstresult=True)
 def filter_event(event: Event) -> str | None:
     """Drop an event or identify request: the first answer that is not None is the reason.
 
-    The caller is answered 200 with the session; nothing is stored in the journal, and the outcome
-    is `dropped`.
+    The caller is answered 200 with the session; nothing is stored in the journal, and the outcome is `dropped`. What
+    the event has done to its session, link and traits stays. `prepare` drops an event before it does anything.
     """
 
 

@@ -12,7 +12,7 @@ class Outcome(Enum):
 
     ACCEPTED = "accepted"  # stored, answered 200
     DUPLICATE = "duplicate"  # its messageId was stored before, answered as then
-    DROPPED = "dropped"  # a filter_event hook gave a reason, answered 200, not stored
+    DROPPED = "dropped"  # prepare or filter_event gave a reason, answered 200, not stored
     INVALID = "invalid"  # 400, 408, 415, 431
     UNAUTHORIZED = "unauthorized"  # 401
     FORBIDDEN = "forbidden"  # 403

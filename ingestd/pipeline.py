@@ -1,7 +1,7 @@
 """What becomes of a request: who sends it, what it says, that it is stored; and its answer, counted once.
 
 The order is the contract's: who sends (401), may they (403), is it JSON in shape (400), a known key
-(404), good data (400); then user, session, identity, enrichment, filters; then the journal.
+(404), good data (400); then preparation, user, session, identity, enrichment, filters; then the journal.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Pipeline:
             unusable_ids=unusable_ids,
             unusable_id=unusable_id_reports.report,
             check_identity=hooks.check_identity,
+            prepare=hooks.prepare,
         )
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
@@ -96,7 +97,10 @@ class Pipeline:
                 event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
                 del body
                 request.drop_body()
-                await self._storing.begin(event, partial(self._end, request, key, started, give))
+                if isinstance(event, Resolved):  # a plugin drops it
+                    self._end(request, key, started, give, event)
+                else:
+                    await self._storing.begin(event, partial(self._end, request, key, started, give))
             finally:
                 self._parsing.end(size)
         except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
@@ -109,7 +113,7 @@ class Pipeline:
             outcome, answer = self._refusal(request, result)
         else:
             outcome, session = result.outcome, result.session
-            if session.is_new and outcome is not Outcome.DUPLICATE:
+            if session.is_new and outcome is Outcome.ACCEPTED:
                 self._metrics.session_begun()
             answer = success(request.endpoint, session)
         self._metrics.answered(request.endpoint, key, outcome, time.perf_counter() - started)

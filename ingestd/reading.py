@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from . import times
 from .events import Endpoint, Event, Principal, Request
-from .outcomes import IgnoredTimestamp
+from .outcomes import IgnoredTimestamp, Outcome
+from .resolving import Resolved, lone_session
 from .unusable_id_reports import IdField
 from .unusable_ids import UnusableIds
 from .validation import Validator
@@ -28,7 +29,8 @@ class Reader:
 
     `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each
     field that holds one of `unusable_ids`.
-    `check_identity` raises for an identify request that a plugin refuses.
+    `check_identity` raises for an identify request that a plugin refuses. `prepare` returns why a plugin drops an
+    event, or None.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Reader:
         unusable_ids: UnusableIds,
         unusable_id: Callable[[IdField], None],
         check_identity: Callable[[Event], None],
+        prepare: Callable[[Event, Request], str | None] | None,
     ) -> None:
         self._validator = validator
         self._check_identity = check_identity
+        self._prepare = prepare
         self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
         self._stored_address = stored_address
         self._timestamp_ignored = timestamp_ignored
@@ -56,8 +60,8 @@ class Reader:
 
     def read(
         self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
-    ) -> Event:
-        """Raises `Refused`; of an identify request also whatever a plugin raises."""
+    ) -> Event | Resolved:
+        """The event, or the result of one that a plugin drops. Raises `Refused`, `HookFailure`."""
         is_event = kind == "event"
         if is_event:
             self._validator.event(body)
@@ -109,6 +113,12 @@ class Reader:
         )
         if not is_event:
             self._check_identity(event)
+        if self._prepare is not None:
+            anonymous_id, session_id = event.anonymous_id, event.session_id
+            if self._prepare(event, request) is not None:
+                return Resolved(Outcome.DROPPED, lone_session(session_id))
+            if event.anonymous_id is not anonymous_id:
+                event.has_visitor = event.anonymous_id not in self._unusable_ids
         return event
 
     def _check_ids(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from .journal import Claim, Journal
 from .outcomes import Outcome
 from .store import State, Store, passing_key
 
-__all__ = ["Resolved", "Resolver", "Unit", "repeated"]
+__all__ = ["Resolved", "Resolver", "Unit", "lone_session", "repeated"]
 
 _T = TypeVar("_T")
 
@@ -53,7 +53,7 @@ class Resolver:
             if earlier is not None:
                 return repeated(earlier)
         if not event.has_visitor:
-            return await self._pass(event, state, _lone_session(event))
+            return await self._pass(event, state, lone_session(event.session_id))
         if self._store.distant:
             return await self._pass(event, state, await self._resolve_session(event, state))
         if _needs_user(event):
@@ -69,7 +69,7 @@ class Resolver:
         For no identify requests, and where no plugin enriches or filters events.
         """
         if not event.has_visitor:
-            return _accepted(event, _in_session(event, _lone_session(event)))
+            return _accepted(event, _in_session(event, lone_session(event.session_id)))
         if _needs_user(event):
             event.user_id = await self._hooks.resolve_user(event, state)
         return _accepted(event, _in_session(event, await self._hooks.resolve_session(event, state)))
@@ -107,7 +107,7 @@ class Resolver:
         return await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
 
     async def _find_session(self, event: Event, state: State) -> Session | None:
-        return await self._hooks.resolve_session(event, state) if event.has_visitor else _lone_session(event)
+        return await self._hooks.resolve_session(event, state) if event.has_visitor else lone_session(event.session_id)
 
     async def _resolve_session(self, event: Event, state: State) -> Session | None:
         """The session; and the user, which it sets. Of a distant store."""
@@ -139,11 +139,11 @@ class Resolver:
         return _accepted(event, session)
 
 
-def _lone_session(event: Event) -> Session:
-    """The session of an event without visitor: the one that the caller supplied stands for this event only."""
-    if event.session_id is None:
+def lone_session(supplied: str | None) -> Session:
+    """The session of an event that is remembered nowhere: the caller's own id, which stands for this event only."""
+    if supplied is None:
         return Session(random_uuid(), is_new=True)
-    return Session(event.session_id.lower(), is_new=False)
+    return Session(supplied.lower(), is_new=False)
 
 
 def _in_session(event: Event, session: Session | None) -> Session:

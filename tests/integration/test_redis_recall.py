@@ -61,6 +61,14 @@ class Enriching:
         pass
 
 
+class Preparing:
+    """A plugin that prepares events keeps none from being resolved by what is remembered."""
+
+    @hookimpl
+    def prepare(self, event: Event) -> None:
+        pass
+
+
 class Daemon:
     def __init__(self, backend: RedisBackend, *plugins: object) -> None:
         self.backend = backend
@@ -171,7 +179,7 @@ async def test_events_become_the_same_as_if_nothing_was_remembered(
 
 
 async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisServer, tmp_path: Path) -> None:
-    async with shop(server, tmp_path) as (daemon, _):
+    async with shop(server, tmp_path, Preparing()) as (daemon, _):
         assert await daemon.trips(make_event("a")) == 2
         assert await daemon.trips(make_event("a", NOW + 1)) == 1
         assert await daemon.trips(make_event("a", NOW + 2, message_id="m", session_id=None)) == 1

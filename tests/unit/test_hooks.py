@@ -143,6 +143,82 @@ def test_check_identity_is_called_at_once_and_may_refuse() -> None:
         hooks(one=plugin(awaits=True, check_identity=refuse))
 
 
+def test_prepare_goes_from_plugin_to_plugin_until_one_drops_the_event() -> None:
+    seen: list[object] = []
+    subject = event()
+
+    def look(event: Event, request: Request) -> None:
+        seen.append((event, request))
+
+    called = hooks(
+        one=plugin(prepare=look),
+        two=plugin(prepare=lambda request: "" if request is REQUEST else None),  # a reason need not be true
+        late=plugin(prepare=look),
+    )
+    assert called.prepare is not None
+    assert called.prepare(subject, REQUEST) == ""
+    assert seen == [(subject, REQUEST)]
+    assert hooks(one=plugin(prepare=lambda: None)).prepare(subject, REQUEST) is None  # type: ignore[misc]  # not None
+
+
+def test_without_an_implementation_there_is_no_prepare_to_call() -> None:
+    assert hooks(one=plugin(enrich=lambda event: None)).prepare is None
+
+
+def test_prepare_leaves_the_short_ways_of_the_path_on() -> None:
+    assert not hooks(one=plugin(prepare=lambda event: "a robot")).alters_events
+
+
+def test_prepare_may_refuse_and_its_failure_names_the_plugin() -> None:
+    refused = BadRequest("no")
+    prepare = hooks(one=plugin(prepare=raising(refused))).prepare
+    assert prepare is not None
+    with pytest.raises(BadRequest) as refusal:
+        prepare(event(), REQUEST)
+    assert refusal.value is refused
+    prepare = hooks(one=plugin(prepare=lambda: None), two=plugin(prepare=lambda event: 1 / 0)).prepare
+    assert prepare is not None
+    with pytest.raises(HookFailure, match="plugin two: prepare failed"):
+        prepare(event(), REQUEST)
+    with pytest.raises(ConfigError, match="plugin one: prepare cannot be a coroutine function"):
+        hooks(one=plugin(awaits=True, prepare=lambda event: None))
+
+
+def returns_coroutine() -> object:
+    """Hands on a coroutine that nobody awaits."""
+    return asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "answers", [lambda event: event, lambda: False, returns_coroutine], ids=["event", "bool", "coroutine"]
+)
+def test_an_answer_of_prepare_that_is_no_text_drops_nothing_and_is_told(answers: Callable[..., Any]) -> None:
+    prepare = hooks(one=plugin(prepare=answers)).prepare
+    assert prepare is not None
+    with pytest.raises(HookFailure, match="plugin one: prepare failed") as failure:
+        prepare(event(), REQUEST)
+    assert "expected None or the reason to drop the event, a text; got a" in str(failure.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("anonymous_id", value) for value in ("", "x" * 513, None, 7)],
+        *[("message_id", value) for value in ("", "x" * 129, 7)],
+        *[("user_id", value) for value in ("", True)],
+        *[("session_id", value) for value in ("", "s-1", '"', "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a1\u0661", 7)],
+    ],
+)
+def test_an_id_that_no_request_may_bring_is_a_failure_of_the_plugin_that_sets_it(field: str, value: Any) -> None:
+    prepare = hooks(
+        fine=plugin(prepare=lambda event: setattr(event, field, "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11")),
+        wrong=plugin(prepare=lambda event: setattr(event, field, value)),
+    ).prepare
+    assert prepare is not None
+    with pytest.raises(HookFailure, match="plugin wrong: prepare failed"):
+        prepare(event(), REQUEST)
+
+
 @pytest.mark.parametrize("awaits", [*product([False, True], repeat=3)])
 async def test_plugins_are_called_one_after_the_other_in_their_order(awaits: tuple[bool, bool, bool]) -> None:
     order: list[str] = []
