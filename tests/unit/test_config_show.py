@@ -62,6 +62,8 @@ SPECIAL = {
     # A burst has no meaning without its rate, and each option here comes by itself.
     "plugins.rate_limit.per_key_burst": st.nothing(),
     "plugins.rate_limit.per_address_burst": st.nothing(),
+    "plugins.bots.allow": st.lists(WORDS, max_size=3),
+    "plugins.bots.deny": st.lists(WORDS, max_size=3),
     "plugins.redis.prefix": st.text("ab:*é", min_size=1, max_size=64),
     "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-LONG = {"prometheus_client", "tornado", "jsonschema", "referencing", "redis", "asyncpg", "nats"}
+LONG = {"prometheus_client", "tornado", "jsonschema", "referencing", "redis", "asyncpg", "nats", "re2"}
 
 
 def imported(code: str) -> set[str]:
