@@ -54,6 +54,7 @@ class Hooks:
     store_identity: Callable[[Event, State], Awaitable[None]]
     enrich: Callable[[Event, State], Awaitable[None]]
     filter_event: Callable[[Event], Awaitable[str | None]]
+    event_dropped: Callable[[Event, State], Awaitable[None]]
 
     def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
         """`started` are the plugins that have been, or that take over from such."""
@@ -67,6 +68,7 @@ class Hooks:
         self.store_identity = _all(manager, "store_identity")
         self.enrich = _all(manager, "enrich")
         self.filter_event = _first(manager, "filter_event")
+        self.event_dropped = _all(manager, "event_dropped")
         self.alters_events = bool(_chain(manager, "enrich") or _chain(manager, "filter_event"))
         """Whether any plugin enriches or drops events."""
         self._startup = _chain(manager, "startup")

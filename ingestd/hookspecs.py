@@ -255,7 +255,16 @@ def filter_event(event: Event) -> str | None:
     """Drop an event or identify request: the first answer that is not None is the reason.
 
     The caller is answered 200 with the session; nothing is stored in the journal, and the outcome is `dropped`. What
-    the event has done to its session, link and traits stays. `prepare` drops an event before it does anything.
+    the event has done to its link and traits stays. A session it has begun goes on, and is new to the next event.
+    `prepare` drops an event before it does anything.
+    """
+
+
+@hookspec
+def event_dropped(event: Event, state: State) -> None:
+    """An event or identify request has been dropped by `filter_event`. Take back what no record will tell now.
+
+    `event.session_is_new` tells whether it has begun its session. Others may have seen that session already.
     """
 
 

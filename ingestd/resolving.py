@@ -135,6 +135,7 @@ class Resolver:
         if self._hooks.alters_events:
             await self._hooks.enrich(event, state)
             if await self._hooks.filter_event(event) is not None:
+                await self._hooks.event_dropped(event, state)
                 return Resolved(Outcome.DROPPED, session)
         return _accepted(event, session)
 

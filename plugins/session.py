@@ -15,6 +15,10 @@ from ingestd.store import State, state_key
 __all__ = ["SessionPlugin"]
 
 
+_UNTOLD = " untold"
+"""Behind the id of a session that no record has told yet: the event that began it has been dropped."""
+
+
 class SessionPlugin:
     """One entry a visitor: the id of the current session, which lives for `idle` after the last activity."""
 
@@ -36,6 +40,10 @@ class SessionPlugin:
         if event.session_id is None:
             proposed = self._propose(event)
             current, _ = await state.renew(key, proposed, self._idle)
+            if current.endswith(_UNTOLD):
+                session_id = current.removesuffix(_UNTOLD)
+                # Of simultaneous events one tells it.
+                return Session(session_id, is_new=await state.swap(key, current, session_id, self._idle))
             is_new = current == proposed
             if not is_new and event.message_id is None:
                 self._unused.append(proposed)
@@ -58,6 +66,13 @@ class SessionPlugin:
             return self._unused.pop() if self._unused else random_uuid()
         span = event.received_at // self._idle
         return named_uuid("session", event.tenant, event.anonymous_id, event.message_id, str(span))
+
+    @hookimpl
+    async def event_dropped(self, event: Event, state: State) -> None:
+        """Leave it to the next event of the session to tell that it is new."""
+        if event.session_is_new and event.has_visitor and event.session_id is not None:
+            key = state_key("session", event.tenant, event.anonymous_id)
+            await state.swap(key, event.session_id, event.session_id + _UNTOLD, self._idle)
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:

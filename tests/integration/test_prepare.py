@@ -1,4 +1,8 @@
-"""The hook `prepare`: a dropped event leaves nothing behind, and a changed one is stored as if it had come so."""
+"""Events that plugins drop or change.
+
+One that `prepare` drops leaves nothing behind, and one that it changes is stored as if it had come so. One that
+`filter_event` drops leaves its session to the next event.
+"""
 
 from __future__ import annotations
 
@@ -153,3 +157,36 @@ async def test_what_prepare_raises_is_the_answer_to_that_event(door: MakeDoor, t
                 assert (await public.post({**body, "anonymousId": visitor}, path)).code == status
         assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
         assert (public.counted("invalid"), public.counted("failed")) == (2, 2)
+
+
+class Filter:
+    """Drops the events that say so, once their session is known."""
+
+    @hookimpl
+    def filter_event(self, event: Event) -> str | None:
+        return "not wanted" if event.context.get("drop") else None
+
+
+async def test_a_session_whose_first_events_are_filtered_is_told_by_the_first_record(
+    door: MakeDoor, tmp_path: Path
+) -> None:
+    dropped = {**PAGE_VIEW, "context": {"drop": True}}
+    async with door(tmp_path, Filter(), IdentityPlugin(IdentityPlugin.Options())) as public:
+        first = session(await public.post(dropped))
+        session(await public.post({"anonymousId": "visitor", "context": {"drop": True}}, "/identify/public"))
+        assert (first["isNew"], sessions_begun(public)) == (True, 0)
+        answers = [session(await public.post()) for _ in range(2)]
+        assert {answer["sessionId"] for answer in answers} == {first["sessionId"]}
+        session(await public.post(dropped))
+        session(await public.post({**dropped, "sessionId": SESSION}))
+        session(await public.post({**PAGE_VIEW, "sessionId": SESSION}))
+        session(await public.post())
+        told = [(record["sessionId"], record["sessionIsNew"]) for record in await public.records()]
+        mine, supplied = first["sessionId"], SESSION.lower()
+        assert told == [(mine, True), (mine, False), (supplied, True), (supplied, False)]
+
+        events = [{**event, "anonymousId": "other"} for event in (dropped, dropped, PAGE_VIEW, dropped, PAGE_VIEW)]
+        results = json.loads((await public.post({"events": events}, "/batch")).body)["results"]
+        assert len({result["session"]["sessionId"] for result in results}) == 1
+        assert [record["sessionIsNew"] for record in (await public.records())[4:]] == [True, False]
+        assert (public.counted("dropped"), sessions_begun(public)) == (6, 3)

@@ -69,6 +69,14 @@ class Preparing:
         pass
 
 
+class Filter:
+    """Drops the events of one user."""
+
+    @hookimpl
+    def filter_event(self, event: Event) -> str | None:
+        return "not wanted" if event.user_id == "unwanted" else None
+
+
 class Daemon:
     def __init__(self, backend: RedisBackend, *plugins: object) -> None:
         self.backend = backend
@@ -186,6 +194,22 @@ async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisSe
         before = daemon.backend.database.link.batches
         await daemon.together.store([make_event("a", NOW + number) for number in range(100)])
         assert daemon.backend.database.link.batches == before + 1
+
+
+async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_daemons_tells_that_it_is_new(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path, Filter()) as daemons:
+        here, there = daemons
+        dropped = [await here.store(make_event("a", user_id="unwanted")) for _ in range(2)]
+        simultaneous = await asyncio.gather(*(daemon.store(make_event("a")) for daemon in daemons * 5))
+        dropped += [await there.store(make_event("a", user_id="unwanted"))]
+        last = await there.store(make_event("a", NOW + 1))
+        assert [each.session.is_new for each in dropped] == [True, True, False]
+        assert [each.session.is_new for each in simultaneous].count(True) == 1
+        assert len({each.session.session_id for each in (*dropped, *simultaneous, last)}) == 1
+        records = [record.decode()["sessionIsNew"] for record in await read_all(here.backend.journal)]
+        assert (records.count(True), records.count(False)) == (1, 10)
 
 
 async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(

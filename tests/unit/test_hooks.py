@@ -94,6 +94,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
             store_identity=lambda event, state: record("store_identity", event, state),
             enrich=lambda event, state: record("enrich", event, state),
             filter_event=lambda event: record("filter_event", event, answer="a robot"),
+            event_dropped=lambda event, state: record("event_dropped", event, state),
             startup=lambda daemon: record("startup", daemon),
             shutdown=lambda: record("shutdown"),
         )
@@ -107,6 +108,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
     await called.store_identity(subject, STATE)
     await called.enrich(subject, STATE)
     assert await called.filter_event(subject) == "a robot"
+    await called.event_dropped(subject, STATE)
     assert await called.shutdown() == []
     assert seen == [
         ("startup", (daemon,)),
@@ -118,6 +120,7 @@ async def test_every_hook_reaches_its_plugin_with_its_arguments_and_returns_its_
         ("store_identity", (subject, STATE)),
         ("enrich", (subject, STATE)),
         ("filter_event", (subject,)),
+        ("event_dropped", (subject, STATE)),
         ("shutdown", ()),
     ]
 
