@@ -64,6 +64,9 @@ SPECIAL = {
     "plugins.rate_limit.per_address_burst": st.nothing(),
     "plugins.bots.allow": st.lists(WORDS, max_size=3),
     "plugins.bots.deny": st.lists(WORDS, max_size=3),
+    "plugins.scrub.drop": st.lists(st.builds("/data/{}".format, st.text('ab*/-"é', max_size=5)), max_size=3),
+    "plugins.scrub.hash": st.nothing(),  # it needs a secret
+    "plugins.scrub.secret": st.nothing(),  # printed as ***
     "plugins.redis.prefix": st.text("ab:*é", min_size=1, max_size=64),
     "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***

@@ -1,0 +1,82 @@
+"""Removes or hashes members of events and identify requests before anything is stored."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ingestd import hookimpl
+from ingestd.errors import ConfigError
+from ingestd.events import Event
+from ingestd.options import Options as BaseOptions
+from ingestd.options import Secret
+
+from .json_pointers import Change, MemberPointer, change_members
+
+__all__ = ["ScrubPlugin"]
+
+_SHORTEST_SECRET = 16
+
+_Rule = tuple[str, tuple[str, ...], Change]
+"""The field of the event, the names to follow in it, and what is done with what they lead to."""
+
+
+class ScrubPlugin:
+    """Off unless a pointer is given. It then has the hook `prepare`; without one no event may be slower for it."""
+
+    class Options(BaseOptions):
+        drop: tuple[MemberPointer, ...] = ()
+        hash: tuple[MemberPointer, ...] = ()
+        secret: Secret | None = None
+
+    def __init__(self, options: Options) -> None:
+        for index, pointer in enumerate(options.hash):
+            if pointer in options.drop:
+                raise ConfigError(f"plugins.scrub.hash[{index}]: {pointer} is in drop, too; leave it out of one")
+        rules: list[_Rule] = [(pointer.root, pointer.tokens, _drop) for pointer in options.drop]
+        if options.hash:
+            if options.secret is None:
+                raise ConfigError("plugins.scrub.secret: must be given where there is hash")
+            if len(options.secret) < _SHORTEST_SECRET:
+                raise ConfigError(f"plugins.scrub.secret: expected at least {_SHORTEST_SECRET} characters")
+            change = _make_hash(options.secret)
+            rules += [(pointer.root, pointer.tokens, change) for pointer in options.hash]
+        if rules:
+            self.prepare = hookimpl(_make_prepare(rules))
+
+    @hookimpl
+    def take_over(self) -> None:
+        """There is nothing to take over: other options are other rules."""
+
+
+def _make_prepare(rules: Sequence[_Rule]) -> Callable[[Event], None]:
+    def prepare(event: Event) -> None:
+        for field, tokens, change in rules:
+            change_members(getattr(event, field), tokens, change)
+
+    return prepare
+
+
+def _drop(container: Any, key: Any) -> None:
+    del container[key]
+
+
+def _make_hash(secret: str) -> Change:
+    key = secret.encode()
+
+    def hash_member(container: Any, name: Any) -> None:
+        value = container[name]
+        if value is not None:  # nothing is told by that
+            container[name] = hmac.digest(key, _bytes_of(value), "sha256").hex()
+
+    return hash_member
+
+
+def _bytes_of(value: Any) -> bytes:
+    """A text's own bytes; of anything else its JSON, in which the members of objects are sorted."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return msgspec.json.encode(value, order="deterministic")
