@@ -25,7 +25,7 @@ def missing_packages() -> list[str]:
 class CrawlerList:
     """The user agents of crawlers. Texts in `allow` and `deny` come before the package's patterns, `allow` first.
 
-    There are 1,500 patterns. RE2 tries all at once, and reads a character once: 10 to 20 µs for a user agent that is
+    There are 1,500 patterns. RE2 tries all at once, and reads a character once: 4 to 9 µs for a user agent that is
     new, where Python's `re` takes 600. A stranger may send another user agent with each request.
     """
 
