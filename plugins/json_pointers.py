@@ -45,6 +45,15 @@ class MemberPointer(str):
         """The names behind the root."""
         return tuple(token.replace("~1", "/").replace("~0", "~") for token in self.split("/")[2:])
 
+    def meets(self, other: MemberPointer) -> bool:
+        """Whether both may lead to the same member."""
+        mine, others = self.tokens, other.tokens
+        return (
+            self.root == other.root
+            and len(mine) == len(others)
+            and all(one == another or "*" in {one, another} for one, another in zip(mine, others, strict=True))
+        )
+
 
 Change = Callable[[Any, Any], None]
 """Changes one member or element: of which container, and under which name or index."""

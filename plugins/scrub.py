@@ -36,6 +36,11 @@ class ScrubPlugin:
         for index, pointer in enumerate(options.hash):
             if pointer in options.drop:
                 raise ConfigError(f"plugins.scrub.hash[{index}]: {pointer} is in drop, too; leave it out of one")
+            for before in options.hash[:index]:
+                if pointer.meets(before):  # it would be the hash of a hash
+                    raise ConfigError(
+                        f"plugins.scrub.hash[{index}]: {pointer} may lead to the same as {before}; leave one out"
+                    )
         rules: list[_Rule] = [(pointer.root, pointer.tokens, _drop) for pointer in options.drop]
         if options.hash:
             if options.secret is None:

@@ -146,6 +146,12 @@ def test_what_cannot_be_hashed_as_it_should_is_told() -> None:
     assert "hunter2" not in str(error.value)
     with pytest.raises(ConfigError, match=r"plugins\.scrub\.hash\[1\]: /data/a is in drop, too"):
         make(drop=["/data/a"], hash=["/data/b", "/data/a"], secret=SECRET)
+    make(hash=["/data/*", "/data/a/*", "/traits/a", "/context/*/a"], secret=SECRET)
+    for one, other in (("/data/a", "/data/a"), ("/data/*/b", "/data/a/*"), ("/data/1", "/data/*")):
+        with pytest.raises(
+            ConfigError, match=r"plugins\.scrub\.hash\[1\]: .* may lead to the same as .*; leave one out"
+        ):
+            make(hash=[one, other], secret=SECRET)
 
 
 def test_without_a_pointer_there_is_no_hook() -> None:
