@@ -36,7 +36,8 @@ class BotsPlugin:
             return
         if missing := missing_packages():
             raise ConfigError(
-                f"plugins.bots.action: needs {' and '.join(missing)}, not installed: pip install 'ingestd[bots]'"
+                f"plugins.bots.action: needs {' and '.join(missing)}, not installed:"
+                " pip install '.[bots]' in ingestd's source"
             )
         self._crawlers = CrawlerList(options.allow, options.deny)
         self.prepare = hookimpl(
