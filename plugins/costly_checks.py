@@ -1,7 +1,7 @@
 """Signature checks that take more than a moment: who may cause one, and only one at a time.
 
 Whoever knows the id of a server key can have signatures checked against it. For most bodies a check takes some
-microseconds. It takes milliseconds to decode and hash a body of megabytes, or to write one again as ECMAScript would.
+microseconds. To decode and hash a body of megabytes takes milliseconds, and so does the canonical form of a large body.
 So such checks have a budget, which only failures use up:
 
 - Each client address has a bucket of tokens. A single stranger comes to its end soon.
@@ -19,8 +19,8 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Generator
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 from ingestd.addresses import network_of
 from ingestd.errors import Limited, Unavailable
@@ -29,8 +29,6 @@ from .token_buckets import Rate, TokenBuckets
 
 __all__ = ["Caller", "CostlyChecks"]
 
-_T = TypeVar("_T")
-
 # A token is for about half a millisecond of work.
 _OF_ADDRESS = Rate("16/s")
 _OF_KEY = Rate("128/s")
@@ -38,7 +36,6 @@ _BURST = 4  # seconds
 
 _MOST_WAITING = 64
 _MOST_PROVEN = 10_000
-_SLICE = 0.0005  # seconds
 
 
 class Caller(NamedTuple):
@@ -105,20 +102,3 @@ class CostlyChecks:
                 yield
         finally:
             self._waiting -= 1
-
-    async def in_slices(self, steps: Generator[None, None, _T], caller: Caller) -> _T:
-        """The result of these steps, which are short. The event loop is given way to every half millisecond.
-
-        They stay on the loop's thread: Python code on another would hold the interpreter for five milliseconds at a
-        time. Raises as `turn` does.
-        """
-        async with self.turn(caller):
-            while True:
-                until = time.perf_counter() + _SLICE
-                try:
-                    while time.perf_counter() < until:
-                        next(steps)
-                except StopIteration as end:
-                    result: _T = end.value
-                    return result
-                await asyncio.sleep(0)

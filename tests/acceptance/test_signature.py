@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from ingestd.times import format_time, now
 from tests.support.daemon import Daemon, Key, Reply, Shop, sign
+from tests.support.processes import children, open_files, wait_for_end
 
 # A change of keys takes effect in a running daemon within two seconds.
 CHANGE = 2.0
@@ -170,6 +173,27 @@ def test_a_large_batch_is_signed_as_sent_or_before_it_is_compressed(shop: Shop, 
         answer = daemon.post(path, body, shop.server.id, x_signature=signature, **headers)
         assert [result["status"] for result in answer.json()["results"]] == [200] * 1000
         assert daemon.post(path, body, shop.server.id, x_signature="0" * 64, **headers).status == 401
+
+
+def test_the_process_for_canonical_forms_ends_with_the_daemon(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    raw = json.dumps({**EVENT, "data": {"title": "x" * 10_000}}).encode()
+    signature = sign(shop.server.secret, json.dumps(json.loads(raw), separators=(",", ":")).encode())
+    for number in signal.SIGKILL, signal.SIGINT:
+        # A session, as a shell in a terminal begins one: Ctrl-C is for every process of its foreground group.
+        with Daemon(shop.config, prefix=("setsid",)) as daemon:
+            assert post(daemon, shop.server, json.dumps(EVENT).encode(), "0" * 64).status == 401
+            assert not children(daemon.pid)
+            assert post(daemon, shop.server, raw, signature).status == 200
+            [pid] = children(daemon.pid)
+            assert {*open_files(pid)} == {0, 1, 2}
+            if number is signal.SIGKILL:
+                daemon.kill()
+            else:
+                os.killpg(daemon.pid, number)
+                assert daemon.wait() == 0
+                assert not [line for line in daemon.log if "Traceback" in line or "KeyboardInterrupt" in line]
+        assert wait_for_end(pid)
 
 
 def test_case_does_not_matter_in_signature_and_key(shop: Shop, daemon: Daemon) -> None:

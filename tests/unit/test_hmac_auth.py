@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from ingestd.plugins.hmac_auth import HmacPlugin, is_signed
 from ingestd.plugins.key_registry import Key, change_keys
 from ingestd.times import now
 from tests.support.backends import PluginDaemon, sqlite_daemon
+from tests.support.processes import children
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT.parent / "shared" / "vectors"
@@ -76,7 +78,15 @@ async def started(daemon: PluginDaemon, *keys: Key) -> HmacPlugin:
     await change_keys(daemon.store, lambda _: keys)
     plugin = HmacPlugin(HmacPlugin.Options())
     await plugin.startup(daemon)
+    daemon.watch(shut_down_at_the_end(plugin), name="shutdown")
     return plugin
+
+
+async def shut_down_at_the_end(plugin: HmacPlugin) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await plugin.shutdown()
 
 
 async def ask(plugin: HmacPlugin, request: Request) -> Principal | None:
@@ -262,6 +272,32 @@ async def test_strangers_cannot_lock_out_who_signs_another_form(tmp_path: Path) 
                 assert await status(plugin, request(BODY, sign(REWRITTEN), peer=known)) == 200
 
 
+async def test_a_client_of_the_canonical_form_is_not_slowed_by_strangers(tmp_path: Path) -> None:
+    """A flood of large bodies waits for its turns; usual bodies need none, in either form."""
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = await started(daemon, KEY)
+        strangers = [
+            asyncio.create_task(status(plugin, request(hostile(number), sign(b""), peer=f"192.0.2.{number}")))
+            for number in range(60)
+        ]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in strangers)
+        for signed in (BODY, REWRITTEN) * 3:
+            answer = plugin.authenticate(request(BODY, sign(signed), peer="198.51.100.1"))
+            if inspect.isawaitable(answer):
+                with pytest.raises(StopIteration) as ended:
+                    answer.__await__().send(None)
+                answer = ended.value.value
+            assert answer == WHO
+        assert not any(each.done() for each in strangers)
+        # A large one of this client has its turn, and a budget that is not the strangers'.
+        large = b'{"a": "%s"}' % (b"x" * 5000)
+        canonical = large.replace(b": ", b":")
+        assert await status(plugin, request(large, sign(canonical), peer="198.51.100.1")) == 200
+        answers = await asyncio.gather(*strangers)
+        assert answers.count(401) + answers.count(429) == 60
+
+
 async def test_the_loop_turns_while_a_body_is_written_again_or_decoded(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
@@ -295,6 +331,14 @@ async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
         after.take_over(before)
         assert await status(after, request(BODY, sign(BODY))) == 200
         assert await status(after, request(hostile(), sign(b""))) == 429
+        # Both use one process, and the daemon ends it with the one in force.
+        large = b'{"a": "%s"}' % (b"x" * 5000)
+        signature = sign(large.replace(b": ", b":"))
+        for plugin, peer in (before, "203.0.113.8"), (after, "203.0.113.9"):
+            assert await status(plugin, request(large, signature, peer=peer)) == 200
+        assert len(children(os.getpid())) == 1
+        await after.shutdown()
+        assert not children(os.getpid())
 
 
 @given(st.binary(max_size=80), st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()))

@@ -1,0 +1,118 @@
+"""The process that finds canonical forms: its answers, its failures, and what it has of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ingestd.errors import Unavailable
+from ingestd.plugins import canonical_process
+from ingestd.plugins.canonical_process import CanonicalProcess
+from ingestd.plugins.ecmascript import canonical
+from tests.support.processes import children, open_files, wait_for_end
+
+DOCUMENTS = [
+    b"{}",
+    b'{"b": 40.0, "2": 1e21, "1": "\\ud800"}',
+    '[ "Größe" ]'.encode(),
+    b"[" + b"1e20," * 13_000 + b"0]",  # its canonical form is four times as long
+    b'"%s"' % (b"x" * 65_000),
+    b"",
+    b"not JSON",
+    b"\xff",
+    b"[" * 60_000,
+]
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[CanonicalProcess]:
+    process = CanonicalProcess()
+    try:
+        yield process
+    finally:
+        await process.close()
+        assert not children(os.getpid())
+
+
+async def test_its_answers_are_the_canonical_forms_also_of_many_at_a_time() -> None:
+    async with running() as process:
+        assert not children(os.getpid())  # nobody has needed it
+        answers = await asyncio.gather(*map(process.canonical, DOCUMENTS * 3))
+        assert answers == [canonical(document) for document in DOCUMENTS] * 3
+        assert len(children(os.getpid())) == 1
+
+
+async def test_it_has_three_files_and_a_process_group_to_itself() -> None:
+    with open(os.devnull) as inheritable:  # noqa: ASYNC230 - no disk is waited for
+        os.set_inheritable(inheritable.fileno(), True)
+        async with running() as process:
+            await process.canonical(b"{}")
+            [pid] = children(os.getpid())
+            assert {*open_files(pid)} == {0, 1, 2}
+            assert os.getpgid(pid) == pid != os.getpgid(0)
+            # Those of its own group would reach it: it ends as any program does.
+            os.kill(pid, signal.SIGTERM)
+            assert wait_for_end(pid)
+
+
+@pytest.mark.logs("the process for canonical forms of signed bodies failed")
+async def test_after_its_death_another_one_answers() -> None:
+    async with running() as process:
+        for document in DOCUMENTS[:3]:
+            await process.canonical(document)
+            [pid] = children(os.getpid())
+            os.kill(pid, signal.SIGKILL)
+        assert await process.canonical(b"[ ]") == b"[]"
+
+
+@pytest.mark.logs("the process for canonical forms of signed bodies failed")
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-c", "pass"),
+        (sys.executable, "-c", "import sys; sys.stdin.buffer.read(4); sys.stdout.buffer.write(b'\\0\\0\\0\\2x')"),
+        ("/does/not/exist",),
+    ],
+    ids=["ends at once", "ends within an answer", "cannot be started"],
+)
+async def test_where_it_fails_twice_the_caller_is_to_come_again(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    async with running() as process:
+        with monkeypatch.context() as patched:
+            patched.setattr(canonical_process, "_COMMAND", command)
+            with pytest.raises(Unavailable, match="Send the request again"):
+                await process.canonical(b"[ ]")
+        assert await process.canonical(b"[ ]") == b"[]"
+
+
+@pytest.mark.logs("the process for canonical forms of signed bodies failed: TimeoutError")
+async def test_one_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as process:
+        await process.canonical(b"{}")
+        [pid] = children(os.getpid())
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            patched.setattr(canonical_process, "_ANSWER_TIMEOUT", 0.01)
+            with contextlib.suppress(Unavailable):  # the second attempt may be too slow as well
+                await process.canonical(b"[ ]")
+        assert pid not in children(os.getpid())
+        assert await process.canonical(b"[ ]") == b"[]"
+
+
+async def test_an_answer_that_nobody_waits_for_is_given_to_nobody_else() -> None:
+    async with running() as process:
+        await process.canonical(b"{}")
+        for turns in range(6):
+            given_up = asyncio.create_task(process.canonical(DOCUMENTS[3]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            given_up.cancel()
+            assert await process.canonical(b"[ %d ]" % turns) == b"[%d]" % turns
+            assert isinstance((await asyncio.gather(given_up, return_exceptions=True))[0], asyncio.CancelledError)
