@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from .errors import Forbidden, Refused, Unauthorized, Unavailable
 from .events import Principal, Request
@@ -19,7 +19,7 @@ class Admission:
         self._hooks = hooks
         self._store = store
 
-    async def admit(self, request: Request, read: Callable[[], None] | None = None) -> Principal:
+    async def admit(self, request: Request, read: Callable[[], Awaitable[None]] | None = None) -> Principal:
         """Who sends it. Raises `Refused`: `Limited` before anything else, `Unavailable` and 401 before 403.
 
         `read` is called for who may send, before they are asked for too much: how much that is, a batch must be
@@ -31,7 +31,7 @@ class Admission:
             principal = await self._hooks.authenticate(request)
             self._check(request, principal)
             if read is not None:
-                read()
+                await read()
         except Unavailable:
             raise  # who sends cannot be told now, so it cannot be held against them
         except Refused as error:

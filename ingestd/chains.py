@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from .events import Event
 
-__all__ = ["Pace", "UnderWay", "beside_each_other", "chains", "ties"]
+__all__ = ["UnderWay", "beside_each_other", "chains", "ties"]
 
 _T = TypeVar("_T")
-
-_LONGEST = 0.005  # seconds
-
-
-class Pace:
-    """Lets others have the event loop in the middle of long work."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def is_over(self) -> bool:
-        return time.perf_counter() - self._since > _LONGEST
-
-    async def pause(self) -> None:
-        await asyncio.sleep(0)
-        self._since = time.perf_counter()
 
 
 def ties(event: Event) -> list[Hashable]:

@@ -2,19 +2,24 @@
 
 Only strings and brackets are looked at, so an event may hold anything that leaves these in order: halves of surrogate
 pairs, bytes that are not UTF-8, words and numbers that JSON does not know, any depth. The time goes by the length of
-the body alone, whatever is in it.
+the body alone, whatever is in it: up to a third of a second for 4 MiB. So the body is read in steps of some
+milliseconds, and the event loop turns in between.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
+
+from .pace import Pace
 
 __all__ = ["SplitBatch", "split_batch"]
 
+_STEP = 32 * 1024  # which takes up to six milliseconds
 _MOST_RUNS = 100_000  # of brackets, that are looked at one by one: each takes a microsecond or two
 _SPACE = b" \t\n\r"
+_NAME = b'"events"'
 
 
 def _nested(levels: int) -> bytes:
@@ -26,17 +31,21 @@ def _nested(levels: int) -> bytes:
     return rb'(?:[^"\[\]{}]++|' + _STRING + inner + rb")*+"
 
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_STRING_TEXT = rb'(?:[^"\\]++|\\.)*+'
+_STRING = rb'"' + _STRING_TEXT + rb'"'
 _LEVELS = 4  # of most events: brackets that are in one another so often need no look from Python
 _CONTAINER = rb"[\[{]" + _nested(_LEVELS - 1) + rb"[\]}]"
 
+_Match = Callable[[bytes, int, int], "re.Match[bytes] | None"]
+
 _start = re.compile(rb"[ \t\n\r]*+\{").match
-_events = re.compile(rb'"events"[ \t\n\r]*+:[ \t\n\r]*+\[').match
-_members = re.compile(
-    rb'(?:(?!"events"[ \t\n\r]*+:[ \t\n\r]*+\[)(?:[^"\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb"))*+", re.DOTALL
+_array = re.compile(_NAME + rb"[ \t\n\r]*+:[ \t\n\r]*+\[").match
+_members: _Match = re.compile(
+    rb'(?:[^"\[\]{}]++|(?!' + _NAME + rb")" + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL
 ).match
-_element = re.compile(rb'(?:[^",\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL).match
-_brackets = re.compile(_nested(_LEVELS) + rb"([\[{]++|[\]}]++)", re.DOTALL).match
+_element: _Match = re.compile(rb'(?:[^",\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL).match
+_brackets: _Match = re.compile(_nested(_LEVELS) + rb"([\[{]++|[\]}]++|)", re.DOTALL).match
+_string_text: _Match = re.compile(_STRING_TEXT, re.DOTALL).match
 
 
 class SplitBatch(NamedTuple):
@@ -49,74 +58,120 @@ class _Unclear(Exception):
     """It cannot be told where an event ends."""
 
 
-def split_batch(body: bytes, most: int) -> SplitBatch | None:
+async def split_batch(body: bytes, most: int, *, step: int = _STEP) -> SplitBatch | None:
     """The events of a batch, each as it stands in the body; None where it cannot be told where one ends.
 
-    Whether envelope and events are JSON is not looked at. Beyond `most` events no more are looked for.
+    Whether envelope and events are JSON is not looked at. Beyond `most` events no more are looked for. `step` is how
+    many bytes are looked at in one step; it changes no result.
     """
-    scan = _Scan(body)
-    events: list[bytes] = []
+    scan = _Scan(body, step)
     try:
-        start = end = scan.find_events()
-        for begin, end in scan.elements(start):
-            events.append(body[begin:end].strip(_SPACE))
-            if len(events) > most:
-                break
+        start = await scan.find_array()
+        events, end = await scan.split_array(start, most)
     except _Unclear:
         return None
     return SplitBatch(body[:start] + body[end:], [] if events == [b""] else events)
 
 
 class _Scan:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, step: int) -> None:
         self._body = body
+        self._step = step
         self._runs = _MOST_RUNS
+        self._pace = Pace()
 
-    def find_events(self) -> int:
+    async def find_array(self) -> int:
         """The place behind the bracket that opens the array of events."""
         match = _start(self._body)
         if match is None:
             raise _Unclear
         at = match.end()
         while True:
-            at = _behind(_members(self._body, at))
-            found = _events(self._body, at)
-            if found is not None:
-                return found.end()
-            at = self._behind_container(at)
+            at = await self._skip(_members, at)
+            if not self._body.startswith(_NAME, at):
+                at = await self._behind_value(at)
+                continue
+            array = _array(self._body, at)
+            if array is not None:
+                return array.end()
+            at += len(_NAME)
+            self._count_run()
 
-    def elements(self, at: int) -> Iterator[tuple[int, int]]:
-        """Begin and end of each element of the array whose bracket is before `at`."""
+    async def split_array(self, at: int, most: int) -> tuple[list[bytes], int]:
+        """The elements of the array whose bracket is before `at`, one more than `most` at the most; and its end."""
+        events = []
         begin = at
         while True:
-            at = _behind(_element(self._body, at))
+            at = await self._skip(_element, at)
             sign = self._body[at : at + 1]
-            if sign in {b",", b"]"}:
-                yield begin, at
-                if sign == b"]":
-                    return
-                begin = at = at + 1
-            else:
-                at = self._behind_container(at)
+            if sign not in {b",", b"]"}:
+                at = await self._behind_value(at)
+                continue
+            events.append(self._body[begin:at].strip(_SPACE))
+            if sign == b"]" or len(events) > most:
+                return events, at
+            begin = at = at + 1
 
-    def _behind_container(self, at: int) -> int:
-        """The place behind the object or array that begins at `at`."""
+    async def _skip(self, match: _Match, at: int) -> int:
+        """The place of the first sign that the pattern does not match; or of a value that it does not match whole."""
+        while True:
+            end = at + self._step
+            at = _behind(match(self._body, at, end))
+            if at >= len(self._body):
+                raise _Unclear
+            if self._pace.is_over():
+                await self._pace.pause()
+            if at < end:
+                return at
+
+    async def _behind_value(self, at: int) -> int:
+        """The place behind the string, object or array that begins at `at`. None is too long, and none too deep."""
+        if self._body[at : at + 1] == b'"':
+            return await self._behind_string(at)
         if self._body[at : at + 1] not in {b"[", b"{"}:
             raise _Unclear
+        return await self._behind_container(at)
+
+    async def _behind_container(self, at: int) -> int:
+        """The place behind the object or array that begins at `at`."""
         depth, at = 1, at + 1
         while depth:
-            match = _brackets(self._body, at)
-            self._runs -= 1
-            if match is None or not self._runs:
-                raise _Unclear
-            at, run = match.end(), match[1]
-            if run[0] in b"[{":
+            match = _brackets(self._body, at, at + self._step)
+            at = _behind(match)
+            self._count_run()
+            if self._pace.is_over():
+                await self._pace.pause()
+            assert match is not None
+            run = match[1]
+            if not run:  # at the end of the step, or at a string that goes on there
+                if at >= len(self._body):
+                    raise _Unclear
+                if self._body[at : at + 1] == b'"':
+                    at = await self._behind_string(at)
+            elif run[0] in b"[{":
                 depth += len(run)
             else:
                 closed = min(len(run), depth)
                 depth -= closed
                 at -= len(run) - closed
         return at
+
+    async def _behind_string(self, at: int) -> int:
+        """The place behind the string that begins at `at`, which may be longer than a step."""
+        at += 1
+        while True:
+            at = _behind(_string_text(self._body, at, at + self._step))
+            if self._body[at : at + 1] == b'"':
+                return at + 1
+            if at + 1 >= len(self._body):
+                raise _Unclear
+            if self._pace.is_over():
+                await self._pace.pause()
+
+    def _count_run(self) -> None:
+        self._runs -= 1
+        if not self._runs:
+            raise _Unclear
 
 
 def _behind(match: re.Match[bytes] | None) -> int:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from .chains import Pace, UnderWay, beside_each_other, ties
+from .chains import UnderWay, beside_each_other, ties
 from .errors import Claimed
 from .events import Event
 from .journal import Append, Journal
 from .outcomes import Outcome
+from .pace import Pace
 from .resolving import Resolved, Resolver, repeated
 from .store import State, Store
 from .storing import keep

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from .admission import Admission
 from .answers import Answer, problem, success
+from .batch_parser import BatchParser
 from .batches import Batches
 from .events import Request
 from .failures import Failures
@@ -30,7 +31,7 @@ from .storing import Storing
 from .together import Together
 from .unusable_id_reports import UnusableIdReports
 from .unusable_ids import UnusableIds
-from .validation import Validator, parse_batch, parse_body
+from .validation import Validator, parse_body
 
 __all__ = ["Pipeline"]
 
@@ -67,6 +68,7 @@ class Pipeline:
         self._storing = Storing(hooks, store, journal, room)
         self._failures = Failures()
         self._parsing = room.parsing
+        self._batch_parser = BatchParser()
         together = Together(hooks, store, journal, room)
         self._batches = Batches(self._reader, together, room, metrics, self._failures, max_body=max_body)
 
@@ -122,8 +124,8 @@ class Pipeline:
     async def _handle_batch(self, request: Request) -> Answer:
         bodies: list[Raw] = []
 
-        def read() -> None:
-            bodies.extend(parse_batch(request.body))
+        async def read() -> None:
+            bodies.extend(await self._batch_parser.parse(request.body))
             request.events = len(bodies)
 
         try:

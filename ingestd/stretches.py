@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .chains import Pace
 from .members import Member
+from .pace import Pace
 from .recalling import Recaller
 from .resolving import Resolver
 from .store import Store

@@ -6,13 +6,14 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from .chains import Pace, beside_each_other, chains
+from .chains import beside_each_other, chains
 from .errors import Claimed, Stale
 from .events import Event
 from .hooks import Hooks
 from .journal import Append, Journal
 from .members import Member, result_of
 from .one_by_one import OneByOne
+from .pace import Pace
 from .recalling import Recaller
 from .resolving import Resolved, Resolver, repeated
 from .room import Room

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,10 +17,11 @@ import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from .errors import BadRequest, ConfigError, SchemaViolation, UnknownKey
-from .event_boundaries import split_batch
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 
-__all__ = ["MAX_DEPTH", "MAX_EVENTS", "MAX_VIOLATIONS", "EventSchema", "Validator", "parse_batch", "parse_body"]
+__all__ = [
+    "MAX_DEPTH", "MAX_VIOLATIONS", "UNREADABLE", "EventSchema", "Validator", "parse_body", "unreadable",
+]  # fmt: skip
 
 MAX_DEPTH = 200
 """Objects and arrays in one another, the body itself included.
@@ -31,9 +32,6 @@ jsonschema_rs cannot report a fault of a value nested more than 255 deep; encode
 MAX_VIOLATIONS = 50
 """How many faults of one body its sender is told."""
 
-MAX_EVENTS = 1000
-"""How many a batch may hold."""
-
 # jsonschema_rs makes all its error objects at once, 10 µs and some kB each, and a megabyte has room for
 # 500,000 faults. Of a body of more values than this only the first fault is told.
 _MAX_EXPLAINED_VALUES = 3_000
@@ -41,15 +39,11 @@ _MAX_EXPLAINED_VALUES = 3_000
 _MAX_POINTER = 500
 _MAX_MESSAGE = 200
 _MAX_QUOTED_KEY = 100
+_MAX_SEARCHED = 256 * 1024  # bytes, which take some milliseconds
+_PAIR = len(r"\ud83d\ude00")
 
-# Fields for one more than may be, the rest is passed over: a list would be made whole before it is counted, and a few
-# megabytes have room for millions.
-_EVENTS = [f"event_{number}" for number in range(MAX_EVENTS + 1)]
-_Events = msgspec.defstruct("_Events", [(name, msgspec.Raw, msgspec.UNSET) for name in _EVENTS], array_like=True)
-_Batch = msgspec.defstruct("_Batch", [("events", _Events)])
-_decode_batch = msgspec.json.Decoder(_Batch).decode
-
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a body that is not JSON, or is nested too deep."""
 
 _TYPE_NAMES: Mapping[type, str] = {
     dict: "object",
@@ -72,8 +66,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
     """The JSON object a body is. Raises `BadRequest`, with where it stops being one."""
     try:
         value = msgspec.json.decode(body)
-    except _UNREADABLE as error:
-        raise _unreadable(error, body) from None
+    except UNREADABLE as error:
+        raise unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
     # The count is a bound of the depth and far cheaper, and this the fastest way to it where there are few.
@@ -82,58 +76,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
-    """The bodies of the events of a batch, each to be parsed by itself. Raises `BadRequest` for what is no batch.
-
-    Each is a piece of `body`, to be copied (by `bytes`) right before it is parsed: so it is in the processor's cache.
-    Where one of them keeps the body from being JSON, the others are told apart from it.
-    """
-    try:
-        events = _raw_events(body)
-    except msgspec.ValidationError:
-        _refuse_batch(parse_body(body))
-    except _UNREADABLE as error:
-        apart = _tell_events_apart(body)
-        if apart is None:
-            raise _unreadable(error, body) from None
-        events = apart
-    if not 1 <= len(events) <= MAX_EVENTS:
-        found = "none" if not events else "more"
-        raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}")
-    return events
-
-
-def _raw_events(body: bytes) -> Sequence[msgspec.Raw]:
-    """The elements of `events`, one more than there may be at most. Raises what msgspec does."""
-    batch: Any = _decode_batch(body)
-    events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
-    return events[: events.index(msgspec.UNSET)] if events[-1] is msgspec.UNSET else events
-
-
-def _tell_events_apart(body: bytes) -> Sequence[msgspec.Raw] | None:
-    """The events of a body that is not JSON; None where that is not only because of what is inside of events."""
-    batch = split_batch(body, MAX_EVENTS)
-    if batch is None:
-        return None
-    if len(batch.events) <= MAX_EVENTS:
-        try:
-            _raw_events(batch.envelope)
-        except _UNREADABLE:
-            return None
-    return [msgspec.Raw(event) for event in batch.events]
-
-
-def _refuse_batch(body: dict[str, Any]) -> NoReturn:
-    if "events" not in body:
-        raise _wrong_batch("/events", "required, but missing")
-    raise _wrong_batch("/events", f"expected array, got {_type_name(body['events'])}")
-
-
-def _wrong_batch(pointer: str, message: str) -> BadRequest:
-    return BadRequest(f"{pointer}: {message}", code="invalid_envelope", errors=[SchemaViolation(pointer, message)])
-
-
-def _unreadable(error: Exception, body: bytes) -> BadRequest:
+def unreadable(error: Exception, body: bytes) -> BadRequest:
+    """Why the body is not JSON; `error` is one of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return _too_deep()
     if isinstance(error, UnicodeDecodeError):
@@ -324,8 +268,10 @@ def _is_deep(value: Any) -> bool:
 def _fault(error: Exception, body: bytes) -> str:
     """What msgspec says; but some halves of surrogate pairs it takes for the end of the body, or places behind them."""
     text = str(error)
-    half = _LONE_SURROGATE.match(body) if "truncated" in text or "surrogate" in text else None
-    return text if half is None else f"an escape is half of a surrogate pair (byte {half.start(1)})"
+    half = _LONE_SURROGATE.match(body, 0, _MAX_SEARCHED) if "truncated" in text or "surrogate" in text else None
+    if half is None or half.start(1) > _MAX_SEARCHED - _PAIR:  # a pair may go on behind what was searched
+        return text
+    return f"an escape is half of a surrogate pair (byte {half.start(1)})"
 
 
 def _invalid_byte(body: bytes) -> int:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import time
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ingestd.batch_parser import MAX_EVENTS, BatchParser
 from ingestd.errors import BadRequest
-from ingestd.event_boundaries import split_batch
-from ingestd.validation import MAX_EVENTS, parse_batch, parse_body
+from ingestd.event_boundaries import SplitBatch, split_batch
+from ingestd.validation import parse_body
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.sampled_from('a\\"[]{},:\n\u00e9\U0001f600')),
@@ -52,6 +58,14 @@ SPOILT = st.tuples(st.sampled_from(AROUND), st.one_of(STRINGS, st.sampled_from(W
 )
 
 
+def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
+    return asyncio.run(BatchParser().parse(body))
+
+
+def split(body: bytes, step: int = 32 * 1024) -> SplitBatch | None:
+    return asyncio.run(split_batch(body, MAX_EVENTS, step=step))
+
+
 def joined(events: list[bytes], before: bytes = b"", after: bytes = b"") -> bytes:
     return b'{%s"events" : [ %s ]%s}\n' % (before, b" ,\n".join(events), after)
 
@@ -85,10 +99,23 @@ def test_the_events_of_any_batch_are_found_where_the_decoder_finds_them(
 ) -> None:
     others.pop("events", None)
     body = json.dumps({**others, "events": events}, ensure_ascii=ascii).encode()
-    split = split_batch(body, MAX_EVENTS)
-    assert split is not None
-    assert [json.loads(event) for event in split.events] == events
-    assert json.loads(split.envelope) == {**others, "events": []}
+    found = split(body)
+    assert found is not None
+    assert [json.loads(event) for event in found.events] == events
+    assert json.loads(found.envelope) == {**others, "events": []}
+
+
+@given(
+    st.lists(st.one_of(GOOD.map(lambda event: json.dumps(event).encode()), SPOILT), min_size=1, max_size=4),
+    st.sampled_from([b"", b'"a": {"b": [[[[[[{}]]]]]], "events": [1]}, "c": "events", "events" : 1, ']),
+    st.binary(max_size=3),
+    st.integers(2, 100),
+)
+def test_where_a_step_ends_changes_nothing(events: list[bytes], before: bytes, after: bytes, step: int) -> None:
+    body = joined([event for event in events if len(event) < 5000] or [b"1"], before) + after
+    assert split(body, step) == split(body)
+    cut = body[: len(body) * step // 100]
+    assert split(cut, step) == split(cut)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +158,19 @@ def test_a_thousand_events_are_the_most_also_where_one_is_spoilt() -> None:
             parse_batch(joined(events))
 
 
+def turns_of_parsing(body: bytes) -> list[float]:
+    """Seconds of the processor that each turn of the event loop takes."""
+    parsing, turns = BatchParser().parse(body), list[float]()
+    while True:
+        before = time.thread_time()
+        try:
+            parsing.send(None)
+        except (StopIteration, BadRequest):
+            return turns
+        finally:
+            turns.append(time.thread_time() - before)
+
+
 def parse_all(body: bytes) -> None:
     for event in parse_batch(body):
         parse_body(bytes(event))
@@ -147,6 +187,33 @@ def test_a_megabyte_of_junk_is_read_a_few_times_at_most(junk: bytes) -> None:
     """By its length squared it would take hours."""
     many = junk * (1_000_000 // len(junk))
     for body in (b'{"events": [' + many, b'{"events": [{}, ' + many + b"]}", b"{" + many, many):
-        split_batch(body, MAX_EVENTS)
+        split(body)
         with pytest.raises(BadRequest):
             parse_all(body)
+
+
+@pytest.mark.parametrize(
+    ("before", "junk"),
+    [
+        (b'{"events": [{}, "\\ud800", ', b'{"a":"'),
+        (b'{"x": [', b"[[[[[]]]]]"),
+        (b'{"events": [{"a": "', b'["x"'),
+        (b'{"events": [', b'"' + b"\\n" * 20_000 + b'"'),
+    ],
+)
+def test_others_have_their_turns_while_four_megabytes_are_read(before: bytes, junk: bytes) -> None:
+    turns = turns_of_parsing(before + junk * ((4 * 2**20 - 100) // len(junk)))
+    assert max(turns) < sum(turns) / 4
+
+
+async def test_faulty_batches_are_read_one_at_a_time_and_good_ones_at_once() -> None:
+    parser, done = BatchParser(), list[str]()
+
+    async def parse(name: str, body: bytes) -> None:
+        with contextlib.suppress(BadRequest):
+            await parser.parse(body)
+        done.append(name)
+
+    bodies = {"large": b'{"events": [' + b'{"a":"' * 200_000, "small": b'{"events": [tru]}', "good": b'{"events": [1]}'}
+    await asyncio.gather(*[parse(name, body) for name, body in bodies.items()])
+    assert done == ["good", "large", "small"]

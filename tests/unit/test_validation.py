@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.batch_parser import MAX_EVENTS, BatchParser
 from ingestd.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
 from ingestd.schema_files import DRAFT
-from ingestd.validation import MAX_DEPTH, MAX_EVENTS, MAX_VIOLATIONS, Validator, parse_batch, parse_body
+from ingestd.validation import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
 from tests.support.reference import Reference
 
@@ -39,6 +42,10 @@ def pointers(error: Refused | None) -> set[str]:
 
 
 # Bodies
+
+
+def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
+    return asyncio.run(BatchParser().parse(body))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,15 @@ def test_anything_else_is_refused_with_the_reason(body: bytes, code: str, detail
     assert len(caught.value.detail) < 200
 
 
+def test_half_of_a_surrogate_pair_is_told_and_a_whole_one_is_not_taken_for_it() -> None:
+    with pytest.raises(BadRequest, match=r"half of a surrogate pair \(byte 10\)"):
+        parse_body(rb'{"a": "abc\ud83d')
+    # Of a large body only a part is searched, which may end within a pair.
+    for length in range(256 * 1024 - 30, 256 * 1024 + 3):
+        with pytest.raises(BadRequest, match="truncated"):
+            parse_body(b'{"a": "' + b"x" * length + rb"\ud83d\ude00")
+
+
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_nesting_is_bounded(opening: bytes, closing: bytes) -> None:
     def nested(levels: int) -> bytes:
@@ -103,6 +119,29 @@ def test_a_batch_is_taken_apart_and_nothing_in_it_is_judged(events: list[Any]) -
 def test_what_only_one_event_is_to_blame_for_is_left_to_it() -> None:
     events = [b'"\xff"', b"[" * 300 + b"]" * 300, b"1"]
     assert [*map(bytes, parse_batch(b'{"events":[' + b" , ".join(events) + b"]}"))] == events
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "detail"),
+    [
+        (b"[]", "not_an_object", "expected a JSON object, got array"),
+        (b' "events"', "not_an_object", "got string"),
+        (b"-1", "not_an_object", "got number"),
+        (b"true", "not_an_object", "got boolean"),
+        (b"null", "not_an_object", "got null"),
+        (b"[1", "invalid_json", "truncated"),
+        (b"{}", "invalid_envelope", "/events: required, but missing"),
+        (b'{"a": {"events": [1]}}', "invalid_envelope", "/events: required, but missing"),
+        (b'{"events": {}, "a": 1}', "invalid_envelope", "/events: expected array, got object"),
+        (b'{"events":\tfalse}', "invalid_envelope", "/events: expected array, got boolean"),
+        (b'{"events": 1, "a": }', "invalid_json", "byte 19"),
+        (b'{"events": []}', "invalid_envelope", "expected 1 to 1000 events, got none"),
+    ],
+)
+def test_what_is_no_batch_is_refused_with_the_reason(body: bytes, code: str, detail: str) -> None:
+    with pytest.raises(BadRequest, match=detail) as caught:
+        parse_batch(body)
+    assert caught.value.code == code
 
 
 def test_a_batch_may_have_a_thousand_events() -> None:
