@@ -74,7 +74,7 @@ class Request:
         decode_small: Callable[[int], bytes] | None = None,
         decoded: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`decode_small` is `decode` with a bound of its own, beyond which it raises `TooLarge`.
+        """`decode_small` is `decode` with a bound, before and after decoding, beyond which it raises `TooLarge`.
 
         `decoded` is called with the decoded body on the event loop, and raises `Unavailable` where there is no memory
         for it.
@@ -100,7 +100,7 @@ class Request:
         return self._take(await asyncio.to_thread(self._decode)) if self._body is None else self._body
 
     def small_body(self, most: int) -> bytes | None:
-        """The body if it has at most so many bytes. Of a larger one no more than that is decoded."""
+        """The body if it has at most so many bytes, before and after decoding. No more than that is decoded."""
         if self._body is None and self._decode_small is not None:
             try:
                 body = self._decode_small(most)

@@ -116,17 +116,22 @@ class HmacPlugin:
             except Refused:  # it cannot be decoded
                 self._checks.failed(caller, _COST_OF_LARGE)
                 raise
-            if not await asyncio.to_thread(is_signed, body, signature, secrets):
-                self._checks.failed(caller, _COST_OF_LARGE)
-                raise _wrong()
+            signed = await asyncio.to_thread(is_signed, body, signature, secrets)
+        if not signed:
+            return await self._check_canonical(request, key, signature, secrets, cost=_COST_OF_LARGE)
         self._checks.succeeded(caller)
         return self._principal(key)
 
-    async def _check_canonical(self, request: Request, key: Key, signature: str, secrets: list[bytes]) -> Principal:
+    async def _check_canonical(
+        self, request: Request, key: Key, signature: str, secrets: list[bytes], *, cost: int = 0
+    ) -> Principal:
+        """`cost` is what the check has cost until here."""
         body = request.body
+        caller = Caller.of(key.id, request.peer)
         if len(body) > _MAX_CANONICAL:
+            if cost:
+                self._checks.failed(caller, cost)
             raise _wrong()
-        caller, cost = Caller.of(key.id, request.peer), 1 + len(body) // 1024
         if len(body) <= _MAX_AT_ONCE:
             self._checks.admit(caller)
             form = canonical(body)
@@ -134,7 +139,7 @@ class HmacPlugin:
             async with self._checks.turn(caller):
                 form = await self._canonical_process.canonical(body)
         if form is None or form == body or not is_signed(form, signature, secrets):
-            self._checks.failed(caller, cost)
+            self._checks.failed(caller, cost + 1 + len(body) // 1024)
             raise _wrong()
         self._checks.succeeded(caller)
         request.replace_body(form)

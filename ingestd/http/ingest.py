@@ -152,7 +152,12 @@ class Exchange(HTTPMessageDelegate):
         )
 
     def _decode(self, most: int | None = None) -> bytes:
-        """The body, of at most so many bytes. It may be called on another thread, and changes nothing."""
+        """The body, of at most so many bytes, before and after decoding.
+
+        It may be called on another thread, and changes nothing.
+        """
+        if most is not None and self._size > most:
+            raise too_large(most)  # at once, since joining 4 MiB of chunks takes two milliseconds
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         limit = self._limit if most is None else min(most, self._limit)
         return decode_body(body, self._headers.get("Content-Encoding", ""), limit)

@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import signal
+import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,20 @@ def test_a_large_batch_is_signed_as_sent_or_before_it_is_compressed(shop: Shop, 
         answer = daemon.post(path, body, shop.server.id, x_signature=signature, **headers)
         assert [result["status"] for result in answer.json()["results"]] == [200] * 1000
         assert daemon.post(path, body, shop.server.id, x_signature="0" * 64, **headers).status == 401
+
+
+def test_a_small_body_may_take_many_bytes_to_send(shop: Shop, daemon: Daemon) -> None:
+    for size in (10, 10_000):
+        raw = json.dumps({**EVENT, "data": {"title": "x" * size}}).encode()
+        compressor = zlib.compressobj(wbits=-15)
+        # A gzip member of 60,000 empty blocks, and one that has it all (RFC 1951, 3.2.4).
+        blocks = b"\0\0\0\xff\xff" * 60_000 + compressor.compress(raw) + compressor.flush()
+        packed = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + blocks + struct.pack("<II", zlib.crc32(raw), len(raw))
+        assert gzip.decompress(packed) == raw
+        canonical = json.dumps(json.loads(raw), separators=(",", ":"), ensure_ascii=False).encode()
+        for signed, status in ((raw, 200), (canonical, 200), (b"another", 401)):
+            signature = sign(shop.server.secret, signed)
+            assert post(daemon, shop.server, packed, signature, Content_Encoding="gzip").status == status
 
 
 def test_the_process_for_canonical_forms_ends_with_the_daemon(tmp_path: Path) -> None:
