@@ -1,6 +1,6 @@
 """What ECMAScript's `JSON.stringify(JSON.parse(text))` makes of a JSON document, byte for byte (ECMA-262, 25.5).
 
-Run as a program, this file does the same for documents from a pipe (`canonical_process`). So it imports nothing but
+Run as a program, this file does the same for documents from a socket (`canonical_process`). So it imports nothing but
 Python's library.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 __all__ = ["LENGTH_BYTES", "canonical", "serve"]
 
 LENGTH_BYTES = 4
-"""Bytes of the length before each document and each answer in a pipe, the most significant one first."""
+"""Bytes of the length before each document and each answer in a socket, the most significant one first."""
 
 # An array index: these keys V8 keeps in ascending order, before all others (ECMA-262, 10.1.11.1).
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
