@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
+import os
 import random
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-__all__ = ["ATTACKS", "Attack", "Keys"]
+__all__ = ["ATTACKED_ORDER", "ATTACKS", "Attack", "Keys"]
 
 BASE_PATH = "/api/v1/analytics"
 _MAX_BODY = 2**20
 _MAX_BATCH = 4 * 2**20
 _MAX_REWRITTEN = 64 * 1024
+
+ATTACKED_ORDER = "an-order-of-the-shop"
+"""Strangers send and refund an order of this id. An order that the shop has signed makes it harder."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +34,14 @@ class Keys:
 
 @dataclass(frozen=True)
 class Attack:
-    """`make` returns a whole request; the lines are headers that it must have: whose it says it is, and its address."""
+    """`make` returns a whole request. Its second argument is a header line with the address of the client."""
 
     name: str
     make: Callable[[Keys, str], bytes]
+    statuses: frozenset[int] = frozenset({401})
+    """The answers that it may get. Without another one it is not the attack that it is meant to be."""
+    public: bool = False
+    """Whether it has a public key."""
 
 
 def post(path: str, body: bytes, *lines: str, framed: bool = True) -> bytes:
@@ -38,22 +50,41 @@ def post(path: str, body: bytes, *lines: str, framed: bool = True) -> bytes:
     return "\r\n".join(head).encode() + body
 
 
-def wrongly_signed(name: str, body: bytes, *lines: str, path: str = "/customer-events") -> Attack:
-    """With the id of a server key, and a signature that is none of its."""
+def wrongly_signed(
+    name: str,
+    body: bytes,
+    *lines: str,
+    path: str = "/customer-events",
+    statuses: frozenset[int] = frozenset({401, 429}),
+) -> Attack:
+    """With the id of a server key, and a signature that is wrong."""
 
     def make(keys: Keys, client: str) -> bytes:
         return post(path, body, f"Authorization: Bearer {keys.server}", f"x-signature: {'0' * 64}", client, *lines)
 
-    return Attack(name, make)
+    return Attack(name, make, statuses)
 
 
-def unknown(name: str, body: bytes, *lines: str, path: str = "/track", framed: bool = True) -> Attack:
+def unknown(
+    name: str, body: bytes, *lines: str, path: str = "/track", framed: bool = True, status: int = 401
+) -> Attack:
     """With a key that is none."""
 
     def make(keys: Keys, client: str) -> bytes:
         return post(path, body, "Authorization: Bearer a-guess-at-a-key", client, *lines, framed=framed)
 
-    return Attack(name, make)
+    return Attack(name, make, frozenset({status}))
+
+
+def public(name: str, path: str, body: Callable[[str], bytes], *lines: str, status: int = 200) -> Attack:
+    """With the public key. `body` gets a text that no other request has."""
+    numbers = itertools.count()
+
+    def make(keys: Keys, client: str) -> bytes:
+        unique = f"{os.getpid()}-{next(numbers)}"
+        return post(path, body(unique), f"Authorization: Bearer {keys.public}", client, *lines)
+
+    return Attack(name, make, frozenset({status}), public=True)
 
 
 def filled(unit: bytes, size: int, before: bytes = b"[", after: bytes = b"]") -> bytes:
@@ -65,6 +96,51 @@ def filled(unit: bytes, size: int, before: bytes = b"[", after: bytes = b"]") ->
 def _random(size: int) -> bytes:
     """What compresses to three quarters: that takes the longest to decompress."""
     return bytes(random.Random(1).choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=size))
+
+
+@cache
+def _members(size: int) -> bytes:
+    """Different members of an object, as many as the size has room for."""
+    names = itertools.product(string.ascii_letters + string.digits, repeat=3)
+    return b",".join(b'"%b":0' % "".join(name).encode() for name in itertools.islice(names, size // 8))
+
+
+def _wide(unique: str, key: str = "Page View") -> bytes:
+    start = f'{{"key": "{key}", "anonymousId": "stranger-{unique}", "data": {{'.encode()
+    return start + _members(_MAX_BODY - 150) + b"}}"
+
+
+def _traits(unique: str) -> bytes:
+    start = f'{{"type": "identify", "anonymousId": "stranger-{unique}", "traits": {{'.encode()
+    return start + _members(_MAX_BODY - 150) + b"}}"
+
+
+def _identify(visitor: str, user: str) -> bytes:
+    return json.dumps({"anonymousId": visitor, "userId": user, "traits": {"plan": "gold"}}).encode()
+
+
+def _order(key: str, unique: str) -> bytes:
+    data = {"order_id": ATTACKED_ORDER, "revenue": 9000, "refund_id": unique}
+    return json.dumps({"key": key, "anonymousId": f"stranger-{unique}", "data": data}).encode()
+
+
+def _faults(unique: str) -> bytes:
+    start = f'{{"key": "Order Completed", "anonymousId": "stranger-{unique}", "data": {{"products": '.encode()
+    return start + filled(b"1,", _MAX_BODY - 150) + b"}}"
+
+
+def _batch(*bodies: bytes) -> bytes:
+    return b'{"events":[' + b",".join(bodies) + b"]}"
+
+
+@cache
+def _full_batch(unit: bytes) -> bytes:
+    return filled(unit, _MAX_BATCH, b'{"events":[', b"]}")
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(bytes(16 * _MAX_BODY))
 
 
 _INDICES = b"{" + b",".join(b'"%d":0' % number for number in range(7000, 0, -1)) + b"}"
@@ -81,16 +157,30 @@ ATTACKS: Sequence[Attack] = (
     wrongly_signed("1 MiB", filled(b"0,", _MAX_BODY)),
     wrongly_signed("1 MiB of zeros, compressed", gzip.compress(bytes(_MAX_BODY)), _GZIP),
     wrongly_signed("1 MiB of text, compressed", gzip.compress(_random(_MAX_BODY)), _GZIP),
-    wrongly_signed("1 MiB of empty gzip members", _MEMBERS, _GZIP),
+    wrongly_signed("1 MiB of empty gzip members", _MEMBERS, _GZIP, statuses=frozenset({400, 429})),
     wrongly_signed("a batch of 4 MiB", filled(b"0,", _MAX_BATCH), path="/customer-events/batch"),
     wrongly_signed(
         "a batch of 4 MiB of zeros, compressed", gzip.compress(bytes(_MAX_BATCH)), _GZIP, path="/customer-events/batch"
     ),
     unknown("1 MiB and no such key", filled(b"0,", _MAX_BODY)),
     unknown("a batch of 4 MiB and no such key", filled(b"0,", _MAX_BATCH), path="/batch"),
-    unknown("1 MiB in chunks of a byte", _ONE_BYTE_CHUNKS, framed=False),
+    unknown("1 MiB in chunks of a byte", _ONE_BYTE_CHUNKS, framed=False, status=400),
     unknown("98 headers", b"{}", *[f"x-{number}: {'y' * 140}" for number in range(94)]),
     unknown("1,500 forwarded addresses", b"{}", _FORWARDED),
     unknown("x-signature 90 times", b"{}", *["x-signature: 0"] * 90, path="/customer-events"),
-    unknown("no such path", filled(b"0,", _MAX_BODY), path="/elsewhere"),
+    unknown("no such path", filled(b"0,", _MAX_BODY), path="/elsewhere", status=404),
+    public("a bomb", "/track", lambda _: _bomb(), _GZIP, status=413),
+    public("an object of 130,000 members", "/track", _wide),
+    public("130,000 traits", "/identify/public", _traits, status=400),
+    public("half a million traits in a batch", "/batch", lambda unique: _batch(*[_traits(unique)] * 4)),
+    public("half a million faults", "/track", _faults, status=400),
+    public("a visitor linked again and again", "/identify/public", lambda unique: _identify("relinked", unique)),
+    public("visitors linked to one user", "/identify/public", lambda unique: _identify(unique, "victim")),
+    public("an order of the shop", "/track", lambda unique: _order("Order Completed", unique)),
+    public("a refund of the shop's order", "/track", lambda unique: _order("Order Refunded", unique)),
+    public("1 MiB and no such event", "/track", lambda unique: _wide(unique, "No such key"), status=404),
+    public("a batch of 1,000 that are no events", "/batch", lambda _: _batch(*[b"{}"] * 1000)),
+    public("a batch of a million that are no events", "/batch", lambda _: _full_batch(b"{},"), status=400),
+    public("a batch without an end", "/batch", lambda _: _full_batch(b"[0],")[:-2], status=400),
+    public("a batch of deep lists", "/batch", lambda _: _full_batch(b"[" * 100 + b"]" * 100 + b","), status=400),
 )

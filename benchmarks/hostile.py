@@ -58,14 +58,16 @@ def config(server: str, store: str) -> str:
 
 
 class Connection:
-    """Sends a request at a time; one that the server has closed is opened again."""
+    """Sends a request at a time. Where the server closes it, it is opened again."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        """`address` is the client's own."""
         self._port = port
+        self._address = address
         self._socket = self._open()
 
     def _open(self) -> socket.socket:
-        opened = socket.create_connection(("127.0.0.1", self._port), timeout=60)
+        opened = socket.create_connection(("127.0.0.1", self._port), timeout=60, source_address=(self._address, 0))
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return opened
 
@@ -108,14 +110,9 @@ def client() -> str:
     return f"X-Forwarded-For: 198.{18 + number // 65536 % 2}.{number // 256 % 256}.{number % 256}"
 
 
-def loop_seconds(server: Server) -> float:
-    """CPU time of the event loop's thread."""
-    return int(Path(f"/proc/{server.pid}/task/{server.pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def cpu_seconds(server: Server) -> float:
-    """CPU time of all its threads. While they run it goes in steps of the system's clock, which may be 4 ms each."""
-    return time.clock_gettime(~server.pid << 3 | 2)  # Linux' clock of that process (clock_getcpuclockid(3))
+def loop_seconds(pid: int) -> float:
+    """CPU time of the event loop's thread. While it runs it goes in steps of the system's clock, up to 4 ms each."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def cost(server: Server, attack: Attack, keys: Keys) -> float:
@@ -124,15 +121,15 @@ def cost(server: Server, attack: Attack, keys: Keys) -> float:
     taken = []
     for _ in range(REQUESTS):
         request = attack.make(keys, client())
-        before = loop_seconds(server)
+        before = loop_seconds(server.pid)
         connection.ask(request)
-        taken.append((loop_seconds(server) - before) * 1000)
+        taken.append((loop_seconds(server.pid) - before) * 1000)
     connection.close()
     return median(taken)
 
 
 def hold(server: Server, attack: Attack, keys: Keys) -> float:
-    """Milliseconds that the daemon works at the most before a small request beside one of these is answered.
+    """Milliseconds that the loop works at the most before a small request beside one of these is answered.
 
     That is CPU time: what other programs of the machine do does not count.
     """
@@ -144,9 +141,9 @@ def hold(server: Server, attack: Attack, keys: Keys) -> float:
         waits = [0.0]
         thread.start()
         while thread.is_alive():
-            before = cpu_seconds(server)
+            before = loop_seconds(server.pid)
             bystander.ask(small)
-            waits.append((cpu_seconds(server) - before) * 1000)
+            waits.append((loop_seconds(server.pid) - before) * 1000)
         longest.append(max(waits))
     attacker.close()
     bystander.close()

@@ -273,11 +273,14 @@ class Shop:
             yield daemon
             assert daemon.terminate() == 0, "\n".join(daemon.log)
 
-    def stored(self) -> list[dict[str, Any]]:
-        """The journal's records, as they are on the disk. As `exported`, without the start of a command."""
+    def stored(self, containing: str = "") -> list[dict[str, Any]]:
+        """The journal's records with this text, as they are on the disk. As `exported`, without starting a command."""
+        return [json.loads(body) for body in self._bodies() if containing.encode() in body]
+
+    def _bodies(self) -> list[bytes]:
         with self._journal() as journal:
-            bodies = journal.execute("SELECT body FROM journal ORDER BY position").fetchall()
-        return [json.loads(body) for (body,) in bodies]
+            rows = journal.execute("SELECT CAST(body AS BLOB) FROM journal ORDER BY position").fetchall()
+        return [body for (body,) in rows]
 
     @contextmanager
     def _journal(self) -> Iterator[sqlite3.Connection]:
@@ -293,9 +296,9 @@ class Shop:
         # Not `splitlines`, for which other characters end a line too.
         return [json.loads(line) for line in self.command("events", "export", *arguments).split("\n")[:-1]]
 
-    def archived(self) -> list[dict[str, Any]]:
-        """The archive's records, whole lines only (it may be being written)."""
+    def archived(self, containing: str = "") -> list[dict[str, Any]]:
+        """The archive's records with this text, whole lines only (it may be being written)."""
         if not self.archive.exists():
             return []
         *lines, _ = self.archive.read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if containing.encode() in line]

@@ -53,10 +53,13 @@ def chunked(*chunks: bytes) -> bytes:
 
 
 class Client:
-    """One connection. Whatever the daemon does not answer or end within `PATIENCE` fails the test: it hangs."""
+    """One connection. Whatever the daemon does not answer or end within `PATIENCE` fails the test: it hangs.
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    `address` is the client's own.
+    """
+
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=(address, 0))
         self._received = b""
 
     def send(self, data: bytes) -> None:

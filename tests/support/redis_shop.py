@@ -36,8 +36,7 @@ class RedisShop(Shop):
 
     def _make_keys(self) -> tuple[Key, Key]:
         """Made by the commands once and copied, as a `Shop` does it, unless the store has something already."""
-        options: dict[str, Any] = tomllib.loads(self.config.read_text())
-        prefix = options.get("plugins", {}).get("redis", {}).get("prefix", "ingestd:").encode()
+        prefix = self._prefix.encode()
         with self.redis.client() as client:
             is_empty = next(client.scan_iter(prefix + b"*"), None) is None
             if is_empty and self.tenant in _made:
@@ -52,8 +51,21 @@ class RedisShop(Shop):
                 _made[self.tenant] = content, public, server
             return public, server
 
-    def stored(self) -> list[dict[str, Any]]:
-        return self.exported()
+    def _bodies(self) -> list[bytes]:
+        if "url" in self._options.get("journal", {}):
+            return super()._bodies()
+        with self.redis.client() as client:
+            entries: Any = client.xrange(f"{self._prefix}journal")
+        return [fields[b"b"] for _, fields in entries]
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return tomllib.loads(self.config.read_text())
+
+    @property
+    def _prefix(self) -> str:
+        prefix: str = self._options.get("plugins", {}).get("redis", {}).get("prefix", "ingestd:")
+        return prefix
 
     @contextmanager
     def serve_with(self, count: int) -> Iterator[list[Daemon]]:

@@ -1,107 +1,25 @@
-"""What a stranger with the public key can do to a shop: a daemon on one file, and one on Redis."""
+"""Orders, refunds and links: the backend of a shop outranks whoever has its public key."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.support.clients import at_once, wait_until
-from tests.support.daemon import Daemon, Key, Reply, Shop, run_ingestd, sign
-from tests.support.redis_shop import redis_shop
+from tests.support.clients import at_once
+from tests.support.daemon import Reply, Shop, run_ingestd
+from tests.support.trust import Pair, Place, open_place
 
-EVENT: dict[str, Any] = {"key": "Page View", "data": {}}
-LINKS = "max_links = 3\nmax_visitors = 5"
 SIGNED = {"plugins.identity": 'links = "signed"', "plugins.attribution": 'orders = "signed"'}
-STORES = ["sqlite", "redis"]
 
 
-class Place(NamedTuple):
-    shop: Shop
-    daemon: Daemon
-    without_grants: Key
-
-    def send(self, path: str, visitor: str, /, *, status: int = 200, **members: Any) -> Reply:
-        """A request of the backend, or of whoever has the public key, by its path; an event unless it identifies."""
-        body = {**({} if "identify" in path else EVENT), "anonymousId": visitor, **members}
-        if path in {"/customer-events", "/identify"}:
-            reply = self.signed(path, body)
-        else:
-            reply = self.daemon.post(path, body, self.shop.public.id)
-        assert reply.status == status, reply.body
-        return reply
-
-    def signed(self, path: str, body: Any, key: Key | None = None, **headers: str) -> Reply:
-        key = key or self.shop.server
-        raw = json.dumps(body).encode()
-        return self.daemon.post(path, raw, key.id, **{"x_signature": sign(key.secret, raw), **headers})
-
-    def order(self, path: str, order_id: str, visitor: str = "buyer", /, revenue: float = 40, **members: Any) -> str:
-        data = {"order_id": order_id, "revenue": revenue}
-        return self.send(path, visitor, key="Order Completed", data=data, **members).headers["x-request-id"]
-
-    def refund(self, path: str, order_id: str, revenue: float, key: str = "Order Refunded") -> str:
-        data = {"order_id": order_id, "revenue": revenue}
-        return self.send(path, "thief", key=key, data=data).headers["x-request-id"]
-
-    def linked(self, path: str, visitor: str, user: str) -> bool:
-        """Send an identify request; returns whether its record says that it made the link."""
-        record_id = self.send(path, visitor, userId=user).headers["x-request-id"]
-        [record] = [record for record in self.shop.stored() if record["id"] == record_id]
-        assert record["signed"] == (path == "/identify")
-        linked: bool = record["linked"]
-        return linked
-
-    def user_of(self, visitor: str) -> str | None:
-        """Which user an event of this visitor gets."""
-        record_id = self.send("/track", visitor).headers["x-request-id"]
-        [record] = [record for record in self.shop.stored() if record["id"] == record_id]
-        user: str | None = record["userId"]
-        return user
-
-    def derived(self, order_id: str, count: int) -> list[dict[str, Any]]:
-        """The attributions and reversals of an order, as soon as there are so many."""
-        found: list[dict[str, Any]] = []
-
-        def all_there() -> bool:
-            found[:] = [each for each in self.shop.archived() if each.get("orderId") == order_id]
-            return len(found) >= count
-
-        wait_until(all_there)
-        assert len(found) == count
-        return found
-
-    def counted(self, name: str, **label: str) -> float:
-        [(key, value)] = label.items()
-        return self.daemon.metric(f'ingestd_{name}_total{{{key}="{value}"}}')
-
-
-def serve(store: str, factory: pytest.TempPathFactory, tables: dict[str, str]) -> Iterator[Place]:
-    folder = factory.mktemp("trust")
-    if store == "sqlite":
-        yield from _place(Shop(folder, tables))
-    else:
-        with redis_shop(folder, tables) as shop:
-            yield from _place(shop)
-
-
-def _place(shop: Shop) -> Iterator[Place]:
-    without_grants = shop.create_key("server", shop.tenant, grants=False)
-    with shop.serve() as daemon:
-        yield Place(shop, daemon, without_grants)
-
-
-@pytest.fixture(scope="module", params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from serve(request.param, tmp_path_factory, {"plugins.identity": LINKS})
-
-
-@pytest.fixture(scope="module", params=STORES)
-def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+@pytest.fixture(scope="module")
+def strict(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A shop that takes the word of its backend alone."""
-    yield from serve(request.param, tmp_path_factory, SIGNED)
+    with open_place(pair, tmp_path_factory.mktemp("strict"), SIGNED) as place:
+        yield place
 
 
 # POST /identify
@@ -151,12 +69,12 @@ def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place
 
 
 def test_identify_is_counted(place: Place) -> None:
-    accepted = place.counted("identifies", outcome="accepted")
+    duration = 'ingestd_http_request_duration_seconds_count{endpoint="server-identify"}'
+    accepted, measured = place.counted("identifies", outcome="accepted"), place.daemon.metric(duration)
     place.send("/identify", "counted")
     place.send("/identify/public", "counted")
     assert place.counted("identifies", outcome="accepted") == accepted + 2
-    duration = 'ingestd_http_request_duration_seconds_count{endpoint="server-identify"}'
-    assert place.daemon.metric(duration) > 0
+    assert place.daemon.metric(duration) == measured + 1
 
 
 # Orders
@@ -318,15 +236,16 @@ def test_no_identify_request_of_a_public_key_links(strict: Place) -> None:
 # Advice
 
 
-@pytest.mark.parametrize("name", ["attribution.orders", "identity.links"])
-def test_check_advises_signed_where_there_is_a_server_key(place: Place, strict: Place, name: str) -> None:
+def test_check_advises_signed_where_there_is_a_server_key(place: Place, strict: Place) -> None:
     def found(shop: Shop) -> dict[str, Any]:
         done = run_ingestd("check", "--json", config=shop.config)
         assert done.returncode == 0, done.stderr
         return {each["name"]: each for each in json.loads(done.stdout)["plugins"]}
 
-    option = name.partition(".")[2]
-    advice = found(place.shop)[name]
-    assert (advice["status"], f'plugins.{name} = "signed"' in advice["text"]) == ("ok", True)
-    assert f'{option} = "any"' in advice["text"]
-    assert name not in found(strict.shop)
+    advised, none = found(place.shop), found(strict.shop)
+    for name in ("attribution.orders", "identity.links"):
+        option = name.partition(".")[2]
+        advice = advised[name]
+        assert (advice["status"], f'plugins.{name} = "signed"' in advice["text"]) == ("ok", True)
+        assert f'{option} = "any"' in advice["text"]
+        assert name not in none

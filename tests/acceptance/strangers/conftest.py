@@ -1,0 +1,62 @@
+"""One daemon for each HTTP server and store, and the promises that hold after every attack."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.hostile_memory import BOUND
+from tests.support.daemon import Daemon, Shop
+from tests.support.rawhttp import event, memory, outcomes
+from tests.support.trust import PAIRS, Pair, Place, open_place
+
+PROXY = "127.0.1.1"
+"""Requests from here may name any address as their client's."""
+
+TARGETS = [str(uuid.UUID(int=number, version=4)) for number in range(100)]
+"""Server keys whose ids strangers know. Each has a budget for wrong signatures."""
+
+LINKS = "max_links = 3\nmax_visitors = 5"
+
+
+TABLES = {"http": f'trusted_proxies = ["{PROXY}"]', "plugins.identity": LINKS}
+
+
+@pytest.fixture(scope="package", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    pair: Pair = request.param
+    return pair
+
+
+@pytest.fixture(scope="package")
+def place(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with open_place(pair, tmp_path_factory.mktemp("strangers"), TABLES, TARGETS) as place:
+        yield place
+
+
+@pytest.fixture(scope="package")
+def shop(place: Place) -> Shop:
+    return place.shop
+
+
+@pytest.fixture(scope="package")
+def daemon(place: Place) -> Daemon:
+    return place.daemon
+
+
+@pytest.fixture(autouse=True)
+def unharmed(shop: Shop, daemon: Daemon) -> Iterator[None]:
+    """The daemon serves on, within its memory. Nothing failed inside it, and its log has no secret."""
+    yield
+    assert daemon.post("/track", event(), shop.public.id).status == 200
+    assert daemon.post_signed(event(), shop.server).status == 200
+    assert outcomes(daemon)["failed"] == 0
+    assert memory(daemon.pid, "VmHWM") < BOUND
+    daemon.read_log()
+    log = "\n".join(daemon.log)
+    assert "Traceback" not in log
+    assert " ERROR " not in log
+    for secret in (shop.public.id, shop.server.id, shop.server.secret, *TARGETS):
+        assert secret not in log

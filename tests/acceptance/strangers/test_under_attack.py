@@ -1,0 +1,231 @@
+"""A bystander is served at its usual pace beside every attack, and all of its events are stored.
+
+A latency is measured twice. The wall clock also tells of waits in which the daemon does nothing. But other programs of
+the machine make it longer, so its bound is wide. The CPU time of the event loop tells how long the loop was held, and
+nobody else changes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks.attacks import ATTACKED_ORDER, ATTACKS, Attack, Keys
+from benchmarks.hostile import Connection, loop_seconds
+from tests.support.daemon import PATIENCE
+from tests.support.rawhttp import Client, event, head, post
+from tests.support.trust import Place
+
+from .conftest import PROXY, TARGETS
+
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+CHOSEN = [
+    "64 KiB of numbers",
+    "240 kB of numbers, compressed",
+    "1 MiB of empty gzip members",
+    "a batch of 4 MiB of zeros, compressed",
+    "1 MiB and no such key",
+    "1 MiB in chunks of a byte",
+    "a bomb",
+    "an object of 130,000 members",
+    "half a million traits in a batch",
+    "a visitor linked again and again",
+    "visitors linked to one user",
+    "an order of the shop",
+    "a refund of the shop's order",
+    "a batch of 1,000 that are no events",
+    "a batch of deep lists",
+]
+"""One or two of each kind. `make hostile` measures all of them."""
+
+MOST_WORK = 40.0
+"""How much longer the loop may work until the bystander is answered: a request of a stranger takes it 5 ms at most."""
+MOST_WORK_WITH_KEY = 200.0
+"""The same where the stranger has the public key, and the daemon reads megabytes of JSON."""
+MOST_TIME = 500.0
+"""How much longer the bystander may wait, by the wall clock."""
+
+SLICE = 4  # events of the bystander, first without the attack and then beside it
+ROUNDS = 2
+MOST_ROUNDS = 8
+
+CLOSED = 0  # in place of a status, where the daemon closes the connection of who still sends
+CONNECTIONS = 2  # that send requests without the public key; with it, one
+CROWD = 60  # connections that are open at the same time
+PAUSE = 0.005  # seconds until one of them goes
+
+_clients = itertools.count()
+_targets = itertools.cycle(TARGETS)
+
+
+class Latency(NamedTuple):
+    """Seconds until an answer."""
+
+    time: float
+    work: float
+
+
+class Bystander:
+    """An ordinary visitor, with another address than the strangers."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._client = Client(place.daemon.port, "127.0.0.2")
+        self._sent = 0
+
+    def latencies(self) -> list[Latency]:
+        return [self._latency() for _ in range(SLICE)]
+
+    def _latency(self) -> Latency:
+        request = post(self._place.shop.public.id, event({"number": self._sent}, anonymousId="bystander"))
+        begun, worked = time.perf_counter(), loop_seconds(self._place.daemon.pid)
+        self._client.send(request)
+        reply = self._client.reply()
+        latency = Latency(time.perf_counter() - begun, loop_seconds(self._place.daemon.pid) - worked)
+        assert reply.status == 200, reply.body
+        self._sent += 1
+        return latency
+
+    def close(self) -> None:
+        self._client.close()
+        stored = self._place.shop.stored(containing='"bystander"')
+        assert [record["data"]["number"] for record in stored] == [*range(self._sent)]
+
+
+@pytest.fixture(scope="module")
+def bystander(place: Place) -> Iterator[Bystander]:
+    """At the end all of its events must be stored once, in their order."""
+    bystander = Bystander(place)
+    yield bystander
+    bystander.close()
+
+
+def typical(latencies: Sequence[Latency]) -> Latency:
+    return Latency(median(each.time for each in latencies), median(each.work for each in latencies))
+
+
+def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextManager[None]], most_work: float) -> None:
+    """The bystander's typical latency beside the attack is not too many times that without it.
+
+    Slices take turns, so that both meet the same machine. Where the attack seems to hold it up, more are measured.
+    """
+    alone: list[Latency] = []
+    beside: list[Latency] = []
+    for done in itertools.count(1):
+        alone += bystander.latencies()
+        with attack():
+            beside += bystander.latencies()
+        usual, slowed = typical(alone), typical(beside)
+        is_served = slowed.work < most_work * usual.work and slowed.time < MOST_TIME * usual.time
+        if done == MOST_ROUNDS or (done >= ROUNDS and is_served):
+            break
+    assert slowed.work < most_work * usual.work
+    assert slowed.time < MOST_TIME * usual.time
+
+
+# Floods of requests
+
+
+@contextmanager
+def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
+    """Send such requests without a pause, each from another address and all with a server key that nobody has tried."""
+    over, begun = threading.Event(), threading.Event()
+    keys = Keys(place.shop.public.id, next(_targets))
+
+    def send() -> None:
+        connection = Connection(place.daemon.port, PROXY)
+        while not over.is_set():
+            number = next(_clients)
+            client = f"X-Forwarded-For: 198.18.{number // 256 % 256}.{number % 256}"
+            statuses[connection.ask(attack.make(keys, client))] += 1
+            begun.set()
+        connection.close()
+
+    with at_work([send] * (1 if attack.public else CONNECTIONS), begun, over):
+        yield
+
+
+@contextmanager
+def at_work(work: Sequence[Callable[[], None]], begun: threading.Event, over: threading.Event) -> Iterator[None]:
+    """Threads that work from when they have begun until it is over."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        results = [pool.submit(each) for each in work]
+        try:
+            assert begun.wait(PATIENCE)
+            yield
+        finally:
+            over.set()
+        for result in results:
+            result.result()
+
+
+@pytest.fixture(scope="module")
+def signed_order(place: Place) -> None:
+    """The order that strangers send and refund."""
+    place.order("/customer-events", ATTACKED_ORDER)
+
+
+@pytest.mark.usefixtures("signed_order")
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_flood_of_requests_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
+    attack, statuses = BY_NAME[name], Counter[int]()
+    most = MOST_WORK_WITH_KEY if attack.public else MOST_WORK
+    assert_served(bystander, lambda: flood(place, attack, statuses), most)
+    assert set() < {*statuses} - {CLOSED} <= attack.statuses
+
+
+def test_strangers_change_nothing_of_a_signed_order(place: Place, signed_order: None) -> None:
+    """It has one attribution and no reversal, although strangers send and refund it."""
+    place.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
+    place.refund("/track", ATTACKED_ORDER, 9000)
+    place.order("/customer-events", "an-order-behind-it")
+    place.derived("an-order-behind-it", 1)
+    place.derived(ATTACKED_ORDER, 1)
+
+
+# Crowds of connections
+
+CROWDS: dict[str, Callable[[str], bytes]] = {
+    "half a head": lambda key: head(key, "X: " + "x" * 8000)[:-2],
+    "half a body": lambda key: head(key, "Content-Length: 1000000") + b" " * 300_000,
+    "answers that nobody reads": lambda key: post(key, b"{", "Origin: https://shop.example") * 2000,
+}
+
+
+@contextmanager
+def crowd(place: Place, data: bytes) -> Iterator[None]:
+    """Many connections that have sent this, as far as it is taken. One after the other goes, and a new one comes."""
+    over, begun = threading.Event(), threading.Event()
+    clients: deque[Client] = deque()
+
+    def press() -> None:
+        while not over.wait(PAUSE if begun.is_set() else 0):
+            clients.append(Client(place.daemon.port, "127.0.3.1"))
+            clients[-1].socket.setblocking(False)
+            with suppress(BlockingIOError, ConnectionError):
+                clients[-1].send(data)
+            if len(clients) > CROWD:
+                begun.set()
+                clients.popleft().close()
+
+    try:
+        with at_work([press], begun, over):
+            yield
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("name", CROWDS)
+def test_a_crowd_of_connections_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
+    data = CROWDS[name](place.shop.public.id)
+    assert_served(bystander, lambda: crowd(place, data), MOST_WORK_WITH_KEY)
