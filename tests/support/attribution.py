@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,7 @@ from .attribution_reference import Reference, Rules
 from .backends import PluginDaemon, sqlite_backend
 from .journals import read_all
 
-__all__ = ["START", "Attribution", "Shop", "agrees", "attributing"]
+__all__ = ["START", "Attribution", "OpenBackend", "Shop", "agrees", "attributing"]
 
 START = 4_000_000_000_000
 """Some time to begin at, in milliseconds: far ahead of the real time, which must not matter."""
@@ -179,10 +179,16 @@ class Attribution(NamedTuple):
         return int(self.registry.get_sample_value("ingestd_attribution_amounts_ignored_total") or 0)
 
 
+OpenBackend = Callable[[Path], AbstractAsyncContextManager[Backend]]
+"""Opens the back end that belongs to a folder."""
+
+
 @asynccontextmanager
-async def attributing(folder: Path, rules: Rules) -> AsyncIterator[Attribution]:
-    """The plugin on the file of that folder, with these options."""
-    async with sqlite_backend(folder) as backend:
+async def attributing(
+    folder: Path, rules: Rules, open_backend: OpenBackend | None = None
+) -> AsyncIterator[Attribution]:
+    """The plugin with these options, on the file of that folder unless another back end is opened."""
+    async with (open_backend or sqlite_backend)(folder) as backend:
         daemon = PluginDaemon(backend)
         daemon.unusable_ids = UnusableIds(rules.unusable)
         plugin = AttributionPlugin(

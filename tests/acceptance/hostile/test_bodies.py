@@ -222,7 +222,9 @@ def test_numbers_come_out_as_they_were_sent(shop: Shop, daemon: Daemon) -> None:
     body = f'{{"key": "Page View", "anonymousId": "numbers", "data": {{{members}}}}}'
     assert daemon.post("/track", body.encode(), shop.public.id).status == 200
     assert daemon.post_signed(body.encode(), shop.server).status == 200
-    for data in exported(shop, "numbers"):
+    found = exported(shop, "numbers")
+    assert len(found) == 2
+    for data in found:
         # As text: in Python 1 == 1.0 and 0.0 == -0.0.
         assert {name: repr(value) for name, value in data.items()} == {
             name: repr(json.loads(number)) for name, number in NUMBERS.items()
