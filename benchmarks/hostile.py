@@ -3,11 +3,13 @@
 Each kind (`benchmarks.attacks`) is sent in three ways:
 
 - eight times alone, for the CPU time of the event loop's thread;
-- eight times beside small requests on another connection, for how much was done at the most before one was answered;
+- eight times beside small requests on another connection, for how long the loop worked before one was answered;
 - as fast as four connections can, beside four visitors who send an event every five milliseconds.
 
+The first two are CPU time, which other programs of the machine do not change. The latencies are by the wall clock.
+
 Every request comes from another address, as if trusted proxies had told it: no rate or budget of an address holds a
-flood like this. Exits 1 where a request held the loop for more than five milliseconds.
+flood like this. Exits 1 where a request without the public key held the loop for more than five milliseconds.
 """
 
 from __future__ import annotations
@@ -35,10 +37,14 @@ from .attacks import ATTACKS, BASE_PATH, Attack, Keys
 from .servers import CONFIG, Server, ingestd, on_core
 
 MOST = 5.0
-"""Milliseconds that a request may hold the loop."""
+"""Milliseconds that a request of somebody unknown may hold the loop."""
+SERVERS = ("fast", "tornado")
+STORES = ("SQLite", "Redis")
 REQUESTS = 8
 CONNECTIONS = 4
 PAUSE = 0.005  # seconds
+CLOSED = 0
+"""In place of a status: the daemon has closed the connection, maybe while the request was being sent."""
 PUBLIC = "a-public-key-of-the-bench"
 
 # Each attack is measured three times, each time with keys of its own: one that failed often has no budget left.
@@ -72,13 +78,13 @@ class Connection:
         return opened
 
     def ask(self, request: bytes) -> int:
-        """The status of the answer."""
+        """The status of the answer; `CLOSED` where there is none."""
         try:
             with contextlib.suppress(ConnectionError):  # it may have heard enough, and has answered
                 self._socket.sendall(request)
             status, closes = self._answer()
         except ConnectionError:
-            status, closes = 0, True
+            status, closes = CLOSED, True
         if closes:
             self._socket.close()
             self._socket = self._open()
@@ -122,7 +128,9 @@ def cost(server: Server, attack: Attack, keys: Keys) -> float:
     for _ in range(REQUESTS):
         request = attack.make(keys, client())
         before = loop_seconds(server.pid)
-        connection.ask(request)
+        status = connection.ask(request)
+        if status not in attack.statuses | {CLOSED}:
+            sys.exit(f"{attack.name}: answered {status}")
         taken.append((loop_seconds(server.pid) - before) * 1000)
     connection.close()
     return median(taken)
@@ -131,7 +139,8 @@ def cost(server: Server, attack: Attack, keys: Keys) -> float:
 def hold(server: Server, attack: Attack, keys: Keys) -> float:
     """Milliseconds that the loop works at the most before a small request beside one of these is answered.
 
-    That is CPU time: what other programs of the machine do does not count.
+    That is CPU time, which other programs of the machine do not change. It goes in steps, so where the wall clock tells
+    less, that counts.
     """
     attacker, bystander = Connection(server.port), Connection(server.port)
     small = b"OPTIONS %b/elsewhere HTTP/1.1\r\nHost: shop\r\n\r\n" % BASE_PATH.encode()
@@ -141,9 +150,9 @@ def hold(server: Server, attack: Attack, keys: Keys) -> float:
         waits = [0.0]
         thread.start()
         while thread.is_alive():
-            before = loop_seconds(server.pid)
+            begun, before = time.perf_counter(), loop_seconds(server.pid)
             bystander.ask(small)
-            waits.append((loop_seconds(server.pid) - before) * 1000)
+            waits.append(min(time.perf_counter() - begun, loop_seconds(server.pid) - before) * 1000)
         longest.append(max(waits))
     attacker.close()
     bystander.close()
@@ -211,7 +220,7 @@ def started(kind: str, store: str) -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
         with on_core(cores[-1]):
-            if store == "redis":
+            if store == "Redis":
                 url = stack.enter_context(redis_server(folder / "redis", {"appendfsync": "everysec"})).url
             else:
                 url = "sqlite:ingestd.db"
@@ -233,26 +242,28 @@ def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[s
         without, during = beside(server, attack, next(keys), seconds)
         cells = f"{taken:8.2f}{held:9.2f}{without:8.1f}{during:8.1f}{during / without:7.1f}"
         print(f"  {attack.name:42}{cells}", flush=True)
-        if held > MOST:
+        if held > MOST and not attack.public:
             wrong.append(attack.name)
     return wrong
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long visitors are watched (default 1)")
-    parser.add_argument("--all", action="store_true", help="both servers on both stores, not each on one")
+    parser.add_argument("--seconds", type=float, default=0.8, help="how long visitors are watched (default 0.8)")
+    parser.add_argument("--server", action="append", choices=SERVERS, help="default: each of them")
+    parser.add_argument("--store", action="append", choices=STORES, help="default: each of them")
     parser.add_argument("--only", default="", help="only the attacks whose names contain this")
     arguments = parser.parse_args()
     attacks = [attack for attack in ATTACKS if arguments.only in attack.name]
-    pairs = [("fast", "sqlite"), ("tornado", "redis")]
-    if arguments.all:
-        pairs = [*itertools.product(("fast", "tornado"), ("sqlite", "redis"))]
+    if not attacks:
+        parser.error(f"--only {arguments.only}: there is no such attack")
     wrong = []
-    for kind, store in pairs:
+    for kind, store in itertools.product(arguments.server or SERVERS, arguments.store or STORES):
+        begun = time.monotonic()
         print(f"server {kind}, store {store}")
         with started(kind, store) as server:
             wrong += [f"{kind}, {store}: {name}" for name in measure(server, attacks, arguments.seconds)]
+        print(f"  {time.monotonic() - begun:.0f} s")
     for name in wrong:
         print(f"more than {MOST:g} ms: {name}")
     return int(bool(wrong))
