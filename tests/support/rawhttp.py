@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any
 
 from .clients import wait_until
-from .daemon import BASE, PATIENCE, Daemon, Reply
+from .daemon import BASE, PATIENCE, Daemon, Reply, Shop
 
 __all__ = [
     "Client",
     "assert_refused",
+    "assert_unharmed",
     "chunked",
     "counting",
     "event",
@@ -149,6 +150,20 @@ def assert_refused(reply: Reply, status: int, code: str, *, closes: bool = True)
     assert (reply.headers.get("connection") == "close") is closes
     if status == 503:
         assert int(reply.headers["retry-after"]) >= 1
+
+
+def assert_unharmed(shop: Shop, daemon: Daemon, most_memory: int, *secrets: str) -> None:
+    """The daemon serves on, within its memory. Nothing failed inside it, and its log has no secret."""
+    assert daemon.post("/track", event(), shop.public.id).status == 200
+    assert daemon.post_signed(event(), shop.server).status == 200
+    assert outcomes(daemon)["failed"] == 0
+    assert memory(daemon.pid, "VmHWM") < most_memory
+    daemon.read_log()
+    log = "\n".join(daemon.log)
+    assert "Traceback" not in log
+    assert " ERROR " not in log
+    for secret in (shop.public.id, shop.server.id, shop.server.secret, *secrets):
+        assert secret not in log
 
 
 def outcomes(daemon: Daemon) -> Counter[str]:
