@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from .errors import BadRequest, SchemaViolation
+from .errors import BadRequest, SchemaFault, SchemaViolation
 from .event_boundaries import split_batch
 from .validation import UNREADABLE, unreadable
 
@@ -56,8 +56,8 @@ class BatchParser:
                     raise unreadable(error, body) from None
                 events = apart
         if not 1 <= len(events) <= MAX_EVENTS:
-            found = "none" if not events else "more"
-            raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}")
+            found, reason = ("more", "maxItems") if events else ("none", "minItems")
+            raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}", reason)
         return events
 
 
@@ -91,13 +91,18 @@ def _refuse_type(body: bytes) -> NoReturn:
     except UNREADABLE as error:
         raise unreadable(error, body) from None
     if not memoryview(batch.events):
-        raise _wrong_batch("/events", "required, but missing")
-    raise _wrong_batch("/events", f"expected array, got {_type_name(batch.events)}")
+        raise _wrong_batch("/events", "required, but missing", "required")
+    raise _wrong_batch("/events", f"expected array, got {_type_name(batch.events)}", "type")
 
 
 def _type_name(value: msgspec.Raw) -> str:
     return _TYPE_NAMES.get(bytes(memoryview(value)[:1]), "number")
 
 
-def _wrong_batch(pointer: str, message: str) -> BadRequest:
-    return BadRequest(f"{pointer}: {message}", code="invalid_envelope", errors=[SchemaViolation(pointer, message)])
+def _wrong_batch(pointer: str, message: str, reason: str) -> BadRequest:
+    return BadRequest(
+        f"{pointer}: {message}",
+        code="invalid_envelope",
+        errors=[SchemaViolation(pointer, message)],
+        fault=SchemaFault(pointer, reason),
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from .answers import Answer, results
-from .errors import BadRequest, Refused, SchemaViolation, TooLarge
+from .errors import BadRequest, Refused, SchemaFault, SchemaViolation, TooLarge
 from .events import Endpoint, Event, Principal, Request, Session
 from .failures import Failures
 from .hooks import HookFailure
@@ -79,9 +79,10 @@ class Batches:
         """The answer; and its events are counted."""
         answers: list[Session | Refused] = []
         outcomes: list[Outcome] = []
-        for result in batch.with_results(stored):
+        for kind, key, result in zip(batch.kinds, batch.keys, batch.with_results(stored), strict=True):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
+                self._metrics.count_refusal(_endpoint(request, kind), key, refused)
                 outcomes.append(refused.outcome)
                 answers.append(refused)
             else:
@@ -91,7 +92,7 @@ class Batches:
                 if session.is_new and outcome is Outcome.ACCEPTED:
                     self._metrics.session_begun()
         for (kind, key, outcome), count in Counter(zip(batch.kinds, batch.keys, outcomes, strict=True)).items():
-            self._metrics.count(Endpoint.IDENTIFY if kind == "identify" else request.endpoint, key, outcome, count)
+            self._metrics.count(_endpoint(request, kind), key, outcome, count)
         return results(request.endpoint, answers)
 
     def _read_all(
@@ -124,6 +125,11 @@ class Batches:
         return event
 
 
+def _endpoint(request: Request, kind: Kind) -> Endpoint:
+    """That which an event of a batch counts for."""
+    return Endpoint.IDENTIFY if kind == "identify" else request.endpoint
+
+
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
     """The bodies in groups of about a megabyte: all of one are parsed at a time where they wait for the store."""
     start = size = 0
@@ -141,5 +147,10 @@ def _take_kind(body: dict[str, Any]) -> Kind:
     kind: Kind = body.pop("type", "event")
     if kind not in ("event", "identify"):
         fault = SchemaViolation("/type", 'expected "event" or "identify"')
-        raise BadRequest(f"{fault.pointer}: {fault.message}", code="invalid_envelope", errors=[fault])
+        raise BadRequest(
+            f"{fault.pointer}: {fault.message}",
+            code="invalid_envelope",
+            errors=[fault],
+            fault=SchemaFault(fault.pointer, "enum"),
+        )
     return kind

@@ -49,6 +49,7 @@ __all__ = [
     "NotFound",
     "NotHolder",
     "Refused",
+    "SchemaFault",
     "SchemaViolation",
     "SinkFailure",
     "SinkReject",
@@ -143,8 +144,20 @@ class SchemaViolation(NamedTuple):
     message: str
 
 
+class SchemaFault(NamedTuple):
+    """Where a body breaks its schema, and how. Metrics show both, so no part of them is the caller's choice."""
+
+    pointer: str
+    """A JSON pointer of names in the schema."""
+    reason: str
+    """The keyword of JSON Schema, or a word for a rule that has none."""
+
+
 class Refused(IngestdError):
-    """The request is not accepted; `detail` tells the caller why."""
+    """The request is not accepted; `detail` tells the caller why.
+
+    Metrics show `fault`, or `code` where there is none.
+    """
 
     status: ClassVar[int]
     title: ClassVar[str]
@@ -158,10 +171,12 @@ class Refused(IngestdError):
         code: str | None = None,
         errors: Sequence[SchemaViolation] = (),
         retry_after: int | None = None,
+        fault: SchemaFault | None = None,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.errors = errors
+        self.fault = fault
         self.retry_after = retry_after
         if code is not None:
             self.code = code

@@ -112,7 +112,9 @@ class Pipeline:
         self, request: Request, key: str, started: float, give: Callable[[Answer], None], result: Resolved | Exception
     ) -> None:
         if isinstance(result, Exception):
-            outcome, answer = self._refusal(request, result)
+            refused = self._failures.refusal(request, result)
+            outcome, answer = refused.outcome, problem(refused)
+            self._metrics.count_refusal(request.endpoint, key, refused)
         else:
             outcome, session = result.outcome, result.session
             if session.is_new and outcome is Outcome.ACCEPTED:
@@ -132,11 +134,8 @@ class Pipeline:
             principal = await self._admission.admit(request, read)
             return await self._batches.answer(request, principal, bodies)
         except Exception as error:  # noqa: BLE001 - as above
-            outcome, answer = self._refusal(request, error)
+            refused = self._failures.refusal(request, error)
         # All have this one outcome, as far as it is known how many there are.
-        self._metrics.count(request.endpoint, "", outcome, request.events)
-        return answer
-
-    def _refusal(self, request: Request, error: Exception) -> tuple[Outcome, Answer]:
-        refused = self._failures.refusal(request, error)
-        return refused.outcome, problem(refused)
+        self._metrics.count(request.endpoint, "", refused.outcome, request.events)
+        self._metrics.count_refusal(request.endpoint, "", refused, request.events)
+        return problem(refused)

@@ -16,8 +16,9 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from .errors import BadRequest, ConfigError, SchemaViolation, UnknownKey
+from .errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
+from .schema_places import schema_pointer
 
 __all__ = [
     "MAX_DEPTH", "MAX_VIOLATIONS", "UNREADABLE", "EventSchema", "Validator", "parse_body", "unreadable",
@@ -179,7 +180,7 @@ class Validator:
 def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
     """What is wrong with this body, which each of `validators` has found invalid."""
     large = _has_more_values(body, _MAX_EXPLAINED_VALUES)
-    errors = (error for compiled in validators for error in (_first_error if large else _all_errors)(compiled, body))
+    errors = [error for compiled in validators for error in (_first_error if large else _all_errors)(compiled, body)]
     violations = (violation for error in errors for violation in _violations(error, body))
     # Two schemas may say the same of one place; a dictionary keeps the order.
     distinct = list(dict.fromkeys(violations))
@@ -190,7 +191,7 @@ def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, 
         detail = f"{first} (there may be more: a body of this size is told its first fault)"
     else:
         detail = first if len(distinct) == 1 else f"{len(distinct)} faults, the first: {first}"
-    return BadRequest(detail, code=code, errors=told)
+    return BadRequest(detail, code=code, errors=told, fault=_schema_fault(errors[0]))
 
 
 def _all_errors(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Iterable[jsonschema_rs.ValidationError]:
@@ -202,6 +203,11 @@ def _first_error(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Ite
         compiled.validate(body)
     except jsonschema_rs.ValidationError as error:
         yield error
+
+
+def _schema_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
+    missing = [error.kind.property] if isinstance(error.kind, Kind.Required) else []
+    return SchemaFault(schema_pointer(tuple(error.evaluation_path), *missing), error.kind.name)
 
 
 def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> Iterator[SchemaViolation]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestd.errors import BadRequest, SchemaViolation
+from ingestd.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.options import Duration
 from ingestd.times import parse_time
 
 __all__ = ["ReplayRules"]
 
 _MAX_SKEW = 300_000  # milliseconds that a sender's clock may be ahead
+_MISSING = "required in a signed event, but missing"
+_STALE = "stale_timestamp"
 
 
 class ReplayRules:
@@ -27,30 +29,34 @@ class ReplayRules:
 
     def check(self, body: Mapping[str, Any], received_at: int) -> None:
         """Raises `BadRequest`, with all faults."""
-        faults = []
+        faults: list[tuple[SchemaViolation, str]] = []
         if self._require_message_id and "messageId" not in body:
-            faults.append(SchemaViolation("/messageId", "required in a signed event, but missing"))
-        code = "invalid_envelope"
+            faults.append((SchemaViolation("/messageId", _MISSING), "required"))
         if self._max_age is not None:
-            fault, stale = self._time_fault(body, self._max_age, received_at)
-            if fault is not None:
-                if stale and not faults:
-                    code = "stale_timestamp"
-                faults.append(SchemaViolation("/timestamp", fault))
+            wrong = _time_fault(body, self._max_age, received_at)
+            if wrong is not None:
+                message, reason = wrong
+                faults.append((SchemaViolation("/timestamp", message), reason))
         if faults:
-            detail = "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults)
-            raise BadRequest(detail, code=code, errors=faults)
+            first, reason = faults[0]
+            raise BadRequest(
+                "; ".join(f"{fault.pointer}: {fault.message}" for fault, _ in faults),
+                code=_STALE if reason == _STALE else "invalid_envelope",
+                errors=[fault for fault, _ in faults],
+                fault=SchemaFault(first.pointer, reason),
+            )
 
-    def _time_fault(self, body: Mapping[str, Any], max_age: Duration, received_at: int) -> tuple[str | None, bool]:
-        """What is wrong with the timestamp, if anything, and whether that is how old it is."""
-        if "timestamp" not in body:
-            return "required in a signed event, but missing", False
-        sent = body["timestamp"]
-        at = parse_time(sent) if isinstance(sent, str) else None
-        if at is None:
-            return "expected a time as RFC 3339 has it", False
-        if received_at - at > max_age.milliseconds:
-            return f"more than {max_age} ago", True
-        if at - received_at > min(max_age.milliseconds, _MAX_SKEW):
-            return "in the future", True
-        return None, False
+
+def _time_fault(body: Mapping[str, Any], max_age: Duration, received_at: int) -> tuple[str, str] | None:
+    """What is wrong with the timestamp, if anything, and the reason by which that is counted."""
+    if "timestamp" not in body:
+        return _MISSING, "required"
+    sent = body["timestamp"]
+    at = parse_time(sent) if isinstance(sent, str) else None
+    if at is None:
+        return "expected a time as RFC 3339 has it", "format"
+    if received_at - at > max_age.milliseconds:
+        return f"more than {max_age} ago", _STALE
+    if at - received_at > min(max_age.milliseconds, _MAX_SKEW):
+        return "in the future", _STALE
+    return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.errors import BadRequest, SchemaViolation
+from ingestd.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.store import Field, State
 
 __all__ = ["TraitBounds", "trait_fields"]
@@ -24,10 +24,10 @@ class TraitBounds:
     def check(self, traits: Mapping[str, Any]) -> None:
         """Raises `BadRequest` for more traits than a profile can keep."""
         if len(traits) > self._traits:
-            raise _refusal(f"expected at most {self._traits} traits, got {len(traits)}")
+            raise _refusal(f"expected at most {self._traits} traits, got {len(traits)}", "maxProperties")
         size = sum([len(name.encode()) + len(msgspec.json.encode(value)) for name, value in traits.items()])
         if size > self._size:
-            raise _refusal(f"expected at most {self._size} bytes of names and values, got {size}")
+            raise _refusal(f"expected at most {self._size} bytes of names and values, got {size}", "size")
 
     async def merge(self, state: State, profile: str, fields: Mapping[str, Field]) -> None:
         """Add to a profile. Beyond the bounds its oldest traits go, and are counted."""
@@ -42,9 +42,14 @@ def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
     return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
 
 
-def _refusal(message: str) -> BadRequest:
-    fault = SchemaViolation("/traits", message)
-    return BadRequest(f"{fault.pointer}: {message}", code="invalid_envelope", errors=[fault])
+def _refusal(message: str, reason: str) -> BadRequest:
+    pointer = "/traits"
+    return BadRequest(
+        f"{pointer}: {message}",
+        code="invalid_envelope",
+        errors=[SchemaViolation(pointer, message)],
+        fault=SchemaFault(pointer, reason),
+    )
 
 
 def _ignore(_: int) -> None:

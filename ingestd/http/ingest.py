@@ -128,7 +128,7 @@ class Exchange(HTTPMessageDelegate):
             return
         self._closing = True
         if self._endpoint is not None and self._method == "POST":
-            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0, batch=self._batch)
+            self._count_refusal(self._endpoint, refused)
         self._write(problem(refused))
 
     def _cut_off(self) -> None:
@@ -193,8 +193,13 @@ class Exchange(HTTPMessageDelegate):
             self._write(problem(MethodNotAllowed(f"This path takes {_ALLOW}."), allow=_ALLOW))
         else:
             refused = too_large(self._limit)
-            self._ingest.metrics.answered(self._endpoint, "", refused.outcome, 0.0, batch=self._batch)
+            self._count_refusal(self._endpoint, refused)
             self._write(problem(refused))
+
+    def _count_refusal(self, endpoint: Endpoint, refused: Refused) -> None:
+        metrics = self._ingest.metrics
+        metrics.answered(endpoint, "", refused.outcome, 0.0, batch=self._batch)
+        metrics.count_refusal(endpoint, "", refused)
 
     def _preflight(self) -> None:
         headers = self._base_headers()

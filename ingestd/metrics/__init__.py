@@ -13,10 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from ..errors import Refused
 from ..events import Endpoint
 from ..outcomes import IgnoredTimestamp, Outcome, Refusal
 from ..unusable_id_reports import IdField
 from .counts import BOUNDS, Counts, RequestCounter
+from .refusals import RefusalCounter
 
 __all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus", "StoreStatus"]
 
@@ -93,6 +95,9 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=self.registry)
         self._requests = RequestCounter()
         self.registry.register(self._requests)
+        self.refusals = RefusalCounter()
+        """Why events and identify requests were refused."""
+        self.registry.register(self.refusals)
         self.waiting = Gauge(
             "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
         )
@@ -165,6 +170,10 @@ class Metrics:
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
         """Count events, or identify requests, of one outcome."""
         self._requests.count(endpoint, key, outcome, events)
+
+    def count_refusal(self, endpoint: Endpoint, key: str, refused: Refused, events: int = 1) -> None:
+        """Count why events, or identify requests, of one key were refused; `key` as for `answered`."""
+        self.refusals.count(endpoint, key, refused, events)
 
     def accepted(self) -> int:
         """How many events have been, since the start."""

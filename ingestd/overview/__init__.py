@@ -102,4 +102,5 @@ class Overview:
             time=times.now(),
             counts=self._sources.metrics.counts(),
             delivered={sink.sink_name: sink.delivered for sink in self._shown.sinks},
+            refusals=self._sources.metrics.refusals.counts(),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..metrics.counts import BOUNDS, Counts
+from ..metrics.refusals import RefusalLabels
 from ..outcomes import Outcome
 
 __all__ = ["GROUPS", "STEP", "History", "Point", "Sample", "quantile"]
@@ -39,6 +40,7 @@ class Sample(NamedTuple):
     counts: Counts
     delivered: Mapping[str, float]
     """Of each sink."""
+    refusals: Mapping[RefusalLabels, int] = {}
 
 
 class Point(NamedTuple):

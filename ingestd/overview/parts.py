@@ -11,6 +11,7 @@ from ..delivery import SinkStatus
 from ..logs.recent import RecentLine, RecentLines, presentable
 from ..metrics import JournalStatus, Metrics
 from ..metrics.counts import Counts
+from ..metrics.refusals import RefusalCounter
 from ..panels import Panel
 from .history import STEP, History, Point, Sample, between, point, quantile
 
@@ -18,6 +19,7 @@ __all__ = ["Shown", "Sources", "body_of"]
 
 _NOW = 10.0  # seconds that the present rates are of
 _MINUTE = 60.0
+_MAX_REFUSALS = 20  # rows
 
 
 class Shown(NamedTuple):
@@ -54,6 +56,7 @@ def body_of(
         "now": _rates(point(lately, sample)),
         "events": _events(minute.counts, sample.counts),
         "identifies": _outcomes(minute.counts.identifies, sample.counts.identifies),
+        "refusals": _refusals(sources.metrics.refusals, minute, sample),
         "sessions": _count(minute.counts.sessions, sample.counts.sessions),
         "latency": _latency(minute.counts, sample.counts),
         "sinks": [_sink(each, shown.types, minute, sample) for each in shown.sinks],
@@ -102,6 +105,22 @@ def _events(before: Counts, after: Counts) -> dict[str, Any]:
             for key, (old, new) in sorted(keys.items(), key=lambda each: (-sum(each[1][1].values()), each[0]))
         ],
     }
+
+
+def _refusals(refusals: RefusalCounter, minute: Sample, sample: Sample) -> list[dict[str, Any]]:
+    """The most frequent reasons: those of the last minute first, then by how often there have been in all."""
+    rows = [
+        {
+            "endpoint": each.endpoint.value,
+            "key": each.key,
+            "pointer": each.pointer,
+            "reason": each.reason,
+            **_count(minute.refusals.get(each, 0), total),
+            "lastAt": times.format_time(refusals.last_at(each)),
+        }
+        for each, total in sample.refusals.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["lastMinute"], -row["total"]))[:_MAX_REFUSALS]
 
 
 def _latency(before: Counts, after: Counts) -> list[dict[str, Any]]:

@@ -33,6 +33,12 @@ function age(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
+// The time of day, with the date if it is another than that of `now`.
+function moment(then, now) {
+  const day = then.slice(0, 10);
+  return day === now.slice(0, 10) ? then.slice(11, 19) : `${day} ${then.slice(11, 19)}`;
+}
+
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0;
@@ -182,6 +188,31 @@ function showLatency({ latency }) {
   });
 }
 
+function showRefusals({ refusals, time }) {
+  fillRows(at("refusals"), {
+    caption: "Refused, by reason",
+    hideCaption: true,
+    stacks: true,
+    columns: [
+      { title: "Event" },
+      { title: "Where", all: true },
+      { title: "Reason" },
+      { title: "Last minute", num: true },
+      { title: "In all", num: true },
+      { title: "Last seen, UTC" },
+    ],
+    rows: refusals.map((each) => [
+      { text: each.endpoint.includes("identify") ? "Identify request" : each.key || "No known key", sub: operation(each.endpoint) },
+      each.pointer || "–",
+      words(each.reason),
+      count(each.lastMinute),
+      count(each.total),
+      moment(each.lastAt, time),
+    ]),
+    nothing: "Nothing has been refused since the start.",
+  });
+}
+
 const late = (seconds) => (seconds > 300 ? "bad" : seconds > 30 ? "warn" : "");
 const TONES = { running: "good", failing: "bad", paused: "warn" };
 
@@ -326,7 +357,7 @@ function showErrors({ errors, time }) {
     stacks: true,
     columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "How often" }, { title: "What", all: true }],
     rows: errors.map((each) => [
-      each.at.slice(0, 10) === time.slice(0, 10) ? each.at.slice(11, 19) : `${each.at.slice(0, 10)} ${each.at.slice(11, 19)}`,
+      moment(each.at, time),
       { text: each.level, tone: each.level === "warning" ? "warn" : "bad" },
       each.times === 1 ? "once" : `${count(each.times)} times`,
       {
@@ -412,7 +443,7 @@ function show(status) {
   if (!at("stale").hidden) say("The daemon answers again.");
   at("stale").hidden = true;
   document.body.classList.remove("old");
-  for (const part of [showState, showFigures, showEvents, showLatency, showSinks, showPanels, showErrors, showCharts]) part(status);
+  for (const part of [showState, showFigures, showEvents, showRefusals, showLatency, showSinks, showPanels, showErrors, showCharts]) part(status);
   if (done) say(done);
   done = "";
 }

@@ -77,6 +77,8 @@ def test_labels_have_documented_values_only(busy: tuple[Shop, Daemon]) -> None:
     for name, family in parse(busy[1].ops("/metrics").body).items():
         for sample in family.samples:
             for label, value in sample.labels.items():
+                if name == "ingestd_refusals_total" and label in {"pointer", "reason"}:
+                    continue  # open lists; the test of refusals below has them
                 if label in {"reason", "result", "by", "field"}:
                     assert value in documented()[name].values, name
                 elif label in closed:
@@ -190,6 +192,56 @@ def test_each_request_counts_as_one_outcome(shop: Shop, daemon: Daemon) -> None:
         ("customer-events", "", "forbidden"): 1,
     }
     # Nothing a caller chose is ever shown.
+    assert b"visitor" not in daemon.ops("/metrics").body.replace(b'reason="max_visitors"', b"")
+
+
+def refusals(daemon: Daemon) -> dict[tuple[str, str, str, str], float]:
+    """The samples of ingestd_refusals_total."""
+    family = parse(daemon.ops("/metrics").body)["ingestd_refusals_total"]
+    labels = [(each.labels, each.value) for each in family.samples]
+    return {(of["endpoint"], of["key"], of["pointer"], of["reason"]): value for of, value in labels}
+
+
+def test_each_refusal_counts_by_its_place_in_the_schema_and_its_reason(shop: Shop, daemon: Daemon) -> None:
+    before, key, order = refusals(daemon), shop.public.id, "Order Completed"
+    wrong = {"key": order, "anonymousId": "visitor", "data": {"products": [{"price": "visitor"}], "total": "visitor"}}
+    bad_type = {**EVENT, "type": "visitor"}
+    bad_identify = {"type": "identify", "anonymousId": 5}
+    for answer in [
+        daemon.post("/track", wrong, key),
+        daemon.post_signed({"key": order, "anonymousId": "visitor"}, shop.server),
+        daemon.post("/track", {**EVENT, "key": "visitor"}, key),
+        daemon.post("/track", b"visitor", key),
+        daemon.post("/track", EVENT, "visitor"),
+        daemon.post("/track", b"visitor" * 400_000, key),
+        daemon.post("/customer-events", EVENT, shop.server.id),
+        daemon.post("/identify/public", {"anonymousId": "v", "traits": {"visitor": 1}, "userId": 7}, key),
+        daemon.post("/batch", {"events": {}}, key),
+        daemon.post("/batch", {"events": [EVENT, wrong, wrong, bad_type, bad_identify, {"key": EVENT["key"]}]}, key),
+        daemon.post("/batch", {"events": [EVENT, EVENT]}, "visitor"),
+    ]:
+        assert answer.status in {200, 400, 401, 404, 413}
+    product = EVENT["key"]
+    counted = {name: value - before.get(name, 0) for name, value in refusals(daemon).items()}
+    assert {name: value for name, value in counted.items() if value} == {
+        ("track", order, "/data/products/*/price", "type"): 3,
+        ("customer-events", order, "/data", "required"): 1,
+        ("track", "", "", "unknown_key"): 1,
+        ("track", "", "", "invalid_json"): 1,
+        ("track", "", "", "invalid_key"): 2,
+        ("track", "", "", "too_large"): 1,
+        ("customer-events", "", "", "invalid_signature"): 1,
+        ("identify", "", "/userId", "type"): 1,
+        ("track", "", "/events", "type"): 1,
+        ("track", "", "/type", "enum"): 1,
+        ("identify", "", "/anonymousId", "type"): 1,
+        ("track", product, "/data", "required"): 1,
+    }
+    families = parse(daemon.ops("/metrics").body)
+    answered = {"accepted", "duplicate", "dropped"}
+    outcomes = [*families["ingestd_events_total"].samples, *families["ingestd_identifies_total"].samples]
+    refused = sum(each.value for each in outcomes if each.labels["outcome"] not in answered)
+    assert sum(refusals(daemon).values()) == refused
     assert b"visitor" not in daemon.ops("/metrics").body.replace(b'reason="max_visitors"', b"")
 
 

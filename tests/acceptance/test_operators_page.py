@@ -145,6 +145,15 @@ def test_the_status_tells_what_was_sent(crowded: tuple[Shop, Daemon]) -> None:
     assert all(0 < each["p50Seconds"] <= each["p99Seconds"] for each in shown["latency"])
 
 
+def test_the_status_tells_why_events_were_refused(crowded: tuple[Shop, Daemon]) -> None:
+    shown = status(crowded[1])["refusals"]
+    assert [(each["key"], each["pointer"], each["reason"], each["total"]) for each in shown] == [
+        ("Product Viewed", "/data/price", "type", 1), ("", "", "unknown_key", 1), ("", "", "invalid_key", 1),
+    ]  # fmt: skip
+    assert {each["endpoint"] for each in shown} == {"track"}
+    assert all(each["lastAt"].endswith("Z") for each in shown)
+
+
 def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, Daemon]) -> None:
     _, daemon = crowded
     records = 7 + 1 + 2  # events, an identify request, attributions
@@ -279,6 +288,19 @@ def test_a_browser_shows_the_figures_and_goes_on_with_them(crowded: tuple[Shop, 
     assert tab.complaints == []
 
 
+def test_a_browser_shows_why_events_are_refused(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    shop, daemon = crowded
+    tab = opened(browser, daemon)
+    rows = "[...document.querySelectorAll('#refusals tbody tr')].map(row => [...row.cells].map(c => c.textContent))"
+    known = next(row for row in tab.evaluate(rows) if row[0].startswith("Product Viewed"))
+    assert known[1:3] == ["/data/price", "type"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", known[5])
+    event = {"key": "Order Updated", "anonymousId": "v", "data": {"products": [{"price": "<img src=x>"}]}}
+    assert daemon.post("/track", event, shop.public.id).status == 400
+    tab.wait_for(f"{rows}.some(row => row[0].startsWith('Order Updated') && row[1] === '/data/products/*/price')")
+    assert tab.complaints == []
+
+
 def test_a_browser_chooses_among_the_models_and_stays_with_its_choice(
     crowded: tuple[Shop, Daemon], browser: Browser
 ) -> None:
@@ -408,9 +430,15 @@ def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon],
     named = {role: [name for each, name in tree if each == role] for role in roles}
     for role in ("region", "heading", "table", "image", "combobox", "button", "link", "columnheader", "rowheader"):
         assert all(named.get(role, [])), f"a {role} has no name"
-    assert {"Events", "Latency", "Sessions", "Sinks", "Orders and revenue by campaign", "Last errors"} <= {
-        *named["region"]
-    }
+    assert {
+        "Events",
+        "Latency",
+        "Sessions",
+        "Sinks",
+        "Refused, by reason",
+        "Orders and revenue by campaign",
+        "Last errors",
+    } <= {*named["region"]}
     assert named["combobox"] == ["Period", "Model"]
     pictures = " ".join(named["image"])
     assert re.search(r"Events, a second, .*: now Accepted \S+,", pictures)

@@ -1,0 +1,46 @@
+"""Where in a schema a fault was found: a JSON pointer of the schema's own names, and nothing of the body's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from .schema_files import json_pointer, shorten
+
+__all__ = ["ITEM", "UNDECLARED", "schema_pointer"]
+
+ITEM = "*"
+"""Stands for any position of an array."""
+
+UNDECLARED = "(undeclared)"
+"""Stands for a name that the schema does not declare: the sender chose it."""
+
+_LONGEST = 200  # characters: a schema may contain itself
+
+_UNDECLARED = frozenset(["patternProperties", "additionalProperties", "unevaluatedProperties"])
+_ITEM = frozenset(["prefixItems", "items", "unevaluatedItems"])
+_WITH_ARGUMENT = frozenset([
+    "properties", "patternProperties", "prefixItems", "allOf", "anyOf", "oneOf", "dependentSchemas",
+])  # fmt: skip
+
+
+@lru_cache(maxsize=2_000)  # a flood of wrong bodies breaks the same rules again and again
+def schema_pointer(keywords: tuple[str | int, ...], *more: str) -> str:
+    """The place that keywords lead to, from the top of a schema and through its references; and `more` steps."""
+    return shorten(json_pointer([*_steps(keywords), *more]), _LONGEST)
+
+
+def _steps(keywords: tuple[str | int, ...]) -> Iterator[str]:
+    is_argument = False
+    for keyword, following in pairwise([*keywords, ""]):
+        if is_argument:
+            is_argument = False
+            continue
+        is_argument = keyword in _WITH_ARGUMENT
+        if keyword == "properties":
+            yield str(following)
+        elif keyword in _UNDECLARED:
+            yield UNDECLARED
+        elif keyword in _ITEM:
+            yield ITEM
