@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from ..backoff import Backoff
 from ..errors import IngestdError, NotHolder, SinkFailure, SinkRetry, Unavailable, reason_of
+from ..logs.message_kinds import message_kind
 from .status import ConsumerStatus
 
 __all__ = ["Attempts"]
@@ -35,7 +36,8 @@ class Attempts:
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Lets that many seconds pass."""
     _failures: int = field(default=0, init=False)
-    _reason: str = field(default="", init=False)
+    _kind: str = field(default="", init=False)
+    """Of the last reason: a receiver may name a new id in each."""
 
     async def until_done(self, attempt: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         task = asyncio.current_task()
@@ -68,7 +70,8 @@ class Attempts:
         reason = reason_of(error)
         self._failures += 1
         rare = self._failures & (self._failures - 1) == 0  # the 1st, 2nd, 4th, 8th …
-        if rare or reason != self._reason:
+        kind = message_kind(reason)
+        if rare or kind != self._kind:
             expected = isinstance(error, IngestdError | OSError)
             _log.log(
                 logging.WARNING if expected else logging.ERROR,
@@ -78,7 +81,7 @@ class Attempts:
                 self._failures,
                 exc_info=None if expected else error,
             )
-        self._reason = reason
+        self._kind = kind
         if self.status is not None:
             self.status.failures += 1
             self.status.last_error = reason
@@ -87,6 +90,6 @@ class Attempts:
         if self._failures:
             _log.info("%s: goes on after %d failures", self.name, self._failures)
             self._failures = 0
-            self._reason = ""
+            self._kind = ""
             if self.status is not None:
                 self.status.last_error = None

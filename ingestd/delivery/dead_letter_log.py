@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
 
+from ..logs.message_kinds import message_kind
 from .dead_letters import DeadLetter
 
 __all__ = ["DeadLetterLog"]
@@ -15,13 +15,12 @@ _log = logging.getLogger("ingestd.delivery")
 
 _QUIET = 600.0  # seconds without a dead letter after which the next one is news again
 _PAUSE = 10.0  # seconds between two lines whose reasons differ
-_NUMBERS = re.compile(r"\d+")
 
 
 class DeadLetterLog:
     """One sink's. The 1st, 2nd, 4th, 8th … letter is told, as failures of the sink are, and so is a new reason.
 
-    Reasons that differ in numbers only are the same. `clock` tells seconds, for tests.
+    Reasons that differ in ids or numbers only are the same. `clock` tells seconds, for tests.
     """
 
     def __init__(self, sink: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +38,7 @@ class DeadLetterLog:
         if now - self._last_letter_at >= _QUIET:
             self._count, self._reason = 0, ""
         before, self._count, self._last_letter_at = self._count, self._count + len(letters), now
-        reason = _NUMBERS.sub("0", letters[-1].reason)
+        reason = message_kind(letters[-1].reason)
         is_rare = before.bit_length() != self._count.bit_length()
         is_new = reason != self._reason and now - self._last_line_at >= _PAUSE
         if not is_rare and not is_new:
@@ -49,6 +48,7 @@ class DeadLetterLog:
         _log.warning(
             "sink:%s: %s; %d kept, shown by: ingestd sinks dead-letters list %s; the last one's reason: %s",
             self._sink, _described(letters), kept, self._sink, letters[-1].reason,
+            extra={"ingestd_fields": _about(letters[-1])},
         )  # fmt: skip
 
 
@@ -57,3 +57,9 @@ def _described(letters: Sequence[DeadLetter]) -> str:
     if len(letters) == 1:
         return f"a record has become dead letter {last}"
     return f"{len(letters)} records have become dead letters, the last is number {last}"
+
+
+def _about(letter: DeadLetter) -> dict[str, str]:
+    """The id by which the record is found in the journal; a plugin's record may have none."""
+    record_id = letter.to_record().decode().get("id")
+    return {"record_id": record_id} if isinstance(record_id, str) else {}

@@ -40,12 +40,13 @@ class _Line:
         self.fields: dict[str, Any] = getattr(record, "ingestd_fields", {})
         """Further members of a JSON line; that of an access line names its request."""
         self.request_id: str | None = self.fields.get("request_id") or (None if request is None else request.id)
+        self.record_id: str | None = self.fields.get("record_id")
         self.message = message_of(record)
         self.exception = _readied(_exception(formatter, record), request)
 
 
 class TextFormatter(logging.Formatter):
-    """Time in UTC, level, logger, request id, message in one line; a traceback below it, indented."""
+    """Time in UTC, level, logger, id of the request or record, message in one line; a traceback below it, indented."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -56,7 +57,8 @@ class TextFormatter(logging.Formatter):
         level = record.levelname
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelno, '0')}m{level}\x1b[0m"
-        of = f" [{line.request_id}]" if line.request_id else ""
+        subject = line.request_id or line.record_id
+        of = f" [{subject}]" if subject else ""
         lines = [f"{line.time} {level} {_escaped(f'{record.name}{of}: {line.message}')}"]
         lines += [f"    {_escaped(each)}" for each in line.exception.split("\n") if each]
         return "\n".join(lines)

@@ -187,6 +187,7 @@ def _error(line: RecentLine) -> dict[str, Any]:
         "message": line.message,
         "error": line.error,
         "requestId": line.request_id,
+        "recordId": line.record_id,
     }
 
 

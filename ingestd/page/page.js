@@ -350,6 +350,12 @@ function showPanelTable(host, { title, columns, rows, total }) {
   });
 }
 
+// What leads to the newest line of a kind in the log.
+function example({ requestId, recordId, at: time, times }) {
+  const id = requestId ? `request ${requestId}` : recordId ? `record ${recordId}` : `in the log at ${time}`;
+  return times === 1 ? id : `last one: ${id}`;
+}
+
 function showErrors({ errors, time }) {
   fillRows(at("errors"), {
     caption: "Warnings and errors",
@@ -362,7 +368,7 @@ function showErrors({ errors, time }) {
       each.times === 1 ? "once" : `${count(each.times)} times`,
       {
         text: each.error ? `${each.message} (${each.error})` : each.message,
-        sub: [each.logger, each.requestId && `request ${each.requestId}`].filter(Boolean).join(", "),
+        sub: `${each.logger}, ${example(each)}`,
       },
     ]),
     nothing: "Nothing has gone wrong since the start.",

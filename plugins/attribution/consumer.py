@@ -132,7 +132,7 @@ class AttributionConsumer(Consumer):
             self.tally.order("conflict")
             log.warning(
                 "the order %r of %s was sent again with another value; its attribution %s keeps the first",
-                order.order_id, order.tenant, earlier.attribution_id,
+                order.order_id, order.tenant, earlier.attribution_id, extra=_about(order),
             )  # fmt: skip
             return
         if earlier is not None:
@@ -196,6 +196,7 @@ class AttributionConsumer(Consumer):
             log.warning(
                 "the %s %s of the order %r of %s came before its order and is ignored: %d already wait for that order",
                 refund.reason, refund.event_id, refund.order_id, refund.tenant, MAX_WAITING,
+                extra=_about(refund),
             )  # fmt: skip
 
     def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int, changes: list[Change]) -> Mark:
@@ -208,7 +209,7 @@ class AttributionConsumer(Consumer):
             self.tally.reversal("other_currency")
             log.warning(
                 "the %s %s of the order %r of %s is in another currency than the order, and reverses nothing",
-                refund.reason, refund.event_id, refund.order_id, refund.tenant,
+                refund.reason, refund.event_id, refund.order_id, refund.tenant, extra=_about(refund),
             )  # fmt: skip
             return mark
         if refund.amount == 0:
@@ -232,6 +233,11 @@ class AttributionConsumer(Consumer):
 def _add(changes: list[Change], change: Change | None) -> None:
     if change is not None:
         changes.append(change)
+
+
+def _about(event: Order | Refund) -> dict[str, dict[str, str]]:
+    """Extra of a log line: the id by which the event is found in the journal."""
+    return {"ingestd_fields": {"record_id": event.event_id}}
 
 
 async def _load(state: State, found: Sequence[Seen]) -> None:

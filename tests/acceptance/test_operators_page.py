@@ -232,6 +232,10 @@ def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, D
     newest = next(each for each in status(daemon)["errors"] if "another value" in each["message"])
     assert newest["message"].startswith("the order '…' of shop was sent again with another value; its attribution ")
     assert (newest["level"], newest["logger"], newest["times"]) == ("warning", "ingestd.attribution", 1)
+    (ignored,) = [each for each in shop.exported("--order", "o-0") if each.get("data", {}).get("revenue") == 7]
+    assert newest["recordId"] == ignored["id"]
+    daemon.read_log()
+    assert any(ignored["id"] in line and newest["at"] in line for line in daemon.log)
     failing = next(each for each in status(daemon)["errors"] if each["message"].startswith("sink:crm: "))
     assert "refused" in failing["message"]
     text = json.dumps(status(daemon))
@@ -458,4 +462,8 @@ def test_a_dead_letter_has_its_reason_and_the_command_beside_it(browser: Browser
             tab.wait_for("document.querySelector('#sinks').textContent.includes('dead-letters list crm')")
             text = tab.evaluate("document.querySelector('#sinks').textContent")
             assert f"last dead letter: {reason.strip()}; ingestd sinks dead-letters list crm" in text
+            rows = tab.evaluate("document.querySelector('#errors tbody').textContent")
+            (letter,) = [each["recordId"] for each in status(daemon)["errors"] if "dead letter" in each["message"]]
+            assert f"record {letter}" in rows
+            assert letter in {each["id"] for each in desk.shop.exported()}
             assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import tempfile
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -241,7 +243,7 @@ async def test_the_log_tells_each_new_reason_but_not_every_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ingestd")
-    reasons = iter([*["first"] * 20, *["second"] * 20])
+    reasons = iter([*(f"first, see {uuid.uuid4()}" for _ in range(20)), *["second"] * 20])
 
     async def fail(records: Sequence[Record], step: Step) -> None:
         for reason in reasons:
@@ -252,7 +254,7 @@ async def test_the_log_tells_each_new_reason_but_not_every_failure(
         async with running(backend, Reader(then=fail)):
             await until(lambda: "goes on" in caplog.text)
     lines = [record.getMessage() for record in caplog.records if record.name == "ingestd.consumers"]
-    assert lines[0] == "reader: OSError: first; it is tried again (failure 1 in a row)"
+    assert re.fullmatch(r"reader: OSError: first, see \S+; it is tried again \(failure 1 in a row\)", lines[0])
     assert sum("first" in line for line in lines) == 5
     assert sum("second" in line for line in lines) == 2
     assert lines[-1] == "reader: goes on after 40 failures"

@@ -27,7 +27,7 @@ LAYERS: dict[str, list[str]] = {
         "delivery.status", "delivery.writer", "retention", "store_loss", "pipeline", "admission", "batch_parser",
         "reading", "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches",
         "chains", "pace", "room", "turns", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition",
-        "metrics.loop_delay", "metrics.refusals", "logs", "logs.formats", "logs.recent", "logs.redaction", "overview", "overview.asking",
+        "metrics.loop_delay", "metrics.refusals", "logs", "logs.formats", "logs.message_kinds", "logs.recent", "logs.redaction", "overview", "overview.asking",
         "overview.history", "overview.parts", "activation", "binding", "notify",
         "run_directory", "run_file", "file_limits", "memory",
         "stopping", "checking", "checking.config_faults", "checking.report", "forgetting", "forgetting.dead_letters",
