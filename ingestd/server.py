@@ -36,6 +36,8 @@ from .http.peers import STORED_FORMS
 from .http.servers import SERVERS, IngestListener
 from .loader import Plugins
 from .logs import RecentLines
+from .loop_holder import plugin_modules
+from .loop_monitor import LoopMonitor
 from .memory import give_back_free_memory, keep_large_pieces_apart
 from .metrics import Metrics
 from .metrics.loop_delay import watch_loop_delay
@@ -183,13 +185,19 @@ class Server:
                 run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
-            tune_the_interpreter()
-            self.notifier.ready("serving: generation 1")
-            self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
+            self._begin_to_serve(ingest, retention)
             stack.callback(self._tell_stopping)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
+
+    def _begin_to_serve(self, ingest: Ingest, retention: Retention) -> None:
+        tune_the_interpreter()
+        # Not before: nobody waits yet for what plugins do at the start.
+        monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
+        self.watch(monitor.run(), name="monitor of the loop")
+        self.notifier.ready("serving: generation 1")
+        self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
 
     def _make_pipeline(self, generation: Generation, room: Room) -> Pipeline:
         http = generation.config.http

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from .. import __version__
 from ..errors import Refused
 from ..events import Endpoint
+from ..loop_monitor import COLLECTOR, CORE
 from ..outcomes import IgnoredTimestamp, Outcome, Refusal
 from ..unusable_id_reports import IdField
 from .counts import BOUNDS, Counts, RequestCounter
@@ -136,6 +137,18 @@ class Metrics:
             buckets=BOUNDS,
             registry=self.registry,
         )
+        self._loop_held = Counter(
+            "ingestd_loop_held_seconds",
+            "Seconds for which the event loop was held, in holds of more than a tenth of a second.",
+            ["holder"],
+            registry=self.registry,
+        )
+        self._loop_holds = Counter(
+            "ingestd_loop_holds", "How many such holds there were.", ["holder"], registry=self.registry
+        )
+        for holder in (CORE, COLLECTOR):
+            self._loop_holds.labels(holder)
+            self._loop_held.labels(holder)
         self.generation = Gauge(
             "ingestd_config_generation",
             "How many configurations this daemon has had in force, the present one included.",
@@ -190,6 +203,11 @@ class Metrics:
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request that was refused for how it came."""
         self._refused[reason]()
+
+    def loop_held(self, holder: str, seconds: float) -> None:
+        """Count that a plugin, a sink or a consumer has held the event loop."""
+        self._loop_holds.labels(holder).inc()
+        self._loop_held.labels(holder).inc(seconds)
 
     def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
         """Count a `timestamp` that was not taken as the time of its event."""

@@ -24,7 +24,7 @@ LAYERS: dict[str, list[str]] = {
         "schema_files", "schema_places", "validation", "consumers", "consumers.ahead", "consumers.attempts", "consumers.runner",
         "consumers.status", "delivery", "delivery.consumer", "delivery.dead_letter_log", "delivery.dead_letters",
         "delivery.evidence", "delivery.filters", "delivery.options", "delivery.orders", "delivery.progress",
-        "delivery.status", "delivery.writer", "retention", "store_loss", "pipeline", "admission", "batch_parser",
+        "delivery.status", "delivery.writer", "retention", "loop_holder", "loop_monitor", "store_loss", "pipeline", "admission", "batch_parser",
         "reading", "resolving", "recalling", "storing", "members", "stretches", "one_by_one", "together", "batches",
         "chains", "pace", "room", "turns", "failures", "answers", "metrics", "metrics.counts", "metrics.exposition",
         "metrics.loop_delay", "metrics.refusals", "logs", "logs.formats", "logs.message_kinds", "logs.recent", "logs.redaction", "overview", "overview.asking",

@@ -1,0 +1,203 @@
+"""Names whoever holds the event loop: while one thing runs there, everything else waits.
+
+The loop sets a deadline twenty times a second. A thread looks whether one has passed, and if so, what the loop is
+running. That costs an event nothing. Only time that somebody spent counts, not what a suspended process has missed or
+a busy machine has given to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from .loop_holder import Holder, find_holder
+
+__all__ = ["COLLECTOR", "CORE", "HELD", "HoldLog", "LoopMonitor"]
+
+_log = logging.getLogger("ingestd.loop")
+
+HELD = 0.1  # seconds; who holds the loop for longer is named
+CORE = "ingestd"
+"""Holds the loop where no plugin does."""
+COLLECTOR = "gc"
+"""Python's garbage collector."""
+
+_BEAT = 0.05  # seconds from setting a deadline to it
+_LATE = 0.04  # seconds behind a deadline after which the thread looks
+_LOOK = 0.02  # seconds between two looks
+_OVERSLEPT = 0.01  # seconds by which the thread itself may be late
+_BEFORE = _BEAT / 2  # seconds for which it had been held already, on average, when a deadline passed
+_JUDGED = HELD - _BEFORE
+_QUIET = 600.0  # seconds without a hold after which the next one is news again
+
+
+class _Reading(NamedTuple):
+    """What the system tells of the loop's thread, in seconds."""
+
+    at: float
+    ran: float
+    waited: float
+    """For a processor."""
+
+
+class _Look(NamedTuple):
+    deadline: float
+    before: _Reading
+    now: _Reading
+    pause: float
+    """For which the thread meant to sleep between these two."""
+    holder: Holder | None
+
+
+class LoopMonitor:
+    """`modules` tells whose modules are whose; `count` is called with each holder's name and seconds."""
+
+    def __init__(self, modules: Callable[[], Mapping[str, str]], count: Callable[[str, float], None]) -> None:
+        self._modules = modules
+        self._count = count
+        self._holds = HoldLog()
+        self._deadline = 0.0
+        self._set = _Reading(0.0, 0.0, 0.0)
+        """When the deadline was set."""
+        self._looks: list[_Look] = []
+        self._collecting_since = self._collected = 0.0
+        self._ended = threading.Event()
+        self._statistics = -1
+
+    async def run(self) -> None:
+        """Watch the running loop. Never returns."""
+        loop = asyncio.get_running_loop()
+        beat = loop.call_later(_BEAT, lambda: None)
+
+        def go_on() -> None:
+            nonlocal beat
+            self._beat(loop.time())
+            beat = loop.call_later(_BEAT, go_on)
+
+        self._statistics = _open_statistics()
+        self._deadline = loop.time()
+        go_on()
+        thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="loop monitor", daemon=True)
+        gc.callbacks.append(self._collecting)
+        thread.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            beat.cancel()
+            gc.callbacks.remove(self._collecting)
+            self._ended.set()
+            thread.join()
+            if self._statistics >= 0:
+                os.close(self._statistics)
+
+    def _beat(self, now: float) -> None:
+        if self._looks:
+            taken, self._looks = self._looks, []  # they keep frames alive, and all that is in those
+            looks = [look for look in taken if look.deadline == self._deadline]
+            late = now - self._deadline
+            if looks and late >= _JUDGED:
+                self._judge(looks, late, now)
+        self._collected = 0.0
+        self._set = _read(self._statistics, now)
+        self._deadline = now + _BEAT
+
+    def _judge(self, looks: Sequence[_Look], late: float, now: float) -> None:
+        """Tell who has held the loop since the deadline, if anybody has for long enough."""
+        if self._collected >= late / 2:
+            self._count(COLLECTOR, self._collected)
+            return
+        end = _read(self._statistics, now)
+        longest, holder = 0.0, None
+        for frame, group in groupby(looks, lambda look: look.holder and look.holder.frame):
+            during = [*group]
+            seconds = _spent(during, end if during[-1] is looks[-1] else during[-1].now)
+            if frame is not None and seconds > longest:
+                longest, holder = seconds, during[-1].holder
+        if holder is not None and longest >= _JUDGED:
+            self._count(holder.name, longest + _BEFORE)
+            self._holds.report(holder, longest + _BEFORE, now)
+        elif (spent := _spent(looks, end)) >= _JUDGED:
+            self._count(CORE, spent + _BEFORE)
+
+    def _collecting(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting_since = time.monotonic()
+        else:
+            self._collected += time.monotonic() - self._collecting_since
+
+    def _watch(self, loop_thread: int) -> None:
+        """On a thread beside the loop's."""
+        pause, reading = _LATE, _Reading(0.0, 0.0, 0.0)
+        while not self._ended.wait(pause):
+            deadline, now = self._deadline, time.monotonic()
+            if now - deadline < _LATE:
+                pause = max(_LOOK, deadline + _LATE - now)
+                continue
+            frame = sys._current_frames().get(loop_thread)
+            holder = find_holder(frame, self._modules())
+            del frame  # it would keep all that is on the loop's stack alive until the next look
+            before, reading = reading, _read(self._statistics, now)
+            if before.at < deadline:
+                # The loop may have run all the time from setting the deadline, and waited all of it behind that.
+                before, pause = _Reading(deadline, self._set.ran + _BEAT, self._set.waited), _LATE
+            self._looks.append(_Look(deadline, before, reading, pause, holder))
+            pause = _LOOK
+
+
+class HoldLog:
+    """Tells the log of holds: of each holder the 1st, 2nd, 4th, 8th …, as failures of sinks are."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+
+    def report(self, holder: Holder, seconds: float, now: float) -> None:
+        """`now` is in seconds, of a clock that is never set."""
+        name = holder.name
+        if now - self._last.get(name, now) >= _QUIET:
+            self._counts[name] = 0
+        self._last[name] = now
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        if count & (count - 1) == 0:
+            _log.warning(
+                "%s held the event loop for %.2f s in %s (%s, line %d), and everything else waited; holds lately: %d",
+                holder.text, seconds, holder.function, holder.module, holder.line, count,
+            )  # fmt: skip
+
+
+def _spent(looks: Sequence[_Look], end: _Reading) -> float:
+    """The seconds that the loop's thread has worked, slept or waited for a system call during these looks.
+
+    Where a look came late, the whole process was suspended, or the loop's thread let no other run. Only in the second
+    case it has run all the time.
+    """
+    begin = looks[0].before
+    elapsed = end.at - begin.at
+    most = sum(look.pause + _OVERSLEPT for look in looks)
+    if end is not looks[-1].now:
+        most += _LOOK + _OVERSLEPT
+    return min(elapsed, max(end.ran - begin.ran, min(elapsed - (end.waited - begin.waited), most)))
+
+
+def _open_statistics() -> int:
+    """A descriptor of what the system tells of this thread, -1 where there is nothing."""
+    try:
+        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _read(statistics: int, at: float) -> _Reading:
+    """How long a thread has run and waited. Where no system tells, it is 0."""
+    if statistics < 0:
+        return _Reading(at, 0.0, 0.0)
+    ran, waited, _ = os.pread(statistics, 100, 0).split()
+    return _Reading(at, int(ran) / 1e9, int(waited) / 1e9)

@@ -1,0 +1,261 @@
+"""Whoever holds the event loop is named, and nobody is blamed for what the machine or Python did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import pluggy
+import pytest
+
+from ingestd import hookimpl, hookspecs
+from ingestd.consumer import Consumer, Step
+from ingestd.delivery import SinkConsumer
+from ingestd.delivery.options import SinkOptions
+from ingestd.events import Record, Session
+from ingestd.hooks import Hooks
+from ingestd.hookspecs import HOOK_NAMESPACE
+from ingestd.loop_holder import Holder, plugin_modules
+from ingestd.loop_monitor import HoldLog, LoopMonitor
+from ingestd.options import Options
+from ingestd.sink import Sink
+
+LONG = 0.3  # seconds: three times what is looked for, since the machine may be busy
+TANGLED = re.compile(r"(a+)+$")
+
+
+def compute(seconds: float) -> None:
+    """Python code that does not sleep."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def hold_everything(seconds: float) -> None:
+    """A call into C that lets no other thread run."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        TANGLED.match("a" * 22 + "b")
+
+
+class Shop:
+    """A plugin whose hooks do what they are told."""
+
+    def __init__(self) -> None:
+        self.work: Any = lambda seconds: None
+
+    @hookimpl
+    def authenticate(self) -> None:
+        self.work(LONG)
+
+    @hookimpl
+    async def enrich(self) -> None:
+        await asyncio.sleep(0)
+        self.work(LONG)
+
+    @hookimpl
+    async def resolve_session(self, event: Any, state: Any) -> Session:
+        self.work(LONG)
+        return Session("s", is_new=False)
+
+    @hookimpl
+    def check_identity(self) -> None:
+        self.work(LONG)
+
+    @hookimpl
+    async def show_panel(self) -> None:
+        self.work(LONG)
+
+    @hookimpl
+    def shutdown(self) -> None:
+        self.work(LONG)
+
+    async def look_around(self) -> None:
+        self.work(LONG)
+
+
+class Slow(Sink):
+    async def write(self, batch: Sequence[Record]) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        time.sleep(LONG)
+
+
+class Receipts(Consumer):
+    name = "shop:receipts"
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        block(LONG)
+
+
+class Watched:
+    """A loop that is watched. `held` has who held it, with the seconds."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[str, float]] = []
+        self.monitor = LoopMonitor(lambda: {__name__: "shop"}, lambda name, seconds: self.held.append((name, seconds)))
+
+
+async def settle() -> None:
+    """Let the monitor see what has been."""
+    await asyncio.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def watching() -> AsyncIterator[Watched]:
+    watched = Watched()
+    task = asyncio.create_task(watched.monitor.run())
+    await asyncio.sleep(0.1)
+    try:
+        yield watched
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture(scope="module")
+def shop() -> tuple[Shop, Hooks]:
+    manager = pluggy.PluginManager(HOOK_NAMESPACE)
+    manager.add_hookspecs(hookspecs)
+    plugin = Shop()
+    manager.register(plugin, "shop_tools")
+    return plugin, Hooks(manager)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "ingestd.loop"]
+
+
+@pytest.mark.logs("^ingestd.loop WARNING plugin shop_tools held the event loop")
+async def test_a_hook_that_holds_the_loop_is_named_with_its_plugin(
+    shop: tuple[Shop, Hooks], caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin, hooks = shop
+    anything: Any = None
+
+    async def check_identity() -> None:
+        hooks.check_identity(anything)
+
+    async with watching() as watched:
+        calls: list[tuple[str, Callable[[float], None], Callable[[], Awaitable[object]]]] = [
+            ("enrich", time.sleep, lambda: hooks.enrich(anything, anything)),
+            ("authenticate", compute, lambda: hooks.authenticate(anything)),
+            ("resolve_session", hold_everything, lambda: hooks.resolve_session(anything, anything)),
+            ("check_identity", time.sleep, check_identity),
+            ("show_panel", time.sleep, lambda: hooks.show_panel(anything)),
+            ("shutdown", time.sleep, hooks.shutdown),
+        ]
+        for hook, work, call in calls:
+            watched.held.clear()
+            watched.monitor._holds = HoldLog()
+            plugin.work = work
+            await call()
+            await settle()
+            ((name, seconds),) = watched.held
+            assert name == "shop_tools"
+            assert seconds >= 0.1
+            assert re.fullmatch(
+                rf"plugin shop_tools held the event loop for \d\.\d\d s in {hook} \({__name__}, line \d+\), and"
+                r" everything else waited; holds lately: 1",
+                warnings(caplog)[-1],
+            )
+
+
+@pytest.mark.logs("^ingestd.loop WARNING")
+async def test_a_sink_a_consumer_a_task_and_a_timer_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Slow("crm", Options())
+    anything: Any = None
+    records = [Record("event", 0, b"{}", 1)]
+    plugin = Shop()
+    plugin.work = time.sleep
+    async with watching() as watched:
+        await SinkConsumer(sink, SinkOptions(type="slow")).prepare(records)
+        await settle()
+        asyncio.get_running_loop().call_later(0, sink.flush)
+        await settle()
+        await Receipts().process(records, anything)
+        await settle()
+        await asyncio.create_task(plugin.look_around())
+        await settle()
+    assert [name for name, _ in watched.held] == ["sink:crm", "sink:crm", "shop:receipts", "shop"]
+    functions = [re.findall(r" in (\w+) \(", line)[0] for line in warnings(caplog)]
+    assert functions == ["write", "flush", "process", "look_around"]
+
+
+async def test_what_is_no_plugins_is_counted_and_not_logged() -> None:
+    async with watching() as watched:
+        asyncio.get_running_loop().call_soon(time.sleep, LONG)
+        await settle()
+        await settle()
+    assert [name for name, _ in watched.held] == ["ingestd"]
+
+
+async def test_the_garbage_collector_is_told_apart(shop: tuple[Shop, Hooks]) -> None:
+    plugin, hooks = shop
+    anything: Any = None
+    garbage: list[Any] = [[number] for number in range(2_000_000)]
+    plugin.work = lambda seconds: gc.collect()
+    gc.disable()
+    try:
+        async with watching() as watched:
+            await hooks.enrich(anything, anything)
+            await settle()
+    finally:
+        gc.enable()
+    assert [name for name, _ in watched.held] == ["gc"]
+    del garbage
+
+
+async def test_many_short_calls_are_nobodys_hold(shop: tuple[Shop, Hooks]) -> None:
+    """Sixty events in one turn of the loop, a hook for each: no call of it holds the loop."""
+    plugin, hooks = shop
+    anything: Any = None
+    plugin.work = lambda seconds: compute(0.005)
+    async with watching() as watched:
+        for _ in range(60):
+            hooks.check_identity(anything)
+        await settle()
+    assert {name for name, _ in watched.held} <= {"ingestd"}
+
+
+@pytest.mark.logs("held the event loop")
+def test_of_many_holds_of_one_the_1st_2nd_4th_8th_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    holds = HoldLog()
+    frame = inspect.currentframe()
+    assert frame is not None
+    for second in range(40):
+        for name in ("one", "other"):
+            holds.report(Holder(name, name, "write", "shop", 1, frame), 0.2, second)
+    told = [line.rpartition(": ")[2] for line in warnings(caplog) if line.startswith("one")]
+    assert told == ["1", "2", "4", "8", "16", "32"]
+    holds.report(Holder("one", "one", "write", "shop", 1, frame), 0.2, 1000)
+    assert warnings(caplog)[-1].endswith(": 1")
+
+
+def test_the_modules_of_plugins_are_known_by_the_entry_points() -> None:
+    class Loaded(NamedTuple):
+        name: str
+        source: str
+
+    modules = plugin_modules([
+        Loaded("session", "ingestd.plugins.session:SessionPlugin"),
+        Loaded("prices", "shop_tools.prices:Prices"),
+        Loaded("taxes", "shop_tools.taxes"),
+    ])  # fmt: skip
+    assert modules == {
+        "ingestd.plugins.session": "session",
+        "shop_tools.prices": "prices",
+        "shop_tools": "prices",
+        "shop_tools.taxes": "taxes",
+    }
