@@ -135,6 +135,17 @@ def test_a_noisy_logger_pushes_no_other_out(lines: RecentLines) -> None:
 
 
 @pytest.mark.logs("^of")
+def test_a_noisy_sink_pushes_no_other_sink_out(lines: RecentLines) -> None:
+    write("sink:crm: connection refused", "of.consumers")
+    for one in string.ascii_lowercase:
+        for other in string.ascii_lowercase:
+            write(f"sink:erp: {one} and {other} do not match", "of.consumers")
+    messages = [row.message for row in lines.newest_first()]
+    assert messages[-1] == "sink:crm: connection refused"
+    assert [message[:9] for message in messages[:-1]] == ["sink:erp:"] * 19
+
+
+@pytest.mark.logs("^of")
 def test_the_kind_that_was_seen_longest_ago_goes_and_its_count_is_kept_a_while(lines: RecentLines) -> None:
     write("tale a")
     write("tale a")
