@@ -126,7 +126,7 @@ class Batches:
 
 
 def _endpoint(request: Request, kind: Kind) -> Endpoint:
-    """That which an event of a batch counts for."""
+    """The endpoint that an event of a batch counts for."""
     return Endpoint.IDENTIFY if kind == "identify" else request.endpoint
 
 

@@ -1,4 +1,4 @@
-"""Whose code a thread is running: a plugin's hook, a sink, a consumer, or anything else of a plugin."""
+"""Tells from a stack which plugin, sink or consumer is at work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoadedPlugin(Protocol):
 
 
 class Holder(NamedTuple):
-    """`name` is a plugin's name, `sink:NAME`, or a consumer's name; `frame` is one call of its code."""
+    """`name` is a plugin's name, `sink:NAME`, or a consumer's name. `frame` tells one call from the next."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ class Holder(NamedTuple):
 
 
 def plugin_modules(plugins: Iterable[LoadedPlugin]) -> Mapping[str, str]:
-    """The names of plugins by their modules, and by the packages that those are in."""
+    """Plugin names, by module and by top-level package."""
     found: dict[str, str] = {}
     for plugin in plugins:
         module = plugin.source.partition(":")[0]
@@ -46,7 +46,10 @@ def plugin_modules(plugins: Iterable[LoadedPlugin]) -> Mapping[str, str]:
 
 
 def find_holder(innermost: FrameType | None, modules: Mapping[str, str]) -> Holder | None:
-    """Who is at work, by the stack of a thread; None for ingestd and libraries. `modules` is `plugin_modules`."""
+    """The holder by a thread's stack, None for ingestd itself and libraries. `modules` is made by `plugin_modules`.
+
+    A hook goes before a sink or consumer, and those before other code of a plugin, such as its tasks and timers.
+    """
     sink = consumer = other = called = None
     for frame in _outwards(innermost):
         module = frame.f_globals.get("__name__", "")

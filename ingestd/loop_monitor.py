@@ -1,8 +1,7 @@
-"""Names whoever holds the event loop: while one thing runs there, everything else waits.
+"""Names the plugin, sink or consumer that holds the event loop: meanwhile everything else waits.
 
-The loop sets a deadline twenty times a second. A thread looks whether one has passed, and if so, what the loop is
-running. That costs an event nothing. Only time that somebody spent counts, not what a suspended process has missed or
-a busy machine has given to others.
+The loop sets a deadline twenty times a second. A thread that finds one missed looks at the loop's stack, so an event
+pays nothing. Time in which the process was suspended, or had no processor, is nobody's.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["COLLECTOR", "CORE", "HELD", "HoldLog", "LoopMonitor"]
 
 _log = logging.getLogger("ingestd.loop")
 
-HELD = 0.1  # seconds; who holds the loop for longer is named
+HELD = 0.1  # seconds; a longer hold is reported
 CORE = "ingestd"
 """Holds the loop where no plugin does."""
 COLLECTOR = "gc"
@@ -58,7 +57,7 @@ class _Look(NamedTuple):
 
 
 class LoopMonitor:
-    """`modules` tells whose modules are whose; `count` is called with each holder's name and seconds."""
+    """`modules` returns plugin names by module; `count` is called with each holder's name and seconds."""
 
     def __init__(self, modules: Callable[[], Mapping[str, str]], count: Callable[[str, float], None]) -> None:
         self._modules = modules
@@ -110,7 +109,7 @@ class LoopMonitor:
         self._deadline = now + _BEAT
 
     def _judge(self, looks: Sequence[_Look], late: float, now: float) -> None:
-        """Tell who has held the loop since the deadline, if anybody has for long enough."""
+        """Report one call that held the loop for long enough since the deadline, or else count the time alone."""
         if self._collected >= late / 2:
             self._count(COLLECTOR, self._collected)
             return
@@ -176,8 +175,8 @@ class HoldLog:
 def _spent(looks: Sequence[_Look], end: _Reading) -> float:
     """The seconds that the loop's thread has worked, slept or waited for a system call during these looks.
 
-    Where a look came late, the whole process was suspended, or the loop's thread let no other run. Only in the second
-    case it has run all the time.
+    A late look has one of two reasons. Either the whole process was suspended, or the loop's thread let no other run.
+    In the second case it has run all the time.
     """
     begin = looks[0].before
     elapsed = end.at - begin.at

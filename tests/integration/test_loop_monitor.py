@@ -26,7 +26,7 @@ from ingestd.loop_monitor import HoldLog, LoopMonitor
 from ingestd.options import Options
 from ingestd.sink import Sink
 
-LONG = 0.3  # seconds: three times what is looked for, since the machine may be busy
+LONG = 0.25  # seconds: well over what is looked for, since the machine may be busy
 TANGLED = re.compile(r"(a+)+$")
 
 
