@@ -18,7 +18,7 @@ from ingestd import hookimpl, hookspecs
 from ingestd.consumer import Consumer, Step
 from ingestd.delivery import SinkConsumer
 from ingestd.delivery.options import SinkOptions
-from ingestd.events import Record, Session
+from ingestd.events import Endpoint, Event, Record, Session
 from ingestd.hooks import Hooks
 from ingestd.hookspecs import HOOK_NAMESPACE
 from ingestd.loop_holder import Holder, plugin_modules
@@ -27,6 +27,11 @@ from ingestd.options import Options
 from ingestd.sink import Sink
 
 LONG = 0.25  # seconds: well over what is looked for, since the machine may be busy
+EVENT = Event(
+    id="e", type="event", tenant="shop", endpoint=Endpoint.TRACK, received_at=0, timestamp=0, key="Page View",
+    data={}, traits={}, anonymous_id="a", user_id=None, session_id=None, session_is_new=False, dispatch_id=None,
+    message_id=None, context={}, extra={},
+)  # fmt: skip
 TANGLED = re.compile(r"(a+)+$")
 
 
@@ -70,6 +75,10 @@ class Shop:
 
     @hookimpl
     def check_identity(self) -> None:
+        self.work(LONG)
+
+    @hookimpl
+    def prepare(self) -> None:
         self.work(LONG)
 
     @hookimpl
@@ -147,13 +156,18 @@ async def test_a_hook_that_holds_the_loop_is_named_with_its_plugin(
     async def check_identity() -> None:
         hooks.check_identity(anything)
 
+    async def prepare() -> None:
+        assert hooks.prepare is not None
+        hooks.prepare(EVENT, anything)
+
     async with watching() as watched:
         calls: list[tuple[str, Callable[[float], None], Callable[[], Awaitable[object]]]] = [
             ("enrich", time.sleep, lambda: hooks.enrich(anything, anything)),
             ("authenticate", compute, lambda: hooks.authenticate(anything)),
             ("resolve_session", hold_everything, lambda: hooks.resolve_session(anything, anything)),
             ("check_identity", time.sleep, check_identity),
-            ("show_panel", time.sleep, lambda: hooks.show_panel(anything)),
+            ("prepare", time.sleep, prepare),
+            ("show_panel", time.sleep, lambda: hooks.show_panel(anything, {})),
             ("shutdown", time.sleep, hooks.shutdown),
         ]
         for hook, work, call in calls:
