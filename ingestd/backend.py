@@ -1,7 +1,7 @@
 """The contract of a back end: a store and a journal behind one URL.
 
-A plugin registers it for the scheme of the URL (hook `register_stores`); `ingestd.testing` has the
-suites its store and journal must pass.
+A plugin registers a back end for the scheme of the URL (hook `register_stores`). `ingestd.testing` has the suites that
+its store and journal must pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DaemonProcess(NamedTuple):
 
     pid: int
     host: str
-    """The name of its machine, as `socket.gethostname` has it."""
+    """The name of its machine, as `socket.gethostname` returns it."""
     id: str = ""
     """Its name in the back end, if it has one."""
 
@@ -37,28 +37,29 @@ class Backend(ABC):
     async def open(self, *, serving: bool) -> None:
         """Open for the daemon (`serving`), or for a command, also beside a running daemon.
 
-        Raises `ConfigError` where it can never work like this, `Unavailable` where it may later.
+        Raises `ConfigError` if it can never work with this configuration, `Unavailable` if it may work later.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was begun and let go of everything."""
+        """Finish the work in progress and release everything."""
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Why events cannot be stored durably at the moment, in a few words; None when they can."""
+        """Why events cannot be stored durably at present, in a few words; None if they can."""
 
     @abstractmethod
     async def describe(self) -> Sequence[Finding]:
-        """What `ingestd check` says about it, looking closer than `open` does, within seconds.
+        """The findings of `ingestd check` about the back end. It may look closer than `open`, and takes seconds at
+        most.
 
-        Among them is one named `daemon`, whose fact `pid` is the process of a daemon that has it open,
-        where there is one and it runs on this machine. Raises `Unavailable`.
+        The finding `daemon` has the fact `pid`: the process of a daemon on this machine that has the back end open, if
+        there is one. Raises `Unavailable`.
         """
 
     async def daemons(self) -> Sequence[DaemonProcess]:
-        """The daemons that serve from it now. Called without `open`, which it need not do.
+        """The daemons that serve from the back end now. Callers do not call `open` first.
 
-        `ingestd reload` finds them by this. It must create nothing. Raises `ConfigError`, `Unavailable`, `OSError`.
+        `ingestd reload` finds daemons by this. It must create nothing. Raises `ConfigError`, `Unavailable`, `OSError`.
         """
         return ()

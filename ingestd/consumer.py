@@ -1,7 +1,7 @@
-"""The contract of a consumer: work behind the answer, done in journal order.
+"""The contract of a consumer, which works on records in journal order after the answer.
 
-A consumer has a name, a durable place in the journal, and one holder at a time. Sinks are fed by
-consumers; a plugin registers its own with `register_consumers`.
+A consumer has a name, a durable cursor in the journal, and one holder at a time. Each sink has a consumer that feeds
+it. Plugins register other consumers with `register_consumers`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .store import State
 __all__ = ["Consumer", "Step", "Turn"]
 
 Turn = Literal["records", "errand", "nothing"]
-"""What a consumer does next: a step with its next records, something else, or, for now, nothing at all."""
+"""The next action of a consumer: a step with its next records, an errand (other work), or nothing for now."""
 
 
 class Step:
-    """One atomic step of a consumer: the state and records it writes become durable with its place.
+    """One atomic step of a consumer: its state and records become durable together with the cursor.
 
-    Either all of a step happens or nothing, so what a consumer derives, it derives exactly once.
+    Either all of a step happens or nothing. So a consumer derives each record exactly once.
     """
 
     __slots__ = ("_give_way", "committed", "done", "records", "state")
@@ -35,71 +35,72 @@ class Step:
         self._give_way = give_way
         self.records: list[Record] = []
         self.done: int | None = None
-        """How many of the records it was given it is done with, from the first (at least one); None: with all."""
+        """The number of records, from the first, that the step has processed (at least one); None: all."""
         self.committed: Callable[[], None] = _nothing
-        """Called when all of it has become durable."""
+        """Called once the whole step is durable."""
 
     def append(self, record: Record) -> None:
         """Append a record to the journal with this step."""
         self.records.append(record)
 
     async def give_way(self, seconds: float = 0.0) -> None:
-        """Let others have the event loop for a turn, or for so long: to be awaited every few 0.1 ms of long work.
+        """Yield the event loop to other tasks for one turn, or for that time. Long work must await it every few 0.1 ms.
 
-        A burst of batches has it for longer, up to 50 ms: what is done in its turns is little, and costs it a tenth.
+        A burst of batches gets the loop for up to 50 ms more. During a burst a consumer gets little done, and that
+        costs the burst a tenth.
         """
         await self._give_way(seconds)
 
 
 class Consumer(ABC):
     name: str
-    """Unique and stable: the durable place goes by it."""
+    """Unique and stable: the durable cursor has this name."""
 
     start: Start = "beginning"
-    """Where a consumer begins that was never seen before."""
+    """The beginning of a consumer without a cursor."""
 
     max_records: int = 500
-    """How many records one step gets at the most."""
+    """The most records in one step."""
 
     linger: float = 0.0
-    """Seconds a step may wait for more records than the first."""
+    """The seconds that a step may wait for more records after the first."""
 
     backoff: Backoff = Backoff()
-    """How long to pause before a step that failed is tried again."""
+    """The pause before a failed step is tried again."""
 
     attended: bool = False
-    """Whether it has more to do than its records, so that it wants to be asked for its `turn`."""
+    """Whether the consumer has work besides its records, so that the daemon must call `turn`."""
 
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
         """Called before the first step, and again until it does not raise.
 
-        Where several daemons share a journal, it is called once this one goes on with the consumer's place, and
-        again after a `close`, when the place had been another daemon's meanwhile.
+        If several daemons share a journal, it is called once this daemon holds the cursor. It is called again after a
+        `close`, if another daemon held the cursor meanwhile.
         """
 
     @abstractmethod
     async def process(self, records: Sequence[Record], step: Step) -> None:
-        """Do one step. Raising undoes it; the same records come again after a pause."""
+        """Do one step. Raising undoes the step, and the same records come again after a pause."""
 
     async def prepare(self, records: Sequence[Record]) -> None:  # noqa: B027 - most have nothing to prepare
-        """Begin on the records of the next step while the step before is being committed, where many wait.
+        """Begin work on the records of the next step during the commit of the present one, if records are pending.
 
-        So this is for what may be done again, and needs no state: that commit may fail, or the process end. The
-        next step is given the very same sequence, unless its records have been removed or another daemon goes on
-        meanwhile. Raising does not undo the step before; the next one is tried after a pause.
+        The work must need no state and must be safe to repeat: the commit may fail, or the process may end. The next
+        step gets the same sequence object, unless its records are removed or another daemon continues in the meantime.
+        Raising does not undo the present step; the next step is tried after a pause.
         """
 
     async def turn(self, state: State) -> Turn:
-        """What is next. Asked before each step, and every half second; what it writes to `state` is committed.
+        """Return the next action. Called before each step, and every half second. Its writes to `state` are committed.
 
-        Not the entries its steps write, though: a step works on its own view of them.
+        It must not write the entries that the steps write, because a step works on a separate view of them.
         """
         return "records"
 
     async def errand(self, step: Step, journal: Journal) -> None:  # noqa: B027 - most have none
-        """Do some of what is to be done beside the records, in a step that leaves the place where it is.
+        """Do a part of the work besides the records, in a step that does not move the cursor.
 
-        Raising undoes it; it is asked for again after a pause, and the records go on meanwhile.
+        Raising undoes the step. It is called again after a pause, and the records continue meanwhile.
         """
 
     async def close(self) -> None:  # noqa: B027 - or to close

@@ -1,17 +1,17 @@
-"""Everything ingestd raises on purpose.
+"""The errors that ingestd raises on purpose.
 
 ::
 
     IngestdError
     ├── ConfigError          the start stops, exit 78
-    ├── CommandError         a command cannot do what it was asked, exit 1
-    ├── Conflict             a state changed under the command that read it
-    ├── Claimed              what was to be claimed is somebody's already
-    ├── NotHolder            another daemon goes on with a consumer's place
-    ├── SinkRetry            raised by a sink: it has trouble of its own, whatever the records are
+    ├── CommandError         a command cannot do its task, exit 1
+    ├── Conflict             data that a command has read changed meanwhile
+    ├── Claimed              another append made the claim first
+    ├── NotHolder            another daemon has the consumer's cursor now
+    ├── SinkRetry            raised by a sink: the sink itself fails, whatever the records are
     ├── SinkReject           raised by a sink: it never takes these records of the batch
-    ├── SinkFailure          a call of a sink failed, and a record may be the reason
-    └── Refused              the caller's answer is this problem
+    ├── SinkFailure          a call of a sink failed, perhaps because of a record
+    └── Refused              the problem that the caller gets as the answer
         ├── BadRequest           400
         ├── Unauthorized         401
         ├── Forbidden            403
@@ -70,23 +70,23 @@ _MOST_TOLD = 500  # characters
 
 
 class IngestdError(Exception):
-    """Base of all errors ingestd raises on purpose."""
+    """Base of all errors that ingestd raises on purpose."""
 
 
 class ConfigError(IngestdError):
-    """The daemon must not start like this. The message names the option or file, and the cure."""
+    """The daemon cannot start with this configuration. The message names the option or file, and the cure."""
 
 
 class CommandError(IngestdError):
-    """A command cannot do what it was asked."""
+    """A command cannot do its task."""
 
 
 class Conflict(IngestdError):
-    """What a command read has changed before its writes were applied; nothing was written."""
+    """Data that a command has read changed before its writes were applied; nothing was written."""
 
 
 class Claimed(IngestdError):
-    """Somebody else has the claim that an append was to make, with this value; nothing was appended."""
+    """Another append made the claim first, with this value; nothing was appended."""
 
     def __init__(self, value: str) -> None:
         super().__init__("this has been claimed already")
@@ -94,14 +94,15 @@ class Claimed(IngestdError):
 
 
 class NotHolder(IngestdError):
-    """A consumer's place has passed to another daemon, or the journal has changed behind it; nothing was written."""
+    """Another daemon holds the consumer's cursor now, or the journal lost its records; nothing was written."""
 
 
 class SinkRetry(IngestdError):
-    """The sink knows that the trouble is its own: it is full, read-only, over a quota, starting, without a leader.
+    """The failure is known to be the sink's: it is full, read-only, over a quota, starting, or without a leader.
 
     The batch is written again, after `after` seconds if given, until the sink takes it. This never counts against a
-    record. Any other exception may be a record's fault and counts, so a sink that is not sure raises another one.
+    record. Any other exception may be the fault of a record and counts. So a sink that is not sure raises another
+    exception.
     """
 
     def __init__(self, message: str, *, after: float | None = None) -> None:
@@ -110,9 +111,9 @@ class SinkRetry(IngestdError):
 
 
 class SinkReject(IngestdError):
-    """The sink will never take some records of the batch: `reasons` maps their index to why.
+    """The sink will never take some records of the batch: `reasons` maps their indexes to the reasons.
 
-    The others of the batch are written again, without these, whether the sink has them or not.
+    The other records of the batch are written again, whether the sink has them or not.
     """
 
     takes: ClassVar[str] = 'SinkReject takes {index: reason}, such as {0: "too long"}; 0 is the first of the batch'
@@ -125,11 +126,11 @@ class SinkReject(IngestdError):
 
 
 class SinkFailure(IngestdError):
-    """A call of a sink failed, and a record may be the reason.
+    """A call of a sink failed, perhaps because of a record.
 
-    It counts against the records as any other exception does. Delivery raises it for calls that take too long or
-    break the contract. A sink may raise it where the message should be logged without a traceback. The batch is
-    written again, after `after` seconds if given.
+    It counts against the records like any other exception. Delivery raises it for calls that take too long or break the
+    contract. A sink may raise it for a log line without a traceback. The batch is written again, after `after` seconds
+    if given.
     """
 
     def __init__(self, message: str, *, after: float | None = None) -> None:
@@ -138,25 +139,25 @@ class SinkFailure(IngestdError):
 
 
 class SchemaViolation(NamedTuple):
-    """One fault of a request body: where (a JSON pointer, RFC 6901) and what."""
+    """One fault of a request body: its location (a JSON pointer, RFC 6901) and a message."""
 
     pointer: str
     message: str
 
 
 class SchemaFault(NamedTuple):
-    """Where a body breaks its schema, and how. Metrics show both, so no part of them is the caller's choice."""
+    """The place and kind of a schema violation. Metrics show both, so callers must not choose any part of them."""
 
     pointer: str
     """A JSON pointer of names in the schema."""
     reason: str
-    """The keyword of JSON Schema, or a word for a rule that has none."""
+    """The keyword of JSON Schema, or a word for a rule without a keyword."""
 
 
 class Refused(IngestdError):
-    """The request is not accepted; `detail` tells the caller why.
+    """The request is refused; `detail` tells the caller why.
 
-    Metrics show `fault`, or `code` where there is none.
+    Metrics show `fault`, or `code` without one.
     """
 
     status: ClassVar[int]
@@ -195,7 +196,7 @@ class Forbidden(Refused):
 
 
 class NotFound(Refused):
-    """Not the path of an operation. (It counts as no event; the outcome is there for `UnknownKey`.)"""
+    """No operation has this path. Such a request counts as no event; the outcome exists for `UnknownKey`."""
 
     status, title, outcome, code = 404, "Not Found", Outcome.UNKNOWN_KEY, "not_found"
 
@@ -209,7 +210,7 @@ class MethodNotAllowed(Refused):
 
 
 class TimedOut(Refused):
-    """The request did not arrive in time. It is not read any further."""
+    """The request did not arrive in time. The daemon stops reading it."""
 
     status, title, outcome, code = 408, "Request Timeout", Outcome.INVALID, "timeout"
 
@@ -229,19 +230,19 @@ class Limited(Refused):
 
 
 class HeadersTooLarge(Refused):
-    """The headers are too many or too large. The request is not read any further."""
+    """The headers are too many or too large. The daemon stops reading the request."""
 
     status, title, outcome, code = 431, "Request Header Fields Too Large", Outcome.INVALID, "headers_too_large"
 
 
 class Failed(Refused):
-    """An internal error. It tells the caller nothing of the inside; the log has the rest."""
+    """An internal error. The answer contains no detail; the log has the details."""
 
     status, title, outcome, code = 500, "Internal Server Error", Outcome.FAILED, "internal_error"
 
 
 class Unavailable(Refused):
-    """The daemon cannot store durably, or too much is waiting. The caller should send it again."""
+    """The daemon cannot store durably, or too many events are waiting. The caller should send the request again."""
 
     status, title, outcome, code = 503, "Service Unavailable", Outcome.UNAVAILABLE, "unavailable"
 
@@ -250,17 +251,17 @@ class Unavailable(Refused):
 
 
 class Stale(Unavailable):
-    """What a unit of work is to know of the state is remembered wrongly or not at all: another is to do it anew."""
+    """The state that a transaction read is outdated or not in memory. The event must run in a new transaction."""
 
     def __init__(self) -> None:
-        super().__init__("What is stored has changed meanwhile. Send it again.")
+        super().__init__("The stored data has changed meanwhile. Send the request again.")
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, as it is told and kept."""
+    """The reason of a failure, for messages and records."""
     return storable(str(error) if isinstance(error, IngestdError) else f"{type(error).__name__}: {error}")
 
 
 def storable(text: str) -> str:
-    """Text of others, not too much of it and without what is no character: names of files may have that."""
+    """Foreign text, cut to a limit and without invalid characters, which file names may contain."""
     return text[:_MOST_TOLD].encode("utf-8", "replace").decode()

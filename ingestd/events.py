@@ -1,4 +1,4 @@
-"""What travels through the hooks: a request, who sent it, and the event that becomes a record."""
+"""The arguments of hooks: a request, its sender, the event, and the record made of the event."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint(Enum):
-    """The operations callers have; the value is what records and metrics say."""
+    """The operations of the API. Records and metrics contain the value."""
 
-    __hash__ = object.__hash__  # asked for with every event, and Enum's own is written in Python
+    __hash__ = object.__hash__  # every event uses it, and Enum's is written in Python
 
     TRACK = "track"
     CUSTOMER_EVENTS = "customer-events"
@@ -29,31 +29,30 @@ class Endpoint(Enum):
     SERVER_IDENTIFY = "server-identify"
 
     is_public: bool
-    """Whether it is for public keys. The others ask for a server key and a signature."""
+    """Whether the endpoint takes public keys. The others require a server key and a signature."""
     identifies: bool
-    """Whether it takes identify requests alone, a batch aside."""
+    """Whether the endpoint takes identify requests only. Batches are an exception."""
 
     def __init__(self, label: str) -> None:
         self.is_public = label in {"track", "identify"}
         self.identifies = label in {"identify", "server-identify"}
 
     def operation(self, *, batch: bool) -> str:
-        """What a request is called in logs and measured under."""
+        """The name of the operation in logs and metrics."""
         return f"{self.value}-batch" if batch else self.value
 
 
 class Request:
-    """One HTTP request to an ingest endpoint, as the `authenticate` hook sees it.
+    """One HTTP request to an ingest endpoint, as hooks see it.
 
-    `headers` answers `get(name)` for any case of the name. `body` is the content after decoding of
-    the Content-Encoding; reading it raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it
-    cannot be decoded, and `Unavailable` where there is no memory for it. It is there for `authenticate`
-    and `admit`, and not for later hooks. `received_at` is the time of receipt in milliseconds, `peer` the
-    client's address, empty if there is none. `id` is a UUIDv7: the answer tells it, and the record has it
-    as its own.
+    `headers.get(name)` ignores the case of the name. `body` is the content after decoding of the Content-Encoding.
+    Reading `body` raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it cannot be decoded, and `Unavailable`
+    if memory for it is short. `authenticate` and `admit` can read it, later hooks cannot. `received_at` is the time of
+    receipt in milliseconds. `peer` is the client's address, or empty if there is none. `id` is a UUIDv7, which the
+    answer and the record contain.
 
-    A `batch` is sent with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` holds all of it.
-    `events` is how many it holds: 1 as long as nobody has read it, and for whatever is no batch.
+    A `batch` comes with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` is the whole batch.
+    `events` is the number of its events. It is 1 until the batch has been read, and for any other request.
     """
 
     __slots__ = (
@@ -74,10 +73,10 @@ class Request:
         decode_small: Callable[[int], bytes] | None = None,
         decoded: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`decode_small` is `decode` with a bound, before and after decoding, beyond which it raises `TooLarge`.
+        """`decode_small` is `decode` with a bound before and after decoding; a larger body raises `TooLarge`.
 
-        `decoded` is called with the decoded body on the event loop, and raises `Unavailable` where there is no memory
-        for it.
+        `decoded` is called with the decoded body on the event loop. It raises `Unavailable` if memory for the body is
+        short.
         """
         self.id = id or time_uuid()
         self.endpoint = endpoint
@@ -96,11 +95,11 @@ class Request:
         return self._take(self._decode()) if self._body is None else self._body
 
     async def load_body(self) -> bytes:
-        """The body, which is decoded on another thread. Raises what reading `body` raises."""
+        """The body, decoded on another thread. Raises the same errors as reading `body`."""
         return self._take(await asyncio.to_thread(self._decode)) if self._body is None else self._body
 
     def small_body(self, most: int) -> bytes | None:
-        """The body if it has at most so many bytes, before and after decoding. No more than that is decoded."""
+        """The body if it has at most `most` bytes before and after decoding, else None. It never decodes more."""
         if self._body is None and self._decode_small is not None:
             try:
                 body = self._decode_small(most)
@@ -110,7 +109,7 @@ class Request:
         return self.body if len(self.body) <= most else None
 
     def replace_body(self, body: bytes) -> None:
-        """Have this parsed and stored instead: for an `authenticate` that finds another form of it signed."""
+        """Parse and store this body instead, for an `authenticate` that finds another form of the body signed."""
         self._body = body
 
     def _take(self, body: bytes) -> bytes:
@@ -120,7 +119,7 @@ class Request:
         return body
 
     def drop_body(self) -> None:
-        """It has been read, and its memory is for others."""
+        """Release the memory of the body, after its events have been read."""
         self._body, self._decode, self._decode_small = None, _dropped, None
 
     def bearer(self) -> str | None:
@@ -130,18 +129,18 @@ class Request:
 
 
 def _dropped() -> bytes:
-    raise RuntimeError("the body of a request is there until its events have been read")
+    raise RuntimeError("the body of a request was read after its events had been parsed")
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends, as an `authenticate` hook found out.
+    """The sender of a request, as an `authenticate` hook found it.
 
-    `grants` maps an app to the permissions in it; `/customer-events` asks for `ADMIN` in `CRM`. `signed` tells whether
-    the body is proven to be the sender's, by a secret that is not sent.
+    `grants` maps an app to its permissions; `/customer-events` requires `ADMIN` in `CRM`. `signed` tells whether a
+    secret that is not sent proves that the body is the sender's.
 
-    `check_event`, if given, is called for each event and identify request of this sender whose body is valid, with the
-    body and the time of receipt in milliseconds. It raises `BadRequest` for one that is not to be stored.
+    `check_event`, if given, is called for each valid event and identify request of this sender, with the body and the
+    time of receipt in milliseconds. It raises `BadRequest` for an event that must not be stored.
     """
 
     tenant: str
@@ -163,10 +162,9 @@ class Session(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Event:
-    """An event or identify request on its way to the journal. Hooks may change what callers chose.
+    """An event or identify request on its way to the journal. Hooks may change the values that callers chose.
 
-    Times are in milliseconds. An identify request has no `key` and its `data` stays empty; an event
-    has no `traits`.
+    Times are in milliseconds. An identify request has no `key` and its `data` stays empty; an event has no `traits`.
     """
 
     id: str
@@ -187,15 +185,18 @@ class Event:
     context: dict[str, Any]
     extra: dict[str, Any]
     has_visitor: bool = True
-    """Whether `anonymous_id` names a visitor. It may be a word for nothing (`[ids] unusable`), which many clients send:
-    then the event has a session of its own, and nothing is remembered of it."""
+    """Whether `anonymous_id` names a visitor.
+
+    Many clients send the same unusable id (`[ids] unusable`). Then the event has a separate session, and changes no
+    state.
+    """
     signed: bool = False
-    """As `Principal.signed` has it."""
+    """The `signed` of its `Principal`."""
     linked: bool | None = None
-    """Whether an identify request links its visitor to its user. None until a plugin that keeps links says so."""
+    """Whether an identify request links its visitor to its user. None until a plugin that stores links sets it."""
 
     def check_ids(self) -> None:
-        """Raises `ValueError` for an id that no request may bring: plugins may set the ids of an event."""
+        """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""
         for name, value, most in (
             ("anonymous_id", self.anonymous_id, _LONGEST_ANONYMOUS_ID),
             ("message_id", self.message_id, _LONGEST_MESSAGE_ID),
@@ -210,7 +211,7 @@ class Event:
             raise ValueError("session_id: expected a UUID")
 
     def to_record(self) -> Record:
-        """The record as sinks, exports and the journal hold it."""
+        """The record for the journal, sinks and exports."""
         received_at = format_time(self.received_at)
         is_event = self.type == "event"
         members = _Members(
@@ -238,7 +239,7 @@ class Event:
 
 
 class _Members(msgspec.Struct, rename="camel", gc=False):
-    """Of the JSON object that a record is; those without a value are left out."""
+    """The members of the JSON object of a record. Members without a value are omitted."""
 
     id: str
     type: str
@@ -264,12 +265,11 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):  # many are kept for long, and none can be in a cycle
+class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none can be part of a cycle
     """One entry of the journal.
 
-    `body` is one JSON object, encoded once and the same bytes in the journal and in every sink;
-    `at` (milliseconds) is when it was received or derived; `position` is its place in the journal,
-    0 before it has one.
+    `body` is one JSON object, encoded once: the journal and every sink have the same bytes. `at` is the time of receipt
+    or derivation in milliseconds. `position` is its position in the journal, or 0 before it has one.
     """
 
     type: str

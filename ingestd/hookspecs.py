@@ -1,11 +1,11 @@
-"""Every hook there is, with its contract. docs/hooks.md has an example of each.
+"""Every hook of ingestd with its contract. docs/hooks.md has an example of each.
 
-Plugins are called in the order of `[plugins] enabled`. `register_…`, `check_identity` and `prepare` are plain
-functions. Any other hook may be a plain function or a coroutine function. A plain one runs on the event loop and must
-not block it. An implementation may leave out arguments it does not need.
+ingestd calls the plugins in the order of `[plugins] enabled`. `register_…`, `check_identity` and `prepare` are plain
+functions. Any other hook may be a plain function or a coroutine function. A plain function runs on the event loop and
+must not block it. An implementation may omit arguments that it does not need.
 
-Raising on the path of an event: a `Refused` error (`Unauthorized`, `BadRequest` …) is the caller's
-answer; anything else is answered 500, counted as `failed` and logged with the plugin's name.
+A hook on the path of an event may raise. A `Refused` error (`Unauthorized`, `BadRequest` …) becomes the answer to the
+caller. Any other exception is answered 500, counted as `failed`, and logged with the name of the plugin.
 """
 
 from __future__ import annotations
@@ -37,49 +37,49 @@ __all__ = ["HOOK_NAMESPACE", "BackendFactory", "Commands", "Daemon", "Run"]
 hookspec = pluggy.HookspecMarker(HOOK_NAMESPACE)
 
 BackendFactory = Callable[[str, Path], Backend]
-"""Makes a back end from its URL and the folder that relative paths start from.
+"""Makes a back end from its URL and the base folder of relative paths.
 
 Raises `ConfigError` for a URL that can never work.
 """
 
 
 class Daemon(Protocol):
-    """What a plugin gets of the running daemon, or of a command that has opened the store."""
+    """The part of a running daemon that plugins use. A command that has opened the store offers the same."""
 
     store: Store
     journal: Journal
     unusable_ids: UnusableIds
-    """Texts that clients send as an id and that name nobody: `[ids] unusable`."""
+    """The texts that clients send as an id and that name nobody: `[ids] unusable`."""
     registry: CollectorRegistry
-    """Where a plugin registers its Prometheus metrics, each named `ingestd_<plugin>_…`.
+    """Takes the Prometheus metrics of plugins, each named `ingestd_<plugin>_…`.
 
-    A collector of its own is asked on another thread than the event loop's, and must only read.
+    A custom collector runs on another thread than the event loop, and must only read.
     """
 
     def plugin(self, name: str) -> object | None:
-        """The loaded plugin of that name, for what it offers others."""
+        """The loaded plugin of that name, or None."""
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Run a task beside the daemon. It is cancelled at shutdown; if it dies, the daemon stops."""
+        """Run a task beside the daemon. A shutdown cancels the task. If the task ends earlier, the daemon stops."""
 
 
 Run = Callable[[argparse.Namespace, Daemon], Awaitable[None]]
-"""A command's body. `CommandError` is printed and exits 1."""
+"""The body of a command. The command prints a `CommandError` and exits 1."""
 
 
 class Commands(Protocol):
-    """Where plugins add commands: `ingestd GROUP NAME`."""
+    """Takes the commands of plugins: `ingestd GROUP NAME`."""
 
     def add(
         self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
     ) -> argparse.ArgumentParser:
-        """Add a command and return its parser, for its arguments.
+        """Add a command and return its parser, for further arguments.
 
-        `examples` are whole command lines, which its help and `ingestd GROUP --help` show.
+        `examples` are whole command lines. The help of the command and `ingestd GROUP --help` show them.
         """
 
 
-# Registration: called once, when the plugins are loaded, and at each reload for the sinks. Raising stops the start.
+# Registration: called once when the plugins are loaded, and at each reload for the sinks. Raising stops the start.
 
 
 @hookspec
@@ -94,7 +94,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 @hookspec
 def register_consumers(register: Callable[[Consumer], None]) -> None:
-    """Add work behind the answer: `register(consumer)`."""
+    """Add a consumer, which works after the answer: `register(consumer)`."""
 
 
 @hookspec
@@ -102,58 +102,59 @@ def register_commands(commands: Commands) -> None:
     """Add commands to the command line."""
 
 
-# Life
+# Start, reload and shutdown
 
 
 @hookspec
 def startup(daemon: Daemon) -> None:
-    """Called once when store and journal are open, before any request. Raising stops the start."""
+    """Called once, after store and journal are open and before any request. Raising stops the start."""
 
 
 @hookspec
 def take_over(predecessor: object, daemon: Daemon) -> None:
-    """Called instead of `startup` on a plugin that a reload makes anew, since its options have changed.
+    """Called instead of `startup` on the new instance of a plugin whose options a reload has changed.
 
-    `predecessor` is the one in force, of the same class. What it has registered, watches or remembers is to be gone on
-    with. Events go on passing through it, and those that have begun end there; its `shutdown` is not called. Raising
-    refuses the reload, so the predecessor must stay as it is. Without this hook, or where the plugin has registered
-    consumers or stores, other options take a restart.
+    `predecessor` is the instance in force, of the same class. The new instance takes over its metrics, tasks and
+    memory. Requests in progress end with the predecessor, so it must keep working. Its `shutdown` is not called.
+    Raising refuses the reload. Then the predecessor stays in force, so it must be unchanged. Without this hook, other
+    options need a restart. The same holds for a plugin that registered consumers or stores.
     """
 
 
 @hookspec
 def shutdown() -> None:
-    """Called once after the last request was answered, in reverse order. Raising is logged.
+    """Called once after the last answer, in reverse order. Exceptions are logged.
 
-    If the startup of a plugin fails, those whose startup was not called yet, and that one itself, are
-    not called here.
+    If the `startup` of a plugin fails, this hook is not called for that plugin, nor for plugins whose `startup` was not
+    called yet.
     """
 
 
 @hookspec
 def store_lost(store: Store) -> str | None:
-    """The store has lost data: it is empty, or holds an older state. What is missing? None: nothing that can be told.
+    """The store has lost data: it is empty, or holds an older state. Return what is missing, or None if nothing is
+    known to be.
 
-    Write again what the configuration says, and read again what is kept in memory. The loss stands until no plugin
-    misses anything, or until an operator acknowledges it: `store.loss` is None then. It is called once after each loss,
-    and every second while one stands, by every daemon. So it must not matter how often. Raising is logged, and the loss
-    stands.
+    Write the content of the configuration to the store again, and reload data that the plugin keeps in memory. The loss
+    stands until no plugin misses data, or until an operator acknowledges it. Then `store.loss` is None. Every daemon
+    calls the hook once after each loss, and every second while a loss stands. So repeated calls must do no harm.
+    Exceptions are logged, and the loss stands.
     """
 
 
 @hookspec
 def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
-    """What do operators see of this plugin on their page? None: nothing.
+    """Return the panel of this plugin on the operators' page, or None for no panel.
 
-    Called while somebody looks at the page, at most once a second for each selection, and given two seconds.
-    `selection` has the parameters of the page's address, for the panel's filters: whoever looks may have written
-    anything there. Raising is logged once, and the panel says that it cannot be shown.
+    The daemon calls the hook while somebody looks at the page, at most once a second for each selection. A call may
+    take two seconds. `selection` has the parameters of the page's address, for the filters of the panel. Treat them as
+    untrusted: the viewer can edit the address. An exception is logged once, and the panel says that it cannot be shown.
     """
 
 
 @hookspec
 def advise(store: Store) -> Sequence[Finding] | None:
-    """What should operators know of this plugin's options? `ingestd check` shows it; None: nothing.
+    """Return advice about the options of this plugin, which `ingestd check` shows, or None for no advice.
 
     `startup` has not been called. Nothing may be written.
     """
@@ -164,38 +165,38 @@ def advise(store: Store) -> Sequence[Finding] | None:
 
 @hookspec
 def screen(request: Request) -> None:
-    """Is this request to be looked at? Raise `Limited` to answer 429 without any further work.
+    """Admit or refuse a request before any other work. Raise `Limited` to answer 429 at once.
 
-    Called first for every request to an ingest endpoint that has come whole. Nothing is known of the sender but
-    `request.peer`, and a batch counts as one event. `admit` is not called for what is refused here.
+    This is the first hook of every complete request to an ingest endpoint. Only `request.peer` is known of the sender,
+    and a batch counts as one event. `admit` is not called for a request that is refused here.
     """
 
 
 @hookspec(firstresult=True)
 def authenticate(request: Request) -> Principal | None:
-    """Who sends this? The first answer that is not None counts; if nobody knows, it is a 401.
+    """Find the sender of a request. The first answer that is not None counts; without any answer the request gets 401.
 
-    Called for every request to an ingest endpoint, before its body is read as JSON. Raise `Unauthorized` to end the
-    search with a reason, or `Unavailable` where it cannot be told now.
+    Called for every request to an ingest endpoint, before the daemon reads its body as JSON. Raise `Unauthorized` to
+    end the search with a reason. Raise `Unavailable` if the sender cannot be found now.
     """
 
 
 @hookspec
 def admit(request: Request, principal: Principal | None) -> None:
-    """Has this sender sent too much? Raise `Limited` to answer 429, before anything else is said.
+    """Admit or refuse a request by its sender. Raise `Limited` to answer 429 before any other check of the request.
 
-    Called once `authenticate` has been asked, unless that has raised `Unavailable`. A batch is one request, of
-    `request.events` events. `principal` is None if nobody knows the sender or an `authenticate` refused: the answer
-    will be that refusal, a 401 most often.
+    Called after `authenticate`, unless `authenticate` raised `Unavailable`. A batch is one request with
+    `request.events` events. `principal` is None if no plugin knows the sender, or if an `authenticate` refused the
+    request. The answer will then be that refusal, mostly a 401.
     """
 
 
 @hookspec
 def check_identity(event: Event) -> None:
-    """Is this identify request acceptable? Raise `BadRequest` to refuse it before anything of it is stored.
+    """Accept an identify request, or raise `BadRequest` to refuse it before any of it is stored.
 
-    Not called for events. The body agrees with its schema by then. It cannot be a coroutine function: the request is
-    still being read.
+    Not called for events. The body is already valid against its schema. The hook cannot be a coroutine function,
+    because the daemon is still reading the request.
     """
 
 
@@ -203,50 +204,51 @@ def check_identity(event: Event) -> None:
 def prepare(event: Event, request: Request) -> str | None:
     """Change an event or identify request in place, or drop it: the first answer that is not None is the reason.
 
-    Called once for each, when its body is known to be valid, and before its message, user and session are looked up. A
-    dropped one is answered 200 and leaves nothing behind: no session, no link, no message id, no record. Its outcome is
+    Called once for each valid event or identify request, before the daemon looks up its message, user and session. A
+    dropped one is answered 200 and leaves nothing behind: no session, link, message id or record. Its outcome is
     `dropped`.
 
-    `data`, `traits`, `context`, `extra`, `timestamp`, `anonymous_id`, `user_id`, `session_id`, `dispatch_id` and
-    `message_id` may be changed; the daemon then goes by the new ids. The schema is not checked again. An id that no
-    request may bring fails the event, and so does an answer that is neither text nor None. It cannot be a coroutine
-    function.
+    The hook may change `data`, `traits`, `context`, `extra`, `timestamp`, `anonymous_id`, `user_id`, `session_id`,
+    `dispatch_id` and `message_id`. The daemon then uses the new ids. It does not check the schema again. An id that no
+    request may contain fails the event, and so does an answer that is neither text nor None. The hook cannot be a
+    coroutine function.
     """
 
 
 @hookspec(firstresult=True)
 def resolve_user(event: Event, state: State) -> str | None:
-    """Which user is this visitor? The first answer that is not None counts.
+    """Find the user of a visitor. The first answer that is not None counts.
 
-    Called for events (not identify requests) that name no user and have a visitor (`event.has_visitor`); for one event
-    maybe twice, as for `resolve_session`.
+    Called for events that name no user and have a visitor (`event.has_visitor`). Not called for identify requests. It
+    may be called twice for one event, like `resolve_session`.
     """
 
 
 @hookspec(firstresult=True)
 def resolve_session(event: Event, state: State) -> Session | None:
-    """In which session does this happen? The first answer that is not None counts.
+    """Find or begin the session of an event. The first answer that is not None counts.
 
-    Called for events and identify requests that have a visitor (`event.has_visitor`). `event.session_id` is what the
-    caller supplied, or None. No answer at all is answered 500. On a store that is a trip away it may be called twice
-    for one event: first on what the daemon remembers, then, where that is not enough or no longer true, on the state.
+    Called for events and identify requests that have a visitor (`event.has_visitor`). `event.session_id` is the id that
+    the caller sent, or None. Without any answer the request gets 500. With a remote store it may be called twice for
+    one event: first with the state that the daemon remembers, then with the state of the store. The second call is
+    needed if the first state was insufficient or outdated.
     """
 
 
 @hookspec
 def store_identity(event: Event, state: State) -> None:
-    """Keep what an identify request says: its link and traits. Not called for events, nor where there is no visitor.
+    """Store the link and traits of an identify request. Not called for events, nor for requests without a visitor.
 
-    Who keeps links sets `event.linked`: whether the visitor is linked to `event.user_id` by this request. The record
-    tells it, and attribution goes by it. `event.signed` tells whether a server sent the request.
+    A plugin that stores links sets `event.linked`: whether this request links the visitor to `event.user_id`. The
+    record contains it, and attribution uses it. `event.signed` tells whether a server sent the request.
     """
 
 
 @hookspec
 def enrich(event: Event, state: State) -> None:
-    """Change or add to an event or identify request before it is stored, in place.
+    """Change an event or identify request in place before it is stored.
 
-    User and session are known by then. What needs neither belongs in `prepare`, which costs less on Redis.
+    Its user and session are known. A change that needs neither belongs in `prepare`, which costs less on Redis.
     """
 
 
@@ -254,17 +256,17 @@ def enrich(event: Event, state: State) -> None:
 def filter_event(event: Event) -> str | None:
     """Drop an event or identify request: the first answer that is not None is the reason.
 
-    The caller is answered 200 with the session; nothing is stored in the journal, and the outcome is `dropped`. What
-    the event has done to its link and traits stays. A session it has begun goes on, and is new to the next event.
-    `prepare` drops an event before it does anything.
+    The caller is answered 200 with the session. The journal stores nothing, and the outcome is `dropped`. Links and
+    traits that were already stored stay. A session that the event began continues, and is new to its next event.
+    `prepare` drops an event before anything is stored.
     """
 
 
 @hookspec
 def event_dropped(event: Event, state: State) -> None:
-    """An event or identify request has been dropped by `filter_event`. Take back what no record will tell now.
+    """`filter_event` has dropped an event or identify request. Undo changes that only its record would explain.
 
-    `event.session_is_new` tells whether it has begun its session. Others may have seen that session already.
+    `event.session_is_new` tells whether the event began its session. Other events may already belong to that session.
     """
 
 
@@ -273,17 +275,17 @@ def event_dropped(event: Event, state: State) -> None:
 
 @hookspec
 def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors | None:
-    """Which visitors are linked to this user at present?
+    """Find the visitors that are linked to a user now.
 
-    Called by `ingestd forget --user`. The answers of all plugins count together.
+    Called by `ingestd forget --user`. The answers of all plugins are combined.
     """
 
 
 @hookspec
 def forget_person(person: Person, state: State) -> Mapping[str, int] | None:
-    """Delete what is remembered of a person, and return how many of each thing, by name.
+    """Delete the stored data of a person, and return the number of deleted entries by name.
 
-    Called by `ingestd forget`, a unit of work a call: for a user with many visitors once for some of
-    them at a time. Nothing must be done but by `state`, whose writes are ignored where the person is
-    only being looked for. What is deleted already is not counted.
+    Called by `ingestd forget`, each call in one transaction. For a user with many visitors, each call has some of the
+    visitors. Change nothing except through `state`. In a dry run its writes are ignored. Entries that were deleted
+    earlier do not count.
     """

@@ -18,35 +18,37 @@ Start = Literal["now", "beginning"]
 
 
 class Cursor(NamedTuple):
-    """The place of a consumer: the position of the last record it has done with.
+    """The durable progress of a consumer: the position of the last record that it has processed.
 
-    `fence` tells the present holder from earlier ones where several daemons share a journal.
+    `fence` distinguishes the present holder from earlier ones if several daemons share a journal.
     """
 
     name: str
     position: int
     fence: int = 0
     record: Record | None = None
-    """The last record of the step that moves it. Where a journal holds another one in its place by now, the step
-    was made of records that are lost, and is refused.
+    """The last record of the step that moves the cursor.
+
+    If the journal now has another record at that position, the step used lost records, and is refused.
     """
     deferrable: bool = False
-    """Whether the step may be undone by a power failure, since all it did is done again then."""
+    """Whether a power failure may undo the step, because all its work is repeated then."""
 
 
 class Claim(NamedTuple):
-    """An entry that only the first to ask for it gets, for `ttl` milliseconds."""
+    """An entry that only the first claimant of its key gets, for `ttl` milliseconds."""
 
     key: str
-    """Like a key of the state, and in no way that of one."""
+    """In the form of a state key, but in a separate namespace."""
     value: str
     ttl: int
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """A record with the unit of work that it came of, and its claim.
+    """A record with its transaction and its claim.
 
-    Several without claims may be of one unit, each of another `part` of it; see `Journal.begin_part`.
+    Several records without claims may share a transaction. Each then belongs to another `part` of it; see
+    `Journal.begin_part`.
     """
 
     record: Record
@@ -56,21 +58,21 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extent(NamedTuple):
-    """What of the journal there is, of durable records."""
+    """The extent of the journal, counting durable records."""
 
     first: int
-    """The position of the oldest record; where there is none, of the next one to come."""
+    """The position of the oldest record; in an empty journal, the position of the next record."""
     last: int
-    """The position of the newest record there ever was, 0 if there was none."""
+    """The position of the newest record ever appended, or 0 if there was none."""
     records: int
     bytes: int
-    """What the records hold together, each as `size_of` says."""
+    """The size of all records, as `size_of` counts it."""
     oldest_at: int | None
-    """The time of the oldest record in milliseconds; None where there is none."""
+    """The time of the oldest record in milliseconds, or None if there are no records."""
 
 
 class Outline(NamedTuple):
-    """A record without what is in it: `at` in milliseconds, `bytes` as `size_of` says."""
+    """A record without its content: `at` in milliseconds, `bytes` as `size_of` counts them."""
 
     position: int
     at: int
@@ -81,64 +83,64 @@ _BESIDE = 32
 
 
 def size_of(record: Record) -> int:
-    """The bytes a record counts for: its body, and 32 for what is kept beside it."""
+    """The size of a record: the bytes of its body, and 32 for its metadata."""
     return len(record.body) + _BESIDE
 
 
 def size_of_all(records: Sequence[Record]) -> int:
-    """The bytes that records count for together, each as `size_of` says."""
+    """The total size of records, as `size_of` counts it."""
     return sum([len(record.body) for record in records]) + _BESIDE * len(records)
 
 
 class Journal(ABC):
-    """Positions are consecutive: a record's is one more than that of the record before it."""
+    """Positions are consecutive: each record's position is one more than that of the record before it."""
 
     @abstractmethod
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
     ) -> int:
-        """Append records and return the position of the last one, or of the cursor, once durable.
+        """Append records. Once they are durable, return the position of the last one, or of the cursor.
 
-        With a deferrable cursor and no records it may return before that: the crash of a process undoes it never,
-        a power failure may until another append has followed.
+        With a deferrable cursor and no records, it may return earlier. A crash of the process never undoes such a step.
+        A power failure may, until a later append is durable.
 
-        What `state` wrote becomes durable with them, in the same commit where journal and state live
-        together; with `cursor`, the consumer's place moves in it too, and with `claim`, that is made.
-        All of it happens or nothing. Raises `Unavailable`, `Claimed`, with a cursor `NotHolder`, and with a state of
-        `recall` `Stale`.
+        The writes of `state` become durable with the records, in the same commit if the journal and the state share a
+        back end. The commit also moves `cursor` and makes `claim`. All of it happens, or nothing. Raises `Unavailable`
+        and `Claimed`. With a cursor it also raises `NotHolder`, and with a state of `recall`, `Stale`.
         """
 
     async def begin(
         self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
     ) -> None:
-        """As `append` of one record, for who does not wait: `then` is called once, with what that raised or None.
+        """Append one record without waiting. `then` is called once, with the exception of `append` or None.
 
-        It is called in the event loop, before this returns or later, and must not raise. Raises nothing itself. A back
-        end that can return before the record is durable overrides it: to wait costs more than much of what an event
-        needs.
+        The call is on the event loop, before this method returns or later, and must not raise. This method raises
+        nothing. A back end that can return before the record is durable overrides it. Waiting costs more than most
+        other work on an event.
         """
         try:
             await self.append([record], state, claim=claim)
-        except Exception as error:  # noqa: BLE001 - it is told
+        except Exception as error:  # noqa: BLE001 - `then` gets it
             then(error)
         else:
             then(None)
 
     def begin_part(self, state: State) -> int | None:
-        """Let a unit of work of the store go on as that of one more event, behind those it has been of.
+        """Begin the part of one more event in a transaction, after its earlier parts. Return the number of the part.
 
-        What it reads and writes from now on is another part of it, the number of which this returns. `append_each` then
-        takes each part as if it was a unit by itself, and a part without a record with the others. None where a unit
-        can be of one event only. A back end that can do this overrides it: units cost more than what most events do.
+        Later reads and writes of the transaction belong to this part. `append_each` then treats each part like a
+        separate transaction. A part without a record is committed with the others. None means that a transaction can
+        have one event only. A back end that supports parts overrides this method: a new transaction costs more than
+        most events.
         """
         return None
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        """Append records in order, each as if by itself; for each, what that raised, None once it is durable.
+        """Append records in order, each independently. Return for each its exception, or None once it is durable.
 
-        One that cannot be appended keeps the others from nothing, but for those that depend on what its unit wrote;
-        and behind one that is `Stale` all others are, so that they keep their order when they come again.
-        A back end that can do this at less cost than one after the other overrides it.
+        A record that cannot be appended does not affect the others, with two exceptions. Records that depend on writes
+        of its transaction fail too. After a record that is `Stale`, all later ones are `Stale`, so that they keep their
+        order in the next attempt. A back end that can append several records at less cost overrides this method.
         """
         answers = await asyncio.gather(
             *(self.append([each.record], each.state, claim=each.claim) for each in appends), return_exceptions=True
@@ -149,78 +151,79 @@ class Journal(ABC):
         return [answer if isinstance(answer, Exception) else None for answer in answers]
 
     def recall(self, now: int) -> State | None:
-        """A unit of work on what this daemon remembers, to resolve an event at once; None if nothing is remembered.
+        """Begin a transaction on the state that this daemon remembers; None if it remembers nothing.
 
-        For journals whose state is a trip away. The unit's operations never wait, and take effect with `append` only;
-        one that cannot be done with what is remembered raises `Stale`. So does `append`, having done nothing, where
-        something that the unit has seen is another by now. Then the event is to be resolved with a unit of the store.
+        For journals with remote state. The operations of the transaction never wait, and take effect with `append`
+        only. An operation that the remembered state cannot serve raises `Stale`. If the stored state differs from the
+        state that the transaction saw, `append` changes nothing and raises `Stale`. The event then runs again with a
+        transaction of the store.
         """
         return None
 
     @abstractmethod
     async def claimed(self, key: str, state: State) -> str | None:
-        """What has been claimed under that key, None if nothing is; `state` is that of who asks."""
+        """The value claimed under that key, or None; `state` is the caller's transaction."""
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> Sequence[Record]:
-        """The next records behind a position, in order, at most `limit` and less of long ones; durable ones only.
+        """The next durable records after a position, in order: at most `limit`, and fewer if they are long.
 
-        Where the next ones have been removed, it goes on with the oldest record there is.
+        If the next records have been removed, the answer begins with the oldest record left.
         """
 
     @abstractmethod
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
-        """Returns when there are records behind that position.
+        """Return once there are records after that position.
 
-        Raises `NotHolder` once the place of `cursor` is another daemon's, soon after it has become that.
+        Raises `NotHolder` soon after another daemon has acquired `cursor`.
         """
 
     @abstractmethod
     async def last(self) -> int:
-        """The position of the newest durable record, 0 in an empty journal."""
+        """The position of the newest durable record, or 0 in an empty journal."""
 
     @abstractmethod
     async def place(self, name: str, start: Start) -> int:
-        """See to it that a consumer has a durable place, whoever holds it; returns its position.
+        """Create the durable cursor of a consumer if it has none, and return its position. The holder does not matter.
 
-        A name never seen before starts as told: behind the present last record, or before the first. No
-        place lies before what has been removed.
+        The cursor of a new name begins as `start` says: after the last record, or before the first. No cursor is before
+        the removed records.
         """
 
     @abstractmethod
     async def hold(self, name: str, start: Start) -> Cursor:
-        """Become the one holder of a consumer's place, waiting for another daemon to let go of it."""
+        """Acquire a consumer's cursor, after waiting until another daemon releases it."""
 
     @abstractmethod
     async def release(self, cursor: Cursor) -> None:
-        """Let go of a place, so that another daemon may go on with it at once."""
+        """Release a cursor, so that another daemon can acquire it at once."""
 
     @abstractmethod
     async def cursors(self) -> Sequence[Cursor]:
-        """The durable place of every consumer there ever was, by name."""
+        """The durable cursors of all consumers ever seen, by name."""
 
     @abstractmethod
     async def extent(self) -> Extent:
-        """What there is; cheap enough to be asked many times a second."""
+        """The extent of the journal. Callers may ask many times a second."""
 
     @abstractmethod
     async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        """Of the records that `read` would return, without reading them."""
+        """The outlines of the records that `read` would return, without reading the records."""
 
     @abstractmethod
     async def trim(self, up_to: int, limit: int) -> int:
-        """Remove the oldest records up to a position, durably; returns how many.
+        """Remove the oldest records up to a position, durably. Return the number of removed records.
 
-        At most `limit`, and no more (but one) than a commit can remove without holding up the others;
-        0 means that there are none left up to there. Consumers' places that lie before the last one
-        removed move there in the same commit. Raises `Unavailable`.
+        A call removes at most `limit` records. It removes no more, except for a single one, than a commit can remove
+        without delaying others. 0 means that no records are left up to the position. The same commit moves cursors
+        before the last removed record to that record. Raises `Unavailable`.
         """
 
     @abstractmethod
     async def replace(self, changes: Sequence[tuple[Record, bytes]]) -> int:
-        """Give records, as they were read, another body; returns how many got it, once that is durable.
+        """Replace the bodies of records that were read. Return the number of replaced bodies, once durable.
 
-        For taking out of the journal what must not stay in it: position, type and time remain, and soon
-        nobody can read the old bodies from the storage. A record that is not there as it was read (any
-        more) is passed over. Raises `Unavailable`.
+        This removes content that must not stay in the journal. Position, type and time stay, and soon nobody can read
+        the old bodies from the storage. A record that has changed or gone since it was read is skipped. Raises
+        `Unavailable`.
         """

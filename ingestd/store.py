@@ -1,7 +1,7 @@
-"""The contract of a state store: what plugins remember between events.
+"""The contract of a state store: the data that plugins keep between events.
 
-A back end (`ingestd.backend`) implements `State` and `Store`; `ingestd.testing.stores` has the suite
-they must pass.
+A back end (`ingestd.backend`) implements `State` and `Store`. `ingestd.testing.stores` has the suite that they must
+pass.
 """
 
 from __future__ import annotations
@@ -15,34 +15,32 @@ from typing import NamedTuple
 __all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
 
 
-_LONGEST_REMEMBERED = (
-    64  # characters: ids are shorter, and the memory of thousands of longer ones is their senders' choice
-)
+_LONGEST_REMEMBERED = 64  # characters: ids are shorter, and thousands of longer ones would take too much memory
 
 
 def state_key(kind: str, tenant: str, part: str) -> str:
-    """The key of one entry: `kind` (of the plugin's choice, without a colon) and a hash of the rest.
+    """The key of one entry: `kind` (any name without a colon, chosen by the plugin) and a hash of tenant and part.
 
-    `part` may be anything a caller sent. It is hashed together with the tenant, so no tenant and no
-    caller can reach another's entry, and a key's length is bounded.
+    `part` may be any text that a caller sent. The hash includes the tenant, so no tenant and no caller can reach
+    another's entry. The hash also bounds the length of the key.
     """
     if len(part) > _LONGEST_REMEMBERED:
         return passing_key(kind, tenant, part)
     return _remembered_key(kind, tenant, part)
 
 
-@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit ask for the same, and need not make them anew
+@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit use the same keys
 def _remembered_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
 
 def passing_key(kind: str, tenant: str, part: str) -> str:
-    """As `state_key`, of what comes once: it would only push out what is asked for again."""
+    """The same key as `state_key`, for a part that occurs once. It is not cached, so it displaces no key in use."""
     return f"{kind}:{_digest(tenant, part)}"
 
 
 def key_digest(tenant: str, part: str) -> str:
-    """What stands behind the kind in a key: 32 hexadecimal digits, the same for every kind."""
+    """The part of a key after its kind: 32 hexadecimal digits, the same for every kind."""
     return _digest(tenant, part) if len(part) > _LONGEST_REMEMBERED else _remembered_digest(tenant, part)
 
 
@@ -50,73 +48,74 @@ def _digest(tenant: str, part: str) -> str:
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-_remembered_digest = lru_cache(maxsize=16_384)(_digest)  # likewise: an event asks for several kinds of its visitor
+_remembered_digest = lru_cache(maxsize=16_384)(_digest)  # as above: an event uses several kinds of keys of its visitor
 
 
 class Field(NamedTuple):
-    """One field of a merged entry: when it was set (milliseconds) and to what."""
+    """One field of a merged entry: when it was set (milliseconds), and its value."""
 
     at: int
     value: str
 
 
 class State(ABC):
-    """State as one unit of work (an event, a step of a consumer) reads and changes it.
+    """The state as one transaction (an event, a step of a consumer) reads and changes it.
 
-    Every operation is atomic and takes effect in the order of the calls, also between units; what a
-    unit writes is seen by others at once. It becomes durable with the unit's commit: `Store.commit`,
-    or `Journal.append` together with records. A unit that read what another wrote and could not make
-    durable is refused at its own commit, with `Unavailable`.
+    Every operation is atomic and takes effect in the order of the calls, also between transactions. Other transactions
+    see a write at once. A write becomes durable with the commit of its transaction: `Store.commit`, or `Journal.append`
+    together with records. A transaction may read a write of another transaction whose commit fails. Then its own commit
+    is refused with `Unavailable`.
 
-    Values are text. `ttl` is in milliseconds from `now` (inclusive: an entry is still there exactly
-    `ttl` later); None keeps an entry for ever. A write that leaves a value as it was never shortens
-    its life. Every operation raises `Unavailable` when the store cannot be read.
+    Values are text. `ttl` is in milliseconds from `now`, inclusive: the entry still exists exactly `ttl` later. None
+    keeps an entry for ever. A write that does not change a value never shortens its lifetime. Every operation raises
+    `Unavailable` if the store cannot be read.
     """
 
     __slots__ = ()
 
     now: int
-    """The unit's time in milliseconds: what counts as expired, and what `ttl` starts from."""
+    """The time of the transaction in milliseconds. Expiry is decided by it, and `ttl` counts from it."""
 
     @abstractmethod
     async def get(self, key: str) -> str | None:
-        """The value, or None where there is none (any more)."""
+        """The value, or None if the entry is absent or has expired."""
 
     @abstractmethod
     async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        """Set the value; returns the one it replaced."""
+        """Set the value, and return the value that it replaces."""
 
     @abstractmethod
     async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        """Set the value if the present one is `expected` (None: absent); returns whether it was."""
+        """Set the value if the present value is `expected` (None: absent). Return whether it was."""
 
     @abstractmethod
     async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        """Get or create, and slide: the present value with a fresh life, or else `candidate`.
+        """Return the present value with a new lifetime, or create the entry with the value `candidate`.
 
-        Returns the value and whether it was created.
+        The answer is the value, and whether it was created.
         """
 
     @abstractmethod
     async def delete(self, key: str) -> None:
-        """Remove the value, all fields or the set; nothing happens where there is none."""
+        """Remove the value, all fields or the set. An absent entry is no error."""
 
     @abstractmethod
     async def merge(
         self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
     ) -> int:
-        """Set fields one by one; a field already set later than `at` keeps its value.
+        """Set fields one by one. A field that was set at a later time than the given `at` keeps its value.
 
-        Of more than `keep` fields, or than `keep_size` bytes of names and values in UTF-8, the oldest go: by their
-        time, and by their name where times are equal. None is no bound, and no given fields change nothing. Returns
-        how many fields went. A merge costs by the fields it is given, not by those that are there.
+        The oldest fields beyond `keep` fields are removed, and beyond `keep_size` bytes of names and values in UTF-8.
+        Fields of the same time are removed in the order of their names. None is no limit. Without given fields nothing
+        changes. Return the number of removed fields. The cost depends on the number of given fields, not of stored
+        fields.
 
-        An entry holds either a value or fields, never both; fields do not expire.
+        An entry has either a value or fields, never both. Fields do not expire.
         """
 
     @abstractmethod
     async def fields(self, key: str) -> dict[str, Field]:
-        """All fields, empty where there are none."""
+        """All fields, or an empty dict if there are none."""
 
     @abstractmethod
     async def push(
@@ -130,16 +129,16 @@ class State(ABC):
         since: int | None = None,
         ttl: int | None = None,
     ) -> None:
-        """Add a member to a set, with its time (milliseconds); one that is there gets the new time.
+        """Add a member to a set with its time (milliseconds). A member that is present gets the new time.
 
-        Members are ordered by time, and by their text where times are equal. Those before `since` go; of
-        more than `keep` the newest stay, with `first` the very first one too. A member lives `ttl` from its
-        last push, and at most as long as the others. A key that holds a set holds nothing else.
+        Members are ordered by time, and by text if times are equal. Members before `since` are removed. The newest
+        `keep` members stay, and with `first` also the very first one. A member lives `ttl` from its last push, and at
+        most as long as the other members. A key that has a set has nothing else.
         """
 
     @abstractmethod
     async def pull(self, key: str, members: Collection[str]) -> None:
-        """Take members out of a set, those that are there."""
+        """Remove members from a set. Absent members are no error."""
 
     @abstractmethod
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
@@ -147,57 +146,61 @@ class State(ABC):
 
     @abstractmethod
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
-        """Get ready what will be read next, all at once: entries, and sets. It changes only how long that takes."""
+        """Load entries and sets that will be read next, all at once. Only the speed of these reads changes."""
 
 
 class Store(ABC):
-    """A store that can come back empty, or older, while a daemon runs, tells so: it has lost data.
+    """A store of state.
 
-    A loss stands until it is cleared, by an operator or because nothing is missing any more. All processes that open
-    the store learn of it. A store that cannot lose data leaves these members as they are.
+    A store may come back empty or older while a daemon runs, and then reports a loss of data. A loss stands until an
+    operator clears it, or until no data is missing. All processes that open the store learn of it. A store that cannot
+    lose data leaves `store_id`, `losses`, `loss` and the methods for losses unchanged.
     """
 
     distant: bool = False
-    """Whether operations take a trip to another process, so that independent ones should be asked for at once."""
+    """Whether an operation takes a round trip to another process. If so, independent operations should run
+    concurrently.
+    """
     store_id: str | None = None
-    """A random name of what the store holds, and another one after a loss; None where it has none."""
+    """A random name of the stored data, which changes after a loss. None if the store has no such name."""
     losses: int = 0
-    """How many losses this process has met since it opened the store. It grows before anything is read after a loss."""
+    """The losses that this process met since it opened the store. It grows before any read after a loss."""
     loss: str | None = None
-    """The loss that stands, in a sentence for operators, as this process knows it; None where there is none."""
+    """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
 
     @abstractmethod
     def begin(self, now: int, *, step: bool = False) -> State:
-        """A new unit of work at that time (milliseconds).
+        """Begin a transaction at that time (milliseconds).
 
-        `step`: that of a consumer, who alone writes what it writes. Others may see it only with its commit.
+        `step`: the transaction of a consumer's step. Nothing else writes its entries, so the store may hide its writes
+        from others until the commit.
         """
 
     @abstractmethod
     async def commit(self, state: State) -> None:
-        """Returns when everything the unit wrote and read is durable. Raises `Unavailable`."""
+        """Return once all reads and writes of the transaction are durable. Raises `Unavailable`."""
 
     @abstractmethod
     def discard(self, state: State) -> None:
-        """Undo what the unit wrote, as far as the store can; for a consumer's step that failed."""
+        """Undo the writes of a failed consumer's step, as far as the store can."""
 
     @abstractmethod
     def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
-        """All durable entries of a kind that hold a value: key and value, each key once, in no order.
+        """All durable entries of a kind that have a value: key and value, each key once, in any order.
 
-        What is written meanwhile, or has expired, may be among them or not. It reads all there is, in
-        short steps: for commands, not for the path of an event. Raises `Unavailable`.
+        Entries that are written during the scan, and expired entries, may be included or missing. The scan reads all
+        entries in short steps. It is for commands, not for the path of an event. Raises `Unavailable`.
         """
 
     async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data
-        """Bring `loss` up to date: another process may have cleared it. Raises `Unavailable`."""
+        """Update `loss`, since another process may have cleared it. Raises `Unavailable`."""
 
     async def clear_loss(self) -> bool:
-        """The loss stands no more, for all processes; returns whether one stood. Raises `Unavailable`."""
+        """Clear the loss for all processes. Return whether there was one. Raises `Unavailable`."""
         return False
 
     async def report_loss(self, what: str) -> None:  # noqa: B027 - as above
-        """Record a loss that shows otherwise, unless one stands already. Raises `Unavailable`.
+        """Record a loss that the store cannot detect, unless a loss stands already. Raises `Unavailable`.
 
         `what` is the rest of a sentence that begins with "the store".
         """
