@@ -8,7 +8,7 @@ from functools import lru_cache
 __all__ = ["ascii_domain", "ip_address"]
 
 _REMEMBERED = 1024
-_LONGEST = 1024  # characters; a domain in DNS has at most 253
+_LONGEST = 253  # characters of a domain in DNS
 
 
 def ascii_domain(name: str) -> str:

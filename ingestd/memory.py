@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import time
 from pathlib import Path
 
 __all__ = ["give_back_free_memory", "keep_large_pieces_apart"]
@@ -28,6 +29,8 @@ _PERIOD = 1.0  # seconds
 _GROWTH = 16 << 20  # bytes that are given back after some periods,
 _PATIENCE = 5  # periods
 _MUCH = 48 << 20  # and bytes that are given back at the next one
+_AT_LATEST = 30  # periods: what has not grown may have been freed
+_WORK = 0.5  # seconds of CPU that may free much
 
 
 def keep_large_pieces_apart() -> None:
@@ -42,18 +45,19 @@ def keep_large_pieces_apart() -> None:
 async def give_back_free_memory() -> None:
     """Give back what is free among what is not, for as long as the daemon runs.
 
-    It takes some milliseconds, so it is done only where memory has grown since the last time, and seldom unless it has
-    grown much.
+    It takes some milliseconds. So it is done where memory has grown, seldom unless it has grown much, and every half a
+    minute of work.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    lowest, periods = _resident(), 0
+    lowest, periods, worked = _resident(), 0, time.process_time()
     while True:
         await asyncio.sleep(_PERIOD)
         resident, periods = _resident(), periods + 1
         grown = resident - lowest
-        if trim is not None and (grown > _MUCH or (grown > _GROWTH and periods >= _PATIENCE)):
+        has_grown = grown > _MUCH or (grown > _GROWTH and periods >= _PATIENCE)
+        if trim is not None and (has_grown or (periods >= _AT_LATEST and time.process_time() - worked > _WORK)):
             await asyncio.to_thread(trim, 0)
-            lowest, periods = _resident(), 0
+            lowest, periods, worked = _resident(), 0, time.process_time()
             _log.debug("memory: %d MB of %d MB given back", (resident - lowest) // 10**6, resident // 10**6)
         lowest = min(lowest, resident)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 __all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
 
 
-_LONGEST_REMEMBERED = 64  # characters: ids are shorter, and thousands of longer ones would take too much memory
+_LONGEST_REMEMBERED = 64  # characters; most ids are shorter
 
 
 def state_key(kind: str, tenant: str, part: str) -> str:
@@ -24,12 +24,10 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     `part` may be any text that a caller sent. The hash includes the tenant, so no tenant and no caller can reach
     another's entry. The hash also bounds the length of the key.
     """
-    if len(part) > _LONGEST_REMEMBERED:
-        return passing_key(kind, tenant, part)
-    return _remembered_key(kind, tenant, part)
+    return _remembered_key(kind, tenant, part) if _is_remembered(part) else passing_key(kind, tenant, part)
 
 
-@lru_cache(maxsize=32_768)  # some megabytes; the events of a visit use the same keys
+@lru_cache(maxsize=32_768)  # 16 MB; the events of a visit use the same keys
 def _remembered_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
@@ -41,14 +39,20 @@ def passing_key(kind: str, tenant: str, part: str) -> str:
 
 def key_digest(tenant: str, part: str) -> str:
     """The part of a key after its kind: 32 hexadecimal digits, the same for every kind."""
-    return _digest(tenant, part) if len(part) > _LONGEST_REMEMBERED else _remembered_digest(tenant, part)
+    return _remembered_digest(tenant, part) if _is_remembered(part) else _digest(tenant, part)
+
+
+def _is_remembered(part: str) -> bool:
+    """Callers choose ids, and may send thousands: a long one, or one beyond ASCII, takes too much memory."""
+    return len(part) <= _LONGEST_REMEMBERED and part.isascii()
 
 
 def _digest(tenant: str, part: str) -> str:
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-_remembered_digest = lru_cache(maxsize=16_384)(_digest)  # as above: an event uses several kinds of keys of its visitor
+# 6 MB, as above: an event uses several kinds of keys of its visitor.
+_remembered_digest = lru_cache(maxsize=16_384)(_digest)
 
 
 class Field(NamedTuple):

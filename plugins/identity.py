@@ -37,12 +37,13 @@ _CHANGES, _GATHERED = "link-changes", "user-new-visitors"
 """Kinds of entries: when a visitor changed users, and which visitors a user has gathered."""
 
 _Count = Annotated[int, Meta(ge=1)]
-_Reason = Literal["unsigned", "max_links", "max_visitors"]
-_REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors")
+_LONGEST = 512  # characters of a user id that is linked: events of the visitor would carry it, and the cache hold it
+_Reason = Literal["unsigned", "max_links", "max_visitors", "long_user_id"]
+_REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors", "long_user_id")
 
 
 class IdentityPlugin:
-    """A signed link is always made. One of a public key is refused where it is not allowed, or there are too many."""
+    """A signed link is made unless the user id is too long. One of a public key must be allowed, and not one too many."""
 
     class Options(BaseOptions):
         links: Literal["any", "signed"] = "any"
@@ -110,6 +111,8 @@ class IdentityPlugin:
         Of several simultaneous first links, exactly one finds that there was none.
         """
         key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
+        if len(user_id) > _LONGEST:
+            return False, "long_user_id"
         if event.signed:
             return await state.put(key, wanted) is None, None
         if self._options.links == "signed":
@@ -194,7 +197,7 @@ def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None
 
     refused = Counter(
         "ingestd_identity_links_refused",
-        "Links of public keys that were not made, by why.",
+        "Links that were not made, by why.",
         ["reason"],
         registry=registry,
     )

@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 
 _LOOK = 0.4  # seconds between two looks for orders
 _DISCARDED = 1000  # dead letters thrown away in one step
+_LETTERS_SIZE = 2 << 20  # bytes of the dead letters that are in hand at a time, about
 _AHEAD = 500  # records behind those in hand among which the sink may find one to take
 
 
@@ -254,10 +255,11 @@ class SinkConsumer(Consumer):
         assert not isinstance(order, Replay)
         most = self.max_records if isinstance(order, Retry) else _DISCARDED
         letters: list[DeadLetter] = []
-        last = min(order.last, progress.letters)
+        size, last = 0, min(order.last, progress.letters)
         async for letter in read_letters(step.state, self.sink.name, progress.at, last, order.letters):
             letters.append(letter)
-            if len(letters) == most:
+            size += letter.size
+            if len(letters) == most or size >= _LETTERS_SIZE:
                 break
         if not letters:
             _finish(progress, order)

@@ -13,6 +13,8 @@ from ..store import State, state_key
 __all__ = ["DeadLetter", "bury", "read_letter", "read_letters", "remove_letter", "replace_letter"]
 
 _PAGE = 100
+_PAGE_BYTES = 2 << 20
+_FIRST = 4  # letters of the first page: they may be large
 
 
 class DeadLetter(msgspec.Struct):
@@ -31,6 +33,11 @@ class DeadLetter(msgspec.Struct):
 
     def to_record(self) -> Record:
         return Record(self.type, self.received_at, bytes(self.record), self.position)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return len(memoryview(self.record))
 
 
 _decode = msgspec.json.Decoder(DeadLetter).decode
@@ -61,9 +68,14 @@ async def read_letters(
     asked: Sequence[int] = range(after + 1, last + 1)
     if numbers is not None:
         asked = sorted({number for number in numbers if after < number <= last})
-    for start in range(0, len(asked), _PAGE):
-        page = asked[start : start + _PAGE]
-        for letter in await asyncio.gather(*(read_letter(state, sink, number) for number in page)):
+    start, most = 0, _FIRST
+    while start < len(asked):
+        page = asked[start : start + most]
+        letters = await asyncio.gather(*(read_letter(state, sink, number) for number in page))
+        size = sum(letter.size for letter in letters if letter is not None)
+        start, most = start + len(page), min(_PAGE, max(1, _PAGE_BYTES * len(page) // max(size, 1)), 2 * most)
+        while letters:
+            letter = letters.pop(0)
             if letter is not None:
                 yield letter
 

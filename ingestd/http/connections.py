@@ -18,7 +18,10 @@ from .client import Client, Phase
 from .eviction import Evictable
 from .peers import Peers
 
-__all__ = ["Admitted", "Connections"]
+__all__ = ["SMALL", "Admitted", "Connections"]
+
+SMALL = 4096
+"""Bytes of what is read also where there is far too much: usual requests are not the cause."""
 
 _TICK = 0.25  # seconds
 _DRAIN_TICK = 0.02  # the same while the daemon stops and waits for the last of them
@@ -26,7 +29,6 @@ _HURRIED = 1.0  # seconds for what is on its way to the disk
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
-_SMALL = 4096  # bytes
 _AHEAD = 300_000  # bytes: more than a connection reads of what comes behind a request
 
 
@@ -91,6 +93,7 @@ class Connections:
         if not client.is_open:
             return
         client.is_open = False
+        client.exchange = None  # the two refer to each other, and would wait for the garbage collector
         self.let_go(client, client.received)
         self._open.pop(client, None)
         self._of_origin[client.origin] -= 1
@@ -117,7 +120,7 @@ class Connections:
 
     def is_far_too_much(self, count: int) -> bool:
         """Whether so many bytes cannot wait for `_relieve`: in one turn thousands of connections may bring as many."""
-        return self.buffered > self._far_too_much and count > _SMALL
+        return self.buffered > self._far_too_much and count > SMALL
 
     def refuse_at_once(self, client: Client) -> None:
         client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)

@@ -13,6 +13,7 @@ __all__ = ["check_host"]
 # As Tornado's handlers have it: what a name, an address and a port are made of, in any order. Two headers of this
 # name have become one with a comma, which is in no host's name.
 _HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]|%[0-9A-Fa-f]{2})*")
+_LONGEST_REMEMBERED = 300  # characters: a domain name has at most 253
 
 
 def check_host(version: str, headers: Mapping[str, str]) -> None:
@@ -21,7 +22,7 @@ def check_host(version: str, headers: Mapping[str, str]) -> None:
     if host is None:
         if version != "HTTP/1.0":
             raise HTTPInputError("no Host header")
-    elif not _is_host(host):
+    elif not (_is_host(host) if len(host) <= _LONGEST_REMEMBERED else _HOST.fullmatch(host)):
         raise HTTPInputError("no host, or several, in the Host header")
 
 

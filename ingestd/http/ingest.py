@@ -31,6 +31,8 @@ log = logging.getLogger("ingestd.http")
 
 _ALLOW = "POST, OPTIONS"
 _ANY_SIZE = 1 << 62
+_MOST_PIECES = 64
+_SMALL_PIECE = 512  # bytes, on average
 
 
 class Exchange(HTTPMessageDelegate):
@@ -96,6 +98,9 @@ class Exchange(HTTPMessageDelegate):
         self._size += len(chunk)
         if self._size <= self._limit:
             self._chunks.append(chunk)
+            # A body sent in pieces of few bytes would take thirty times its size.
+            if len(self._chunks) > _MOST_PIECES and self._size < len(self._chunks) * _SMALL_PIECE:
+                self._chunks = [b"".join(self._chunks)]
             return None
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
@@ -127,6 +132,7 @@ class Exchange(HTTPMessageDelegate):
         if self._answered:
             return
         self._closing = True
+        self._chunks = []  # they do not count any more, and Tornado lets go of this some turns later
         if self._endpoint is not None and self._method == "POST":
             self._count_refusal(self._endpoint, refused)
         self._write(problem(refused))

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from asyncio import Future
 from collections.abc import Awaitable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import (
@@ -23,14 +23,14 @@ from ..errors import HeadersTooLarge
 from ..outcomes import Refusal
 from .body import most_chunks
 from .client import Client, ClientConnection, malformed
-
-if TYPE_CHECKING:
-    from .connections import Connections
+from .connections import SMALL, Connections
+from .header_names import has_long_name, name_too_long
 
 __all__ = ["IngestStream", "StreamConnection", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 _CHUNKS_AT_A_TIME = 16  # which take Tornado a millisecond
+_OF_HEADER = 250  # bytes that Tornado keeps of a header beside its line
 
 
 class IngestStream(IOStream, Client):
@@ -43,6 +43,11 @@ class IngestStream(IOStream, Client):
         Client.__init__(self, connections, origin)
         self._chunks = 0
         self._body = 0
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that have come behind what has been read."""
+        return self._read_buffer_size
 
     def body_begins(self) -> None:
         self._chunks = self._body = 0
@@ -62,8 +67,15 @@ class IngestStream(IOStream, Client):
 
     def hang_up(self) -> None:
         self.close()
+        # Nobody reads it any more, and Tornado keeps it for some turns.
+        self._read_buffer, self._read_buffer_size = bytearray(), 0
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        if self.connections.is_far_too_much(len(buf)):  # thousands of connections are read in one turn
+            if self.received >= SMALL:
+                self.connections.refuse_at_once(self)
+                return None
+            buf = memoryview(buf)[:SMALL]
         count = super().read_from_fd(buf)
         if count:
             self.connections.arrived(self, count)
@@ -77,8 +89,17 @@ class IngestStream(IOStream, Client):
     # Of a stream that has been closed Tornado reads what is left in its buffer, and for ever if that is no line.
 
     def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        """Tornado's next head: nothing else is read by this."""
         self._must_be_open()
-        return super().read_until_regex(regex, max_bytes)
+        return self._read_head(super().read_until_regex(regex, max_bytes))
+
+    async def _read_head(self, coming: Awaitable[bytes]) -> bytes:
+        head = await coming
+        if has_long_name(head):
+            self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
+            raise StreamClosedError(real_error=self.error)
+        self.connections.held(self, head.count(b"\n") * _OF_HEADER)
+        return head
 
     def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
         """Tornado's next line before a chunk: nothing else is read by this."""
@@ -122,6 +143,9 @@ class IngestStream(IOStream, Client):
             self.connections.linger(self.socket)
         self.connections.closed(self)
         super().close(exc_info)
+        if self.error is not None:
+            # Frames of it refer to this stream: its buffers would stay in memory until the garbage collector comes.
+            self.error.__traceback__ = self.error.__context__ = None
 
 
 class StreamConnection(ClientConnection):
@@ -153,7 +177,7 @@ class StreamConnection(ClientConnection):
     def finish(self) -> None:
         self.client.answered(last=self._last)
         self.client.unread = self._written if self.client.writing() else 0
-        self.client.connections.held(self.client, self.client.unread)  # until the next answer
+        self.client.connections.held(self.client, self.client.unread + self.client.ahead)  # until the next answer
         if self._last:
             self.client.lingers = True
             # Tornado goes by the request alone.

@@ -13,6 +13,7 @@ from typing import Any
 from ingestd.store import Field
 
 from .fields import FieldChanges, Fields
+from .text_memory import text_memory
 
 __all__ = [
     "Change",
@@ -41,8 +42,8 @@ and without `expires`, what was renewed before is another value by now.
 
 _SET = "#"
 _BESIDE = 400  # bytes of an entry beside its value: itself, its key, and its place among the others
-_BESIDE_FIELD = 250  # likewise of a field: its name and its value are objects, and so are its time and both together
-_BESIDE_MEMBER = 250
+_BESIDE_FIELD = 150  # likewise of a field, beside its name and its value
+_BESIDE_MEMBER = 200
 _UNCHANGED = FieldChanges({}, is_first=False)
 
 
@@ -109,8 +110,8 @@ class Entry:
     def weigh(self) -> int:
         """About how many bytes it has in memory."""
         if self.fields:
-            return _BESIDE + _BESIDE_FIELD * len(self.fields) + self.fields.size
-        return _BESIDE if self.value is None else _BESIDE + len(self.value)
+            return _BESIDE + _BESIDE_FIELD * len(self.fields) + self.fields.memory
+        return _BESIDE if self.value is None else _BESIDE + text_memory(self.value)
 
     @property
     def absent(self) -> bool:
@@ -169,7 +170,7 @@ class SetEntry(Entry):
     `expires` is the end of the longest life among them. Each has a number, which is that of its row in the file.
     """
 
-    __slots__ = ("changes", "members", "numbers")
+    __slots__ = ("_memory", "changes", "members", "numbers")
 
     def __init__(self, key: str, members: Mapping[str, Change] = MappingProxyType({})) -> None:
         lives = [expires for _, _, expires in members.values()]
@@ -179,12 +180,10 @@ class SetEntry(Entry):
         self.members = {member: at for member, (_, at, _) in members.items() if at is not None}
         self.numbers = {member: number for member, (number, _, _) in members.items()}
         self.changes: dict[str, Change] = {}
+        self._memory = sum(map(text_memory, self.members))
 
     def weigh(self) -> int:
-        """As if all members were as long as the newest: they are alike, and there may be thousands."""
-        if not self.members:
-            return _BESIDE
-        return _BESIDE + len(self.members) * (_BESIDE_MEMBER + len(next(reversed(self.members))))
+        return _BESIDE + len(self.members) * _BESIDE_MEMBER + self._memory
 
     @property
     def absent(self) -> bool:
@@ -200,7 +199,8 @@ class SetEntry(Entry):
             self.expires = expires
         elif self.expires is not None:
             self.expires = None if expires is None else max(self.expires, expires)
-        self.members.pop(member, None)
+        if self.members.pop(member, None) is None:
+            self._memory += text_memory(member)
         behind = []  # most are the newest, or have few behind them that always come last
         for each in reversed(self.members.items()):
             if (each[1], each[0]) <= (at, member):
@@ -219,13 +219,14 @@ class SetEntry(Entry):
     def remove(self, members: Iterable[str]) -> None:
         for member in members:
             del self.members[member]
+            self._memory -= text_memory(member)
             self.changes[member] = self.numbers.pop(member), None, None
 
     def saved(self) -> tuple[Any, ...]:
-        return dict(self.members), dict(self.numbers), dict(self.changes), self.expires, self.dirty
+        return dict(self.members), dict(self.numbers), dict(self.changes), self.expires, self.dirty, self._memory
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        self.members, self.numbers, self.changes, self.expires, self.dirty = saved
+        self.members, self.numbers, self.changes, self.expires, self.dirty, self._memory = saved
 
 
 class Entries:

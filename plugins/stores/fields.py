@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ingestd.store import Field
 
+from .text_memory import text_memory
+
 __all__ = ["FieldChanges", "Fields", "field_size"]
 
 
@@ -20,7 +22,7 @@ class FieldChanges(NamedTuple):
 class Fields:
     """Fields by name. A merge takes as long as the fields that it brings, however many are there already."""
 
-    __slots__ = ("_by_name", "_changed", "_in_order", "_is_first", "size")
+    __slots__ = ("_by_name", "_changed", "_in_order", "_is_first", "memory", "size")
 
     def __init__(self, by_name: Mapping[str, Field] | None = None, *, durable: bool = False) -> None:
         self._by_name = {} if by_name is None else dict(by_name)
@@ -29,7 +31,9 @@ class Fields:
         self._changed: dict[str, Field | None] = {} if durable else {**self._by_name}
         self._is_first = not durable
         self.size = sum([field_size(name, field) for name, field in self._by_name.items()])
-        """Bytes of all names and values."""
+        """Bytes of all names and values, in UTF-8."""
+        self.memory = sum([_memory_of(name, field) for name, field in self._by_name.items()])
+        """Bytes that they take in memory, about."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -43,7 +47,7 @@ class Fields:
         copy._in_order = self._in_order
         copy._changed = {**self._changed}
         copy._is_first = self._is_first
-        copy.size = self.size
+        copy.size, copy.memory = self.size, self.memory
         return copy
 
     def merge(self, fields: Mapping[str, Field]) -> bool:
@@ -56,14 +60,14 @@ class Fields:
             if present is not None:
                 if field.at < present.at or field == present:
                     continue
-                self.size -= field_size(name, present)
+                self._count(name, present, -1)
                 del by_name[name]
             if newest is not None and _age((name, field)) < _age(newest):
                 self._in_order = False  # seldom: most fields are newer than all before them
             newest = name, field
             by_name[name] = field
             self._changed[name] = field
-            self.size += field_size(name, field)
+            self._count(name, field, 1)
             changed = True
         return changed
 
@@ -77,7 +81,7 @@ class Fields:
                 self._by_name = dict(sorted(self._by_name.items(), key=_age))
                 self._in_order = True
             name = next(iter(self._by_name))
-            self.size -= field_size(name, self._by_name.pop(name))
+            self._count(name, self._by_name.pop(name), -1)
             self._changed[name] = None
             gone += 1
         return gone
@@ -86,7 +90,11 @@ class Fields:
         self._changed.update(dict.fromkeys(self._by_name))
         self._by_name = {}
         self._in_order = True
-        self.size = 0
+        self.size = self.memory = 0
+
+    def _count(self, name: str, field: Field, times: int) -> None:
+        self.size += times * field_size(name, field)
+        self.memory += times * _memory_of(name, field)
 
     def take_changes(self) -> FieldChanges:
         """The changes since this was called last, for a commit to write."""
@@ -98,6 +106,10 @@ class Fields:
 def field_size(name: str, field: Field) -> int:
     """Bytes of its name and its value in UTF-8."""
     return _bytes_of(name) + _bytes_of(field.value)
+
+
+def _memory_of(name: str, field: Field) -> int:
+    return text_memory(name) + text_memory(field.value)
 
 
 def _bytes_of(text: str) -> int:

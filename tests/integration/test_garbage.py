@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -71,6 +73,25 @@ async def test_a_request_is_freed_with_its_answer(
             for _ in range(3):
                 assert (await public.post(body, path)).code == status
             await asyncio.sleep(0.05)  # so that the connections, too, have ended
+        assert found == []
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+async def test_a_connection_that_is_reset_is_freed_with_what_it_has_sent(
+    tmp_path: Path, door: MakeDoor, *, unfinished: bool
+) -> None:
+    request = b"POST /api/v1/analytics/track HTTP/1.1\r\nHost: shop\r\nContent-Length: 2\r\n\r\n[]"
+    async with door(tmp_path) as public:
+        with collected() as found:
+            reader, writer = await asyncio.open_connection("127.0.0.1", public.port, limit=1024)
+            writer.write(request[:-1] if unfinished else 10_000 * request)
+            await asyncio.sleep(0.2)  # the answers fill all that takes them
+            del reader
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await until(lambda: not public.ingest.active)
+            await asyncio.sleep(0.05)
         assert found == []
 
 

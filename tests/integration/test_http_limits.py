@@ -275,7 +275,13 @@ async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path, door: Ma
 
 
 @pytest.mark.parametrize(
-    "headers", [b"".join(b"X-%d: 1\r\n" % number for number in range(20)), b"X: 1\r\n" * 20, b"X: " + b"x" * 20_000]
+    "headers",
+    [
+        b"".join(b"X-%d: 1\r\n" % number for number in range(20)),
+        b"X: 1\r\n" * 20,
+        b"X: " + b"x" * 20_000,
+        b"X" * 257 + b": 1\r\n",
+    ],
 )
 async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, door: MakeDoor, headers: bytes) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as wordy:

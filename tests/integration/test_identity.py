@@ -405,6 +405,20 @@ async def test_where_links_are_signed_a_public_key_makes_none(tmp_path: Path) ->
         assert refused(daemon) == {"unsigned": 2}
 
 
+@pytest.mark.parametrize("signed", [False, True])
+async def test_a_user_id_that_is_too_long_makes_no_link(tmp_path: Path, *, signed: bool) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = IdentityPlugin(IdentityPlugin.Options())
+        plugin.startup(daemon)
+        identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
+        assert await identity.identify(START, visitor, "u" * 513, {"plan": "free"}, signed=signed) is False
+        assert await identity.user_of(visitor) is None
+        assert await identity.traits_of_visitor(visitor) == {"plan": (START, "free")}
+        assert refused(daemon) == {"long_user_id": 1}
+        assert await identity.identify(START + 1, visitor, "u" * 512, signed=signed) is True
+        assert await identity.user_of(visitor) == "u" * 512
+
+
 async def test_other_options_of_a_reload_count_on(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         before = IdentityPlugin(IdentityPlugin.Options())

@@ -13,8 +13,18 @@ from tornado.httputil import HTTPInputError, HTTPMessageDelegate
 from ...errors import HeadersTooLarge
 from ...outcomes import Refusal
 from ..client import Client, malformed
+from ..header_names import name_too_long
 from .body import Body, ChunkedBody, FixedBody
-from .grammar import HEAD_END, Malformed, body_length, ends_wrongly, is_persistent, parse_head, wants_to_continue
+from .grammar import (
+    HEAD_END,
+    LongName,
+    Malformed,
+    body_length,
+    ends_wrongly,
+    is_persistent,
+    parse_head,
+    wants_to_continue,
+)
 from .response import Response
 
 if TYPE_CHECKING:
@@ -139,6 +149,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 self._read_head()
         except (Malformed, HTTPInputError):
             self.refuse(malformed(), Refusal.MALFORMED)
+        except LongName:
+            self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
         except Exception:
             log.exception("a request could not be handed on")
             self.close()

@@ -10,11 +10,13 @@ import re
 
 from tornado.httputil import RequestStartLine
 
+from ..header_names import LONGEST_NAME, has_long_name
 from .headers import RequestHeaders
 
 __all__ = [
     "FIELD_LINE",
     "HEAD_END",
+    "LongName",
     "Malformed",
     "body_length",
     "ends_wrongly",
@@ -25,7 +27,7 @@ __all__ = [
 
 HEAD_END = b"\r\n\r\n"
 
-_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_NAME = rf"[!#$%&'*+\-.^_`|~0-9A-Za-z]{{1,{LONGEST_NAME}}}+"
 _FIELD = rf"{_NAME}:[\t\x20-\x7e\x80-\xff]*+"
 _HEAD = re.compile(
     # Some clients send an empty line behind a body (RFC 9112, 2.2).
@@ -39,11 +41,15 @@ class Malformed(Exception):
     """No HTTP/1.1; nothing after it is believed."""
 
 
+class LongName(Exception):
+    """A header's name is longer than this server takes."""
+
+
 def parse_head(head: bytes) -> tuple[RequestStartLine, RequestHeaders]:
-    """The request line and the headers; `head` ends with the empty line. Raises `Malformed`."""
+    """The request line and the headers; `head` ends with the empty line. Raises `Malformed`, `LongName`."""
     match = _HEAD.fullmatch(str(head, "latin-1"))
     if match is None:
-        raise Malformed
+        raise LongName if has_long_name(head) else Malformed
     method, target, version, fields = match.groups()
     return RequestStartLine(method, target, version), RequestHeaders(fields)
 

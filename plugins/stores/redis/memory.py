@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from sys import getsizeof
 from typing import Any, Never
 
 from ingestd.errors import Stale
 from ingestd.store import Field, State
 
+from ..text_memory import text_memory
+
 __all__ = ["Memory", "RecalledState"]
 
 _MOST = 50_000  # values; there are at most twice as many
+_SIZE = 20 << 20  # bytes of these: usual ones take 400 each
 _LARGEST = 512  # bytes: a value that is larger is asked for each time
+_BESIDE = 300  # bytes of an entry beside its value
 _LIFE = 600.0  # seconds
 
 Remembered = tuple[str | None, int | None]
@@ -30,12 +33,20 @@ class Memory:
         self._clock = clock
         self._young: dict[str, Remembered] = {}
         self._old: dict[str, Remembered] = {}
+        self._size = 0
+        """Bytes of the young ones, and of those that have been forgotten since."""
         self._since = clock()
 
     def note(self, key: str, value: str | None, expires: int | None) -> None:
-        if len(self._young) >= _MOST or self._clock() - self._since > _LIFE:
-            self._young, self._old, self._since = {}, self._young, self._clock()
-        if value is None or getsizeof(value) <= _LARGEST:
+        if len(self._young) >= _MOST or self._size >= _SIZE or self._clock() - self._since > _LIFE:
+            self._young, self._old, self._since, self._size = {}, self._young, self._clock(), 0
+        memory = _memory_of(value)
+        if memory <= _LARGEST:
+            before = self._young.get(key)
+            if before is None:
+                self._size += _BESIDE + memory
+            elif before[0] != value:
+                self._size += memory - _memory_of(before[0])
             self._young[key] = value, expires
         else:
             self.forget(key)
@@ -47,11 +58,15 @@ class Memory:
         return found
 
     def clear(self) -> None:
-        self._young, self._old = {}, {}
+        self._young, self._old, self._size = {}, {}, 0
 
     def forget(self, key: str) -> None:
         self._young.pop(key, None)
         self._old.pop(key, None)
+
+
+def _memory_of(value: str | None) -> int:
+    return 0 if value is None else text_memory(value)
 
 
 class RecalledState(State):

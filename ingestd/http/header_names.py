@@ -1,0 +1,22 @@
+"""The length of a header's name is bounded: Tornado remembers a thousand names, and callers choose them."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import HeadersTooLarge
+
+__all__ = ["LONGEST_NAME", "has_long_name", "name_too_long"]
+
+LONGEST_NAME = 256  # characters; usual names have less than forty
+
+_LONG_NAME = re.compile(rb"\n[!#$%%&'*+\-.^_`|~0-9A-Za-z]{%d}" % (LONGEST_NAME + 1))
+
+
+def has_long_name(head: bytes) -> bool:
+    """Whether a line behind the request line begins with a longer name."""
+    return _LONG_NAME.search(head) is not None
+
+
+def name_too_long() -> HeadersTooLarge:
+    return HeadersTooLarge(f"The name of a header is longer than {LONGEST_NAME} characters.")

@@ -1,0 +1,139 @@
+"""Each cache of what callers choose stays within its bytes, filled with the largest that it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd import domains, store
+from ingestd.http import host
+from ingestd.plugins.stores.entries import Change, Entries, Loaded, Row, SetEntry, set_key
+from ingestd.plugins.stores.fields import Fields
+from ingestd.plugins.stores.redis import memory
+from ingestd.plugins.stores.text_memory import text_memory
+from ingestd.store import Field
+
+MIB = 1 << 20
+EMOJI = "\N{GRINNING FACE}"
+
+
+@contextmanager
+def measured() -> Iterator[Callable[[], int]]:
+    """A function that tells how many bytes have been taken since, and are still in use."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def digest(number: int) -> str:
+    return blake2b(b"%d" % number, digest_size=16).hexdigest()
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_text_takes_no_more_memory_than_is_counted(text: str) -> None:
+    text.encode("utf-8", "surrogatepass")
+    assert text.__sizeof__() <= text_memory(text) + 30  # of the text's head, which is larger beyond ASCII
+
+
+def large_value(number: int) -> Row:
+    return f"link:{digest(number)}", f"{number} {'x' * 50_000}{EMOJI}", None, None
+
+
+def large_set(number: int) -> Row:
+    """Of long members, the newest of which is short."""
+    members: dict[str, Change] = {f"{each} {number} {'x' * 1500}{EMOJI}": (each, each, None) for each in range(200)}
+    return set_key(f"touches:{digest(number)}"), None, {**members, "short": (201, 201, None)}, None
+
+
+def large_fields(number: int) -> Row:
+    fields = {f"name {each}{EMOJI}": Field(each, f'"{number} {each} {"x" * 100}{EMOJI}"') for each in range(500)}
+    return f"user-profile:{digest(number)}", None, Fields(fields, durable=True), None
+
+
+@pytest.mark.parametrize("make", [large_value, large_set, large_fields])
+async def test_state_entries_stay_within_their_bytes_whatever_is_in_them(make: Callable[[int], Row]) -> None:
+    numbers = count()
+
+    def load(keys: Sequence[str], loaded: Loaded) -> None:
+        loaded([(key, *make(next(numbers))[1:]) for key in keys])
+
+    with measured() as used:
+        entries = Entries(10_000, load, size=8 * MIB)
+        for number in range(60):
+            await entries.get(make(number)[0])
+        assert entries.weight < 10 * MIB
+        assert used() < 10 * MIB
+        assert entries.count > 2
+
+
+texts = st.text(st.sampled_from(f"ab{EMOJI}"), max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "restore"]), texts, st.integers(0, 9)), max_size=30))
+def test_a_set_weighs_what_its_members_do(steps: list[tuple[str, str, int]]) -> None:
+    entry = SetEntry(set_key("touches:1"))
+    saved = entry.saved()
+    for what, member, at in steps:
+        if what == "add":
+            entry.add(member, at, None, count())
+        elif what == "remove" and member in entry.members:
+            entry.remove([member])
+        elif what == "restore":
+            before, saved = saved, entry.saved()
+            entry.restore(before)
+    assert entry.weigh() == SetEntry(entry.key, {each: (0, at, None) for each, at in entry.members.items()}).weigh()
+
+
+@given(st.lists(st.dictionaries(texts, st.builds(Field, st.integers(0, 9), texts), max_size=4), max_size=6))
+def test_fields_take_the_memory_of_names_and_values(merges: list[dict[str, Field]]) -> None:
+    fields = Fields()
+    for each in merges:
+        fields.merge(each)
+        fields.drop_oldest(5, 10)
+    assert fields.memory == Fields(dict(fields.items())).memory
+
+
+def test_what_is_remembered_of_redis_stays_within_its_bytes() -> None:
+    """Also where a value takes the place of a smaller one."""
+    keys = [digest(number) for number in range(60_000)]
+    remembered = memory.Memory()
+    with measured() as used:
+        for key in keys:
+            remembered.note(key, None, 1)
+            remembered.note(key, f"{key}{'x' * 425}", 1)
+        assert used() < 42 * MIB
+    assert remembered.recall(keys[-1]) is not None
+
+
+def ids(characters: int, character: str) -> Iterable[str]:
+    return (f"{number:06d}{character * (characters - 6)}" for number in range(36_000))
+
+
+@pytest.mark.parametrize(
+    ("cache", "names", "most"),
+    [
+        (lambda part: store.state_key("link", "shop", part), ids(64, "x"), 16),
+        (lambda part: store.key_digest("shop", part), ids(64, "x"), 8),
+        (lambda part: store.state_key("link", "shop", part), ids(64, EMOJI), 1),
+        (lambda name: host.check_host("HTTP/1.1", {"Host": name}), (f"{n:06d}{'x' * 16_000}" for n in range(300)), 1),
+        (domains.ascii_domain, (f"{number:06d}{'ü' * 1000}" for number in range(2000)), 1),
+    ],
+    ids=["keys", "digests", "keys beyond ASCII", "hosts", "domains"],
+)
+def test_what_is_remembered_by_texts_of_callers_stays_within_its_bytes(
+    cache: Callable[[str], object], names: Iterable[str], most: int
+) -> None:
+    with measured() as used:
+        for name in names:
+            cache(name)
+        assert used() < most * MIB
