@@ -195,7 +195,7 @@ async def long_journeys(target: Target, scale: float) -> None:
         events = []
         for number in range(200):
             names = ("source", "medium", "name", "term", "content")
-            campaign = {name: f"{number} {visitor[-2:]} {text}" for name in names}
+            campaign = dict.fromkeys(names, f"{number} {visitor[-2:]} {text}")
             events.append({"key": "Page View", "anonymousId": visitor, "data": {}, "context": {"campaign": campaign}})
         yield target.packed("/batch", json.dumps({"events": events}).encode())
 
@@ -348,7 +348,7 @@ def _session(config_text: str, names: Sequence[str], scale: float) -> Iterator[R
             for each in names:
                 yield attack(server, key, each, scale=scale)
             time.sleep(_LONG_REST)
-            yield Row("at the end", resident(server.pid), resident(server.pid), _LONG_REST)
+            yield Row("at the end", peak(server.pid), resident(server.pid), _LONG_REST)
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
 _USUAL_SIZE = 1024  # bytes of an event in a batch, which become up to forty times as many when it is parsed
 _PARSED = 1 << 20  # bytes likewise: single events that wait for the store are parsed, and may be thousands
+_LARGE_RECORDS = 8 << 20  # bytes
 _IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
 _BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
 _LONGEST_REST = 0.05  # seconds: what is done behind the answer goes on, if slowly, also in a burst
@@ -49,6 +50,8 @@ class Room:
         self._batches = Turns(self._most_of_batches)
         self.parsing = Turns(lambda: _PARSED)
         """Bytes of single events from when they are parsed until there is a record of them."""
+        self.large_records = Turns(lambda: _LARGE_RECORDS)
+        """Bytes of large records until they are durable: one may have four times the size of its request."""
 
     def refuse(self, reason: str | None) -> None:
         """Store no more events, and tell callers this reason; None: store them again."""

@@ -80,6 +80,11 @@ class State(ABC):
     now: int
     """The time of the transaction in milliseconds. Expiry is decided by it, and `ttl` counts from it."""
 
+    @property
+    def size(self) -> int:
+        """Bytes in memory of what the unit has read and written, about; 0 where the store does not know."""
+        return 0
+
     @abstractmethod
     async def get(self, key: str) -> str | None:
         """The value, or None if the entry is absent or has expired."""

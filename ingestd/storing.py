@@ -9,15 +9,18 @@ from functools import partial
 from typing import Any
 
 from .errors import Claimed, Stale, Unavailable
-from .events import Event
+from .events import Event, Record
 from .hooks import Hooks
-from .journal import Journal
+from .journal import Claim, Journal
 from .recalling import Recalled, Recaller
 from .resolving import Resolved, Resolver, repeated
 from .room import Room
 from .store import State, Store
 
 __all__ = ["Storing", "keep"]
+
+
+_LARGE = 256 << 10  # bytes
 
 
 class Storing:
@@ -95,7 +98,21 @@ class Storing:
             self._going_on.add(task)
             task.add_done_callback(self._going_on.discard)
 
+        if len(resolved.record.body) > _LARGE:
+            return self._append_large(resolved.record, state, landed, resolved.claim)
         return self._journal.begin(resolved.record, state, landed, resolved.claim)
+
+    async def _append_large(
+        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None
+    ) -> None:
+        size, turns = len(record.body), self._room.large_records
+
+        def landed(error: Exception | None) -> None:
+            turns.end(size)
+            then(error)
+
+        await turns.begin(size)
+        await self._journal.begin(record, state, landed, claim)
 
     async def _keep(
         self, result: Resolved | Exception, state: State, then: Callable[[Resolved | Exception], None]

@@ -43,7 +43,7 @@ _REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors", "long_
 
 
 class IdentityPlugin:
-    """A signed link is made unless the user id is too long. One of a public key must be allowed, and not one too many."""
+    """A signed link is made unless the user id is too long. One of a public key may be forbidden or one too many."""
 
     class Options(BaseOptions):
         links: Literal["any", "signed"] = "any"

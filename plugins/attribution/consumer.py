@@ -11,6 +11,7 @@ import msgspec
 
 from ingestd.consumer import Consumer, Step
 from ingestd.events import Record
+from ingestd.records import length_of
 from ingestd.store import State
 from ingestd.unusable_ids import UnusableIds
 
@@ -30,6 +31,9 @@ __all__ = ["AttributionConsumer", "Rules", "Tally"]
 log = logging.getLogger("ingestd.attribution")
 
 _TURN = 0.0002  # seconds, after which it is the events' turn
+_PART = 32  # records whose state is loaded at a time: each may need a megabyte of it
+_MOST_STATE = 8 << 20  # bytes of it with which a step ends,
+_MOST_NEW = 2 << 20  # and bytes of records that it appends
 
 
 class Rules(NamedTuple):
@@ -85,22 +89,42 @@ class AttributionConsumer(Consumer):
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
-        found: list[Seen | Erasure] = []
+        found: list[tuple[int, Seen | Erasure]] = []
         await step.give_way()
         turn = _Turn(step, 0 if len(records) == self.max_records else self.pause)
-        for record in records:
+        for index, record in enumerate(records):
             if (each := read(record, exclusions, unusable_ids)) is not None:
-                found.append(each)
+                found.append((index, each))
             await turn.give_way()
-        await _load(step.state, [each for each in found if isinstance(each, Seen)])
         changes: list[Change] = []
-        for each in found:
-            await turn.give_way()
-            if isinstance(each, Erasure):
-                await Journeys(step.state, self._rules.limits, 0).forget(each.tenant, each.anonymousIds, each.userId)
-            else:
-                await self._apply(each, step, changes)
+        step.done = await self._apply_all(found, step, changes, turn)
         await add_all(step.state, changes, turn.give_way)
+
+    async def _apply_all(
+        self, found: Sequence[tuple[int, Seen | Erasure]], step: Step, changes: list[Change], turn: _Turn
+    ) -> int | None:
+        """Apply events and erasures, each with the index of its record, until the step has much in hand.
+
+        Returns the number of records that are done, or None if all are.
+        """
+        size = 0
+        for start in range(0, len(found), _PART):
+            part = found[start : start + _PART]
+            await _load(step.state, [each for _, each in part if isinstance(each, Seen)])
+            for index, each in part:
+                await turn.give_way()
+                before = len(step.records)
+                if isinstance(each, Erasure):
+                    journeys = Journeys(step.state, self._rules.limits, 0)
+                    await journeys.forget(each.tenant, each.anonymousIds, each.userId)
+                else:
+                    await self._apply(each, step, changes)
+                size += length_of(step.records[before:])
+                if size > _MOST_NEW:
+                    return index + 1
+            if step.state.size > _MOST_STATE:
+                return index + 1
+        return None
 
     async def _apply(self, seen: Seen, step: Step, changes: list[Change]) -> None:
         # The time is the record's own, so what comes of it is the same however late this is.

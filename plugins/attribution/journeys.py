@@ -14,6 +14,7 @@ from .touches import Touch
 
 __all__ = [
     "LINK",
+    "MAX_IGNORED",
     "TOUCHES",
     "VISITORS",
     "WITHOUT",
@@ -34,6 +35,8 @@ _DAY = 86_400_000
 _MARGIN = 30 * _DAY
 """Entries stay so much longer than they count: their life is by the clock, what counts by the journal."""
 
+MAX_IGNORED = 20
+"""Touchpoints of an order that are told although they do not count: the newest."""
 _MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, to be told why they do not count
 _encode = msgspec.json.Encoder().encode
 _decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
@@ -62,7 +65,7 @@ class Ignored(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The touchpoints of an order with their visitors, oldest first, and what was not counted among them."""
+    """The touchpoints of an order with their visitors, oldest first, and the newest that were not counted."""
 
     touches: list[tuple[Touch, str]]
     ignored: list[Ignored]
@@ -143,6 +146,7 @@ class Journeys:
         await self._state.load(sets=[*keys, *without])
         touches: list[tuple[Touch, str]] = []
         ignored: list[Ignored] = []
+        left_out = 0
         since = self.clock - self._limits.horizon
         for visitor, key in zip(visitors, keys, strict=True):
             for touch in await read_touches(self._state, key, since):
@@ -152,13 +156,23 @@ class Journeys:
                     ignored.append(Ignored(touch, visitor, "before_window"))
                 else:
                     touches.append((touch, visitor))
+            # All touchpoints of a hundred visitors would take much memory.
+            left_out += _leave_out(touches, self._limits.max_touches)
+            ignored = _newest(ignored)
         for visitor, key in zip(visitors, without, strict=True):
             for member, _ in await self._state.window(key, max(since, at - self._limits.window), at):
                 reason, touch = _decode_excluded(member[_POSITION:])
                 ignored.append(Ignored(touch, visitor, reason))
-        touches.sort(key=lambda each: each[0].order)
-        ignored.sort(key=lambda each: each.touch.order)
-        left_out = max(0, len(touches) - self._limits.max_touches)
-        if left_out:
-            del touches[1 : 1 + left_out]
-        return Candidates(touches, ignored, left_out)
+        return Candidates(touches, _newest(ignored), left_out)
+
+
+def _leave_out(touches: list[tuple[Touch, str]], most: int) -> int:
+    """Sort them, and keep the first and the newest. Returns how many went."""
+    touches.sort(key=lambda each: each[0].order)
+    excess = max(0, len(touches) - most)
+    del touches[1 : 1 + excess]
+    return excess
+
+
+def _newest(ignored: list[Ignored]) -> list[Ignored]:
+    return sorted(ignored, key=lambda each: each.touch.order)[-MAX_IGNORED:]

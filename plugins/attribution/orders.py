@@ -14,7 +14,7 @@ from ingestd.times import format_time
 
 from .amounts import EXACT, decimal, worth
 from .campaigns import campaign_digest
-from .journeys import Candidates
+from .journeys import MAX_IGNORED, Candidates
 from .marks import Mark, Order, Refund
 from .models import MODELS, Model, weights
 from .touches import Touch
@@ -26,8 +26,6 @@ _NAMESPACE = UUID("6f1f4e0a-8a7f-5c6b-9a53-0d6b8f7a2c11")
 
 MAX_REFUND_IDS = 1000
 """Refund ids that the mark of an order keeps; of more, the oldest go."""
-
-_MAX_IGNORED = 20  # told in a record
 
 
 def attribution_id(order: Order) -> str:
@@ -72,7 +70,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
         "touchpoints": touchpoints,
         "ignored": [
             {"eventId": touch.event_id, "at": format_time(touch.at), "anonymousId": visitor, "reason": reason}
-            for touch, visitor, reason in candidates.ignored[-_MAX_IGNORED:]
+            for touch, visitor, reason in candidates.ignored[-MAX_IGNORED:]
         ],
         "leftOut": candidates.left_out,
     }

@@ -36,6 +36,10 @@ class EntriesState(State):
             if entry.dirty:
                 self.entries.kill(entry)
 
+    @property
+    def size(self) -> int:
+        return sum(entry.weight for entry in {*self.seen})
+
     def begin_part(self) -> int:
         """What follows is another part of the unit, whose number this returns."""
         self._starts.append((len(self.seen), len(self.written)))

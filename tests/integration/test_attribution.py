@@ -381,6 +381,7 @@ class HalfWay(Consumer):
         await self._consumer.process(records, inner)
         if fails:
             raise Unavailable("the store is away")
+        step.done = inner.done
         for record in inner.records:
             step.append(record)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ingestd.consumer import Step
 from ingestd.events import Record
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
@@ -236,3 +237,34 @@ async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_re
         bodies = [msgspec.json.decode(body) for body in await attribution.derived()]
     assert [body["type"] for body in bodies] == ["attribution", "attribution_reversal", "attribution_reversal"]
     assert sum(body["value"]["revenue"] for body in bodies[1:]) == 40
+
+
+async def test_a_step_ends_when_it_has_much_in_hand(tmp_path: Path) -> None:
+    """Many orders of visitors with many long campaigns: each record has hundreds of kilobytes."""
+    shop = Shop()
+    text = "x" * 240
+    visitors = [f"v{number}" for number in range(8)]
+    journeys = [
+        shop.event("Page View", visitor, context={"campaign": dict.fromkeys(["source", "name", "term"], f"{n} {text}")})
+        for visitor in visitors
+        for n in range(200)
+    ]
+    orders = [shop.order(visitor, f"{visitor} {number}") for visitor in visitors for number in range(4)]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await append(attribution.backend, journeys)
+        await attribution.work_off(repeat(1000), START)
+        await append(attribution.backend, orders)
+        journal, store = attribution.backend.journal, attribution.backend.store
+        records = await journal.read(len(journeys), 1000)
+        step = Step(store.begin(START, step=True))
+        await attribution.consumer.process(records, step)
+        assert step.done is not None
+        assert 0 < step.done < len(orders)
+        assert 2 << 20 < sum(len(record.body) for record in step.records) < 3 << 20
+        store.discard(step.state)
+        await attribution.work_off(repeat(1000), START)
+        bodies = [json.loads(body) for body in await attribution.derived()]
+    assert [body["orderId"] for body in bodies] == [
+        f"{visitor} {number}" for visitor in visitors for number in range(4)
+    ]
+    assert {len(body["touchpoints"]) for body in bodies} == {200}

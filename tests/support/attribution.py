@@ -160,7 +160,8 @@ class Attribution(NamedTuple):
                 return
             step = Step(store.begin(now, step=True))
             await self.consumer.process(records, step)
-            place = place._replace(position=records[-1].position)
+            done = len(records) if step.done is None else step.done
+            place = place._replace(position=records[done - 1].position)
             await journal.append(step.records, step.state, place)
         raise AssertionError("there are not enough sizes")
 

@@ -36,9 +36,9 @@ LAYERS: dict[str, list[str]] = {
     "http": [
         "page", "http", "http.access", "http.accepting", "http.app", "http.body", "http.client", "http.connections",
         "http.cors", "http.eviction", "http.fast", "http.fast.body", "http.fast.connection", "http.fast.grammar",
-        "http.fast.headers", "http.fast.response", "http.fast.server", "http.host", "http.ingest", "http.listener",
-        "http.ops", "http.own_hosts", "http.peers", "http.servers", "http.stream", "http.target", "http.tasks",
-        "http.terms",
+        "http.fast.headers", "http.fast.response", "http.fast.server", "http.header_names", "http.host", "http.ingest",
+        "http.listener", "http.ops", "http.own_hosts", "http.peers", "http.servers", "http.stream", "http.target",
+        "http.tasks", "http.terms",
     ],
     "top": [
         "backends", "generation", "reload", "running_daemons", "reload_command", "server", "completion_command",
