@@ -356,7 +356,7 @@ def main() -> int:
     parser.add_argument("--server", action="append", choices=SERVERS, help="default: each of them")
     parser.add_argument("--store", action="append", choices=STORES, help="default: each of them")
     parser.add_argument("--only", action="append", choices=[*ATTACKS], help="may be given several times")
-    parser.add_argument("--scale", type=float, default=1.0, help="default 1")
+    parser.add_argument("--scale", type=float, default=0.25, help="default 0.25; 1 takes some ten minutes a pair")
     parser.add_argument("--bound", type=float, default=BOUND / 10**6, metavar="MB", help=f"default {BOUND // 10**6}")
     arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 __all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
 
 
-_LONGEST_REMEMBERED = 64  # characters; most ids are shorter
+_LONGEST_REMEMBERED = 64  # characters of ASCII, as most ids have; callers may send thousands of others
 
 
 def state_key(kind: str, tenant: str, part: str) -> str:
@@ -24,7 +24,9 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     `part` may be any text that a caller sent. The hash includes the tenant, so no tenant and no caller can reach
     another's entry. The hash also bounds the length of the key.
     """
-    return _remembered_key(kind, tenant, part) if _is_remembered(part) else passing_key(kind, tenant, part)
+    if len(part) <= _LONGEST_REMEMBERED and part.isascii():
+        return _remembered_key(kind, tenant, part)
+    return passing_key(kind, tenant, part)
 
 
 @lru_cache(maxsize=32_768)  # 16 MB; the events of a visit use the same keys
@@ -39,12 +41,9 @@ def passing_key(kind: str, tenant: str, part: str) -> str:
 
 def key_digest(tenant: str, part: str) -> str:
     """The part of a key after its kind: 32 hexadecimal digits, the same for every kind."""
-    return _remembered_digest(tenant, part) if _is_remembered(part) else _digest(tenant, part)
-
-
-def _is_remembered(part: str) -> bool:
-    """Callers choose ids, and may send thousands: a long one, or one beyond ASCII, takes too much memory."""
-    return len(part) <= _LONGEST_REMEMBERED and part.isascii()
+    if len(part) <= _LONGEST_REMEMBERED and part.isascii():
+        return _remembered_digest(tenant, part)
+    return _digest(tenant, part)
 
 
 def _digest(tenant: str, part: str) -> str:

@@ -13,8 +13,9 @@ from tests.support.daemon import Daemon, Shop
 from tests.support.rawhttp import event, memory, quiet
 
 SCALES = {
-    "wide objects": 0.2, "packed lists": 0.02, "packed batches": 0.02, "long ids": 0.03, "unread answers": 0.1,
-    "unfinished bodies": 0.1, "unfinished heads": 0.1,
+    "wide objects": 0.2, "packed lists": 0.02, "packed batches": 0.02, "long ids": 0.03,
+    "long journeys": 0.04, "many headers": 0.05, "unread answers": 0.1, "unfinished bodies": 0.1,
+    "unfinished heads": 0.1,
 }  # fmt: skip
 """The attacks, and which part of each is sent here: without bounds the first alone takes twice what is allowed."""
 
