@@ -15,7 +15,7 @@ READ_BYTES = 2 << 20
 """What one read of a journal gives, about: a consumer has it in memory twice, and callers choose what is in it."""
 
 _BYTES = 8 << 20  # as `size_of` counts
-_FIRST = 8  # records, of which the largest are a megabyte
+_FIRST = 2  # records, of which the largest are four megabytes
 
 
 def count_to_read(records: int, size: int) -> int:

@@ -27,11 +27,12 @@ __all__ = [
 
 HEAD_END = b"\r\n\r\n"
 
-_NAME = rf"[!#$%&'*+\-.^_`|~0-9A-Za-z]{{1,{LONGEST_NAME}}}+"
+_TCHAR = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+_NAME = rf"{_TCHAR}{{1,{LONGEST_NAME}}}+"
 _FIELD = rf"{_NAME}:[\t\x20-\x7e\x80-\xff]*+"
 _HEAD = re.compile(
     # Some clients send an empty line behind a body (RFC 9112, 2.2).
-    rf"(?:\r\n)?+({_NAME}) ([\x21-\x7e\x80-\xff]++) (HTTP/1\.[0-9])(\r\n(?:{_FIELD}\r\n)*+)\r\n"
+    rf"(?:\r\n)?+({_TCHAR}++) ([\x21-\x7e\x80-\xff]++) (HTTP/1\.[0-9])(\r\n(?:{_FIELD}\r\n)*+)\r\n"
 )
 FIELD_LINE = re.compile(_FIELD.encode("latin-1"))
 _WRONG_END = re.compile(rb"\n\r?\n")
