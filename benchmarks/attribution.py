@@ -23,12 +23,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Consumers
-from ingestd.events import Record
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.events import Record
+from ingestd.api.times import format_time
+from ingestd.consumers.group import Consumers
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
-from ingestd.times import format_time
 
 from .beside import beside
 from .servers import CONFIG

@@ -16,9 +16,9 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from ingestd.config import HttpOptions
-from ingestd.http.connections import Connections
-from ingestd.http.fast.server import FastServer
-from ingestd.metrics import Metrics
+from ingestd.http.connection_limits import Connections
+from ingestd.http.server.server import FastServer
+from ingestd.observability.metrics import Metrics
 
 
 def answer(body: bytes) -> dict[str, object]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ingestd.store import key_digest
+from ingestd.api.store import key_digest
 
 from .load import BASE_PATH
 from .servers import CONFIG, Server, create_key, ingestd

@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ingestd.events import Record
-from ingestd.ids import time_uuid
-from ingestd.options import Url
+from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
+from ingestd.api.options import Url
+from ingestd.api.times import format_time
 from ingestd.plugins.sinks.postgres import PostgresSink
-from ingestd.times import format_time
 from tests.support.postgres_server import PostgresServer, postgres_server
 
 from .shop import usual

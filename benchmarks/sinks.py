@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from ingestd.consumers import Consumers
+from ingestd.api.events import Record
+from ingestd.consumers.group import Consumers
+from ingestd.daemon.server import tune_the_interpreter
 from ingestd.delivery import SinkConsumer, SinkOptions
-from ingestd.events import Record
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
-from ingestd.server import tune_the_interpreter
 
 from .attribution import died, record
 from .beside import beside

@@ -13,10 +13,10 @@ def main() -> int:
     # Nearly all that is made at first are modules, which stay: to look for garbage in them, again and again as they
     # grow, would take as long again as half of a start; and at the end, when all goes, another fifth.
     gc.set_threshold(500_000)
-    from .output import prepare
+    from ingestd.api.output import prepare
 
     prepare()
-    from .cli import main as run
+    from ingestd.cli.main import main as run
 
     try:
         return run()

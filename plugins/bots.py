@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError
-from ingestd.events import Event, Request
-from ingestd.hookspecs import Daemon
-from ingestd.options import Options as BaseOptions
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError
+from ingestd.api.events import Event, Request
+from ingestd.api.hookspecs import Daemon
+from ingestd.api.options import Options as BaseOptions
 
 from .crawler_list import CrawlerList, missing_packages
 

@@ -11,17 +11,17 @@ from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.events import Event
-from ingestd.findings import Finding
-from ingestd.hookspecs import Daemon
-from ingestd.options import Options as BaseOptions
-from ingestd.options import PositiveSize, Size
-from ingestd.person import Person, Visitors
-from ingestd.store import State, Store, key_digest, state_key
-from ingestd.unusable_ids import UnusableIds
+from ingestd.api import hookimpl
+from ingestd.api.check_result import Finding
+from ingestd.api.events import Event
+from ingestd.api.hookspecs import Daemon
+from ingestd.api.options import Options as BaseOptions
+from ingestd.api.options import PositiveSize, Size
+from ingestd.api.privacy import Person, Visitors
+from ingestd.api.store import State, Store, key_digest, state_key
+from ingestd.api.unusable_ids import UnusableIds
 
-from .key_registry import has_server_keys
+from .auth.key_registry import has_server_keys
 from .traits import TraitBounds, trait_fields
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import Annotated, NamedTuple, NoReturn
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.addresses import network_of
-from ingestd.errors import ConfigError, Limited
-from ingestd.events import Principal, Request
-from ingestd.hookspecs import Daemon
-from ingestd.options import Options as BaseOptions
+from ingestd.api import hookimpl
+from ingestd.api.addresses import network_of
+from ingestd.api.errors import ConfigError, Limited
+from ingestd.api.events import Principal, Request
+from ingestd.api.hookspecs import Daemon
+from ingestd.api.options import Options as BaseOptions
 
 from .token_buckets import Rate, TokenBuckets
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError
-from ingestd.events import Event
-from ingestd.options import Options as BaseOptions
-from ingestd.options import Secret
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError
+from ingestd.api.events import Event
+from ingestd.api.options import Options as BaseOptions
+from ingestd.api.options import Secret
 
 from .json_pointers import Change, MemberPointer, change_members
 

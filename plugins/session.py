@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestd import hookimpl
-from ingestd.events import Event, Session
-from ingestd.ids import named_uuid, random_uuid
-from ingestd.options import Duration, PositiveDuration
-from ingestd.options import Options as BaseOptions
-from ingestd.person import Person
-from ingestd.store import State, state_key
+from ingestd.api import hookimpl
+from ingestd.api.events import Event, Session
+from ingestd.api.ids import named_uuid, random_uuid
+from ingestd.api.options import Duration, PositiveDuration
+from ingestd.api.options import Options as BaseOptions
+from ingestd.api.privacy import Person
+from ingestd.api.store import State, state_key
 
 __all__ = ["SessionPlugin"]
 

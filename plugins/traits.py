@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ingestd.errors import BadRequest, SchemaFault, SchemaViolation
-from ingestd.store import Field, State
+from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.store import Field, State
 
 __all__ = ["TraitBounds", "trait_fields"]
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # it has no types
 
-from ingestd import __version__, commands
-from ingestd.command_line import CommandLine
+from ingestd import __version__
+from ingestd.cli import commands
+from ingestd.cli.command_line import CommandLine
 from ingestd.config import parse_config
-from ingestd.hooks import register_all
-from ingestd.loader import load_plugins
+from ingestd.hooks.caller import register_all
+from ingestd.hooks.loader import load_plugins
 
 FOLDER = Path(__file__).parents[1] / "man"
 

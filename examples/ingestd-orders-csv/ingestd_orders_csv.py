@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Options
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
 
 AMOUNTS = ("currency", "revenue", "total", "tax", "shipping")
 COLUMNS = ("id", "order_id", "time", *AMOUNTS, "model", "source", "medium", "campaign")

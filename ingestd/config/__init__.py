@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from ..errors import ConfigError
-from ..options import (
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import (
     Address,
     Duration,
     HostName,
@@ -26,7 +26,8 @@ from ..options import (
     read_options,
     unknown_option,
 )
-from ..unusable_ids import UNUSABLE
+from ingestd.api.unusable_ids import UNUSABLE
+
 from .overrides import apply_overrides
 
 __all__ = ["SECTIONS", "Config", "find_config", "load_config", "parse_config", "read_tables"]

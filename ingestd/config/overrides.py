@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import ConfigError
+from ingestd.api.errors import ConfigError
 
 __all__ = ["apply_overrides"]
 

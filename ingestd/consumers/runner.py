@@ -8,14 +8,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from ..backoff import Backoff
-from ..consumer import Consumer, Step, Turn
-from ..errors import NotHolder, Unavailable
-from ..events import Record
-from ..journal import Cursor, Journal
-from ..store import Store
-from .ahead import ReadAhead
-from .attempts import Attempts
+from ingestd.api.backoff import Backoff
+from ingestd.api.consumer import Consumer, Step, Turn
+from ingestd.api.errors import NotHolder, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor, Journal
+from ingestd.api.store import Store
+
+from .read_ahead import ReadAhead
+from .retry import Attempts
 from .status import ConsumerStatus
 
 __all__ = ["Runner"]

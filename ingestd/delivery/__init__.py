@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..config import Config
-from ..errors import ConfigError
-from ..plugin_validation import check_sink
-from ..sink import Sink
-from .consumer import SinkConsumer
+from ingestd.api.errors import ConfigError
+from ingestd.api.sink import Sink
+from ingestd.config import Config
+from ingestd.hooks.plugin_validation import check_sink
+
 from .filters import check_filter
 from .options import SinkOptions, read_sink_options
+from .sink_consumer import SinkConsumer
 from .status import SinkStatus, sink_statuses
 
 __all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "read_sink_options", "sink_statuses"]

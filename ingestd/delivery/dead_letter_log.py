@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ..logs.message_kinds import message_kind
+from ingestd.api.message_kinds import message_kind
+
 from .dead_letters import DeadLetter
 
 __all__ = ["DeadLetterLog"]

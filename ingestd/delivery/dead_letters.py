@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 
 import msgspec
 
-from ..events import Record
-from ..store import State, state_key
+from ingestd.api.events import Record
+from ingestd.api.store import State, state_key
 
 __all__ = ["DeadLetter", "bury", "read_letter", "read_letters", "remove_letter", "replace_letter"]
 

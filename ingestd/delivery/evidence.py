@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
-from ..events import Record
+from ingestd.api.events import Record
 
 __all__ = ["Evidence"]
 

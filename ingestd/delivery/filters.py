@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from ..errors import ConfigError
-from ..events import Record
+from ingestd.api.errors import ConfigError
+from ingestd.api.events import Record
+
 from .options import FilterOptions
 
 __all__ = ["TYPES", "Filter", "check_filter", "make_filter"]

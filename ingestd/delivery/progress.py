@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..store import State, state_key
+from ingestd.api.store import State, state_key
 
 __all__ = ["Progress", "Trouble", "load_progress", "load_trouble", "save_progress", "save_trouble"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..consumers import Consumers, ConsumerStatus
-from .consumer import SinkConsumer
+from ingestd.consumers.group import Consumers, ConsumerStatus
+
+from .sink_consumer import SinkConsumer
 
 __all__ = ["SinkStatus", "sink_statuses"]
 

@@ -8,18 +8,19 @@ from typing import ClassVar
 
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
-from ..answers import problem
-from ..config import HttpOptions, LogsOptions
-from ..errors import Refused
-from ..events import Endpoint
-from ..ids import time_uuid
-from ..metrics import Metrics
-from ..pipeline import Pipeline
-from .access import AccessLog
-from .client import ClientConnection
+from ingestd.api.errors import Refused
+from ingestd.api.events import Endpoint
+from ingestd.api.ids import time_uuid
+from ingestd.config import HttpOptions, LogsOptions
+from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.responses import problem
+
+from .access_log import AccessLog
+from .client_connection import ClientConnection
 from .ingest import Exchange
-from .tasks import RequestTasks
-from .terms import Terms
+from .settings import Terms
+from .shared_task import RequestTasks
 
 __all__ = ["BASE_PATH", "Ingest"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from ..errors import BadRequest, TooLarge, UnsupportedEncoding
+from ingestd.api.errors import BadRequest, TooLarge, UnsupportedEncoding
 
 __all__ = ["decode_body", "most_chunks", "too_large"]
 

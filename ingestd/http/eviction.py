@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable
 
-from .client import Client
+from .client_connection import Client
 
 __all__ = ["Evictable"]
 

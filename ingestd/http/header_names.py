@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import HeadersTooLarge
+from ingestd.api.errors import HeadersTooLarge
 
 __all__ = ["LONGEST_NAME", "has_long_name", "name_too_long"]
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 
-from .. import times
-from ..answers import Answer, problem
-from ..errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
-from ..events import Endpoint, Request
-from ..ids import time_uuid
-from ..outcomes import Refusal
+from ingestd.api import times
+from ingestd.api.errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
+from ingestd.api.events import Endpoint, Request
+from ingestd.api.ids import time_uuid
+from ingestd.api.outcomes import Refusal
+from ingestd.pipeline.responses import Answer, problem
+
 from .body import decode_body, too_large
-from .client import ClientConnection
-from .fast.headers import RequestHeaders
-from .host import check_host
-from .target import path_of
+from .client_connection import ClientConnection
+from .host_header import check_host
+from .request_target import path_of
+from .server.headers import RequestHeaders
 
 if TYPE_CHECKING:
     from .app import Ingest

@@ -9,9 +9,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from tornado.web import Application, RequestHandler
 
-from ..metrics.exposition import CONTENT_TYPE, Exposition
-from ..page import page
-from .own_hosts import OwnHosts
+from ingestd.observability.dashboard.page import page
+from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
+
+from .allowed_hosts import OwnHosts
 
 __all__ = ["make_ops_app"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backend import Backend
-from ..events import Record
-from ..journal import Cursor
+from ingestd.api.backend import Backend
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
 
 __all__ = ["NOW", "append", "make_record"]
 

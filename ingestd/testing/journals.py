@@ -9,11 +9,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..backend import Backend
-from ..errors import Claimed
-from ..events import Record
-from ..journal import Append, Claim, Journal, size_of
-from ..store import Field, state_key
+from ingestd.api.backend import Backend
+from ingestd.api.errors import Claimed
+from ingestd.api.events import Record
+from ingestd.api.journal import Append, Claim, Journal, size_of
+from ingestd.api.store import Field, state_key
+
 from .appending import NOW, append, make_record
 from .trimming import TrimmingContract
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from .. import times
-from ..backends import Backends
-from ..backoff import Backoff
-from ..config import parse_config
-from ..consumers import Consumers
-from ..delivery import SinkConsumer, SinkOptions
-from ..delivery.options import BatchOptions, RetryOptions
-from ..delivery.progress import load_progress
-from ..events import Record
-from ..loader import load_plugins
-from ..options import Duration
-from ..sink import Sink
+from ingestd.api import times
+from ingestd.api.backoff import Backoff
+from ingestd.api.events import Record
+from ingestd.api.options import Duration
+from ingestd.api.sink import Sink
+from ingestd.config import parse_config
+from ingestd.consumers.group import Consumers
+from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.delivery.options import BatchOptions, RetryOptions
+from ingestd.delivery.progress import load_progress
+from ingestd.hooks.loader import load_plugins
+from ingestd.storage.backends import Backends
 
 __all__ = ["RefusesNew", "deliver_through", "of_visitor"]
 

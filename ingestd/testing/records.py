@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..events import Record
-from ..ids import time_uuid
+from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
 
 __all__ = ["TEXTS", "make_records", "make_records_of_every_type", "placed"]
 

@@ -7,7 +7,8 @@ import os
 import time
 from pathlib import Path
 
-from ..events import Record
+from ingestd.api.events import Record
+
 from .sink_traits import SinkTraits
 from .writes import Pause, cancelled_after
 

@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..events import Record
-from ..sink import Sink
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink
+
 from .comparison import assert_same
 from .records import make_records, placed
 

@@ -23,7 +23,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..events import Record
+from ingestd.api.events import Record
+
 from .crashes import killed_after
 from .outages import RefusesNew, deliver_through, of_visitor
 from .records import TEXTS, make_records, make_records_of_every_type, placed

@@ -20,8 +20,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ..backend import Backend
-from ..store import Field, key_digest, state_key
+from ingestd.api.backend import Backend
+from ingestd.api.store import Field, key_digest, state_key
 
 __all__ = ["StoreContract"]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..backend import Backend
-from ..journal import Extent, Journal, Outline, size_of
+from ingestd.api.backend import Backend
+from ingestd.api.journal import Extent, Journal, Outline, size_of
+
 from .appending import NOW, append, make_record
 
 __all__ = ["TrimmingContract"]

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..errors import SinkReject
-from ..events import Record
-from ..sink import Sink
+from ingestd.api.errors import SinkReject
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink
 
 __all__ = ["Pause", "cancelled_after", "interrupted", "pauses", "rejected_of", "until_taken"]
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.consumer import Consumer
-from ingestd.findings import Finding
-from ingestd.hookspecs import Commands, Daemon
-from ingestd.options import Duration, PositiveDuration
-from ingestd.options import Options as BaseOptions
-from ingestd.panels import Panel
-from ingestd.person import Person
-from ingestd.store import State, Store
+from ingestd.api import hookimpl
+from ingestd.api.check_result import Finding
+from ingestd.api.consumer import Consumer
+from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.options import Duration, PositiveDuration
+from ingestd.api.options import Options as BaseOptions
+from ingestd.api.panels import Panel
+from ingestd.api.privacy import Person
+from ingestd.api.store import State, Store
 
-from ..key_registry import has_server_keys
+from ..auth.key_registry import has_server_keys
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journeys import Limits

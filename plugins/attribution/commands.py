@@ -10,13 +10,13 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from ingestd import times
-from ingestd.errors import CommandError
-from ingestd.hookspecs import Commands, Daemon
-from ingestd.journal import Journal
-from ingestd.options import since
-from ingestd.output import columns, write, write_data
-from ingestd.terminal import printable
+from ingestd.api import times
+from ingestd.api.errors import CommandError
+from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.journal import Journal
+from ingestd.api.options import since
+from ingestd.api.output import columns, write, write_data
+from ingestd.api.terminal import printable
 
 from .amounts import worth
 from .journey_text import ignored, ignored_one, journey

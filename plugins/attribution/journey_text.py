@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ingestd.terminal import printable
-from ingestd.times import format_time, parse_time
+from ingestd.api.terminal import printable
+from ingestd.api.times import format_time, parse_time
 
 from .amounts import worth
 from .models import MODELS

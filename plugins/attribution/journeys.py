@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ingestd.store import State, state_key
+from ingestd.api.store import State, state_key
 
 from .packing import add_touch, read_touches
 from .touches import Touch

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ingestd.store import State, state_key
+from ingestd.api.store import State, state_key
 
 from .amounts import currency_code
 from .models import Model

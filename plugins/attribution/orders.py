@@ -9,8 +9,8 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from ingestd.events import Record
-from ingestd.times import format_time
+from ingestd.api.events import Record
+from ingestd.api.times import format_time
 
 from .amounts import EXACT, decimal, worth
 from .campaigns import campaign_digest

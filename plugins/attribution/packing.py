@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.store import State
+from ingestd.api.store import State
 
 from .touches import Touch
 

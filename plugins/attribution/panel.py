@@ -7,10 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ingestd import times
-from ingestd.panels import Cell, Column, Filter, Option, Panel, Table
-from ingestd.store import Store
-from ingestd.terminal import printable
+from ingestd.api import times
+from ingestd.api.panels import Cell, Column, Filter, Option, Panel, Table
+from ingestd.api.store import Store
+from ingestd.api.terminal import printable
 
 from .campaigns import OTHERS
 from .models import MODELS, Model

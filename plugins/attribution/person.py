@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestd.person import Person
-from ingestd.store import State, key_digest, state_key
+from ingestd.api.privacy import Person
+from ingestd.api.store import State, key_digest, state_key
 
 from .journeys import LINK, TOUCHES, VISITORS, WITHOUT
 from .packing import read_touches

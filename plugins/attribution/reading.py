@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ingestd.events import Record
-from ingestd.times import parse_time
-from ingestd.unusable_ids import UnusableIds
+from ingestd.api.events import Record
+from ingestd.api.times import parse_time
+from ingestd.api.unusable_ids import UnusableIds
 
 from .amounts import amount_of_refund, currency_code, is_ignored, number_of
 from .marks import Order, Reason, Refund, refund_id_digest

@@ -10,7 +10,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
-from ingestd.terminal import aligned, cut, display_width, printable
+from ingestd.api.terminal import aligned, cut, display_width, printable
 
 from .report import Report, Row, number
 

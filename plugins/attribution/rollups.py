@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ingestd.store import State, state_key
+from ingestd.api.store import State, state_key
 
 from .amounts import currency_code, worth
 from .campaigns import DIRECT, MAX_NAME, OTHERS, add_weights, campaign_digest

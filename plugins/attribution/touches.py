@@ -9,7 +9,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 
 import msgspec
 
-from ingestd.domains import ascii_domain
+from ingestd.api.domains import ascii_domain
 
 from .campaigns import campaign_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ingestd.store import State, state_key
+from ingestd.api.store import State, state_key
 
 from .marks import Order, Refund, remember_tenant
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ingestd.store import State, state_key
+from ingestd.api.store import State, state_key
 
 from .marks import Order, Refund, entry_life, remember_tenant
 

@@ -18,12 +18,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkRetry, reason_of
-from ingestd.events import Record
-from ingestd.options import Options, PositiveDuration, PositiveSize, Size
-from ingestd.records import lines_of
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkRetry, reason_of
+from ingestd.api.events import Record
+from ingestd.api.options import Options, PositiveDuration, PositiveSize, Size
+from ingestd.api.record_batch import lines_of
+from ingestd.api.sink import Sink
 
 from .compressor import Compressor
 from .line_file import LineFile

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ingestd import times
+from ingestd.api import times
 
 from .rotated_files import RotatedFiles, sync_folder
 

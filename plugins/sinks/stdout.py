@@ -21,12 +21,12 @@ from contextlib import suppress
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkRetry, reason_of
-from ingestd.events import Record
-from ingestd.records import lines_of
-from ingestd.sink import Sink
-from ingestd.terminal import json_escaped
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkRetry, reason_of
+from ingestd.api.events import Record
+from ingestd.api.record_batch import lines_of
+from ingestd.api.sink import Sink
+from ingestd.api.terminal import json_escaped
 
 __all__ = ["StdoutSink", "register_sinks"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Mapping
 from typing import NamedTuple
 
-from ingestd.store import Field
+from ingestd.api.store import Field
 
 from .text_memory import text_memory
 

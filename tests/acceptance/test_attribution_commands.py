@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.times import format_time, now
+from ingestd.api.times import format_time, now
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
 from tests.support.terminal import shown_on_terminal

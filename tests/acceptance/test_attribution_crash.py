@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.times import format_time, now
+from ingestd.api.times import format_time, now
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.journeys import DAY, HOUR, IDENTIFY, MINUTE, SERVER, TRACK, Sender, attributions, derived

@@ -247,9 +247,9 @@ SINK = '''
 
     import asyncio
 
-    from ingestd import hookimpl
-    from ingestd.options import Options, Secret, Url
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.options import Options, Secret, Url
+    from ingestd.api.sink import Sink
 
 
     class DeafSink(Sink):
@@ -477,7 +477,7 @@ def test_a_port_only_root_may_have_must_be_mended(command: str, nobodys: tuple[S
 STARTS = """
     import sys
 
-    from ingestd import hookimpl
+    from ingestd.api import hookimpl
 
 
     class Starts:

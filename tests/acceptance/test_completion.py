@@ -13,7 +13,7 @@ from tests.support.daemon import run_ingestd
 from tests.support.distribution import write_distribution
 
 GREETING = """
-    from ingestd import hookimpl
+    from ingestd.api import hookimpl
 
     async def greet(arguments, daemon):
         print("hello")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ingestd.events import Record
-from ingestd.times import now
+from ingestd.api.events import Record
+from ingestd.api.times import now
 from tests.support.backends import sqlite_backend
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd

@@ -16,8 +16,8 @@ PLUGIN = """
     import time
     from pathlib import Path
 
-    from ingestd import hookimpl
-    from ingestd.consumer import Consumer
+    from ingestd.api import hookimpl
+    from ingestd.api.consumer import Consumer
 
     HERE = Path(__file__).parent
 

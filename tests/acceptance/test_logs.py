@@ -27,8 +27,8 @@ GOSSIP = """
     import logging
     import warnings
 
-    from ingestd import hookimpl
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.sink import Sink
 
     log = logging.getLogger("gossip")
 

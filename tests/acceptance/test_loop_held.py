@@ -19,8 +19,8 @@ PLUGIN = '''
 
     import time
 
-    from ingestd import hookimpl
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.sink import Sink
 
 
     class Ledger(Sink):

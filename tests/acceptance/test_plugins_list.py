@@ -16,24 +16,24 @@ from tests.support.daemon import INGESTD, Shop, run_ingestd
 from tests.support.distribution import write_distribution
 
 TOOLS = """
-    import ingestd
-    from ingestd.sink import Sink
+    import ingestd.api
+    from ingestd.api.sink import Sink
 
     class Mirror(Sink):
         async def write(self, batch):
             pass
 
     class Tools:
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def register_sinks(self, register):
             register("mirror", Mirror)
             register("echo", Mirror)
 
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def register_stores(self, register):
             register("vault", None)
 
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def filter_event(self):
             return None
 """

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from ingestd.events import Record
-from ingestd.times import format_time, now, parse_time
+from ingestd.api.events import Record
+from ingestd.api.times import format_time, now, parse_time
 from tests.support.backends import sqlite_backend
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Reply, Shop

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.store import state_key
+from ingestd.api.store import state_key
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.journeys import DAY, HOUR, IDENTIFY, TRACK, Sender, attributions, derived

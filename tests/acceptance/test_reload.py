@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.run_file import RunFile, RunState
+from ingestd.daemon.run_file import RunFile, RunState
 from tests.support.clients import Load, wait_until
 from tests.support.daemon import Daemon, Key, Shop, run_ingestd, sign
 from tests.support.distribution import write_distribution
@@ -462,8 +462,8 @@ def test_a_supervisor_is_told_of_each_reload_and_of_one_that_was_refused(tmp_pat
 
 
 POLITE = """
-    from ingestd import hookimpl
-    from ingestd.options import Options as BaseOptions
+    from ingestd.api import hookimpl
+    from ingestd.api.options import Options as BaseOptions
 
     class Plain:
         class Options(BaseOptions):

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ingestd.run_directory import find_run_files, hold_run_file, release_run_file
-from ingestd.run_file import RunFile, RunState
-from ingestd.running_daemons import find_daemons
+from ingestd.daemon.run_directory import find_run_files, hold_run_file, release_run_file
+from ingestd.daemon.run_file import RunFile, RunState
+from ingestd.daemon.running_daemons import find_daemons
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
 from tests.support.init import Init
@@ -220,8 +220,8 @@ def test_a_daemon_that_still_starts_is_reloaded_when_it_is_ready(tmp_path: Path)
 def test_a_run_directory_is_made_in_a_folder_of_this_user_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ingestd.run_directory._RUN", tmp_path / "run")
-    monkeypatch.setattr("ingestd.run_directory._TMP", tmp_path)
+    monkeypatch.setattr("ingestd.daemon.run_directory._RUN", tmp_path / "run")
+    monkeypatch.setattr("ingestd.daemon.run_directory._TMP", tmp_path)
     parent = tmp_path / f"ingestd-{os.geteuid()}"
     state = RunState(pid=os.getpid(), config="/shop.toml")
     file = hold_run_file(state)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.times import format_time, now
+from ingestd.api.times import format_time, now
 from tests.support.daemon import Daemon, Key, Reply, Shop, sign
 from tests.support.processes import children, open_files, wait_for_end
 

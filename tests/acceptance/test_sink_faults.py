@@ -29,10 +29,10 @@ PLUGIN = '''
     import json
     import time
 
-    from ingestd import hookimpl
-    from ingestd.errors import ConfigError, SinkReject
-    from ingestd.options import Options
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.errors import ConfigError, SinkReject
+    from ingestd.api.options import Options
+    from ingestd.api.sink import Sink
 
 
     class DepotSink(Sink):

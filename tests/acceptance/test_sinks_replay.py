@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd import times
+from ingestd.api import times
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, run_ingestd
 from tests.support.sink_desk import BOTH, Desk, delivered, read_until

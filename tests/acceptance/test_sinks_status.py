@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ingestd import times
-from ingestd.events import Record
+from ingestd.api import times
+from ingestd.api.events import Record
 from tests.support.backends import sqlite_backend
 from tests.support.clients import wait_until
 from tests.support.journals import append

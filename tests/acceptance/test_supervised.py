@@ -25,7 +25,7 @@ BLOCKING = '''
     import time
     from pathlib import Path
 
-    from ingestd import hookimpl
+    from ingestd.api import hookimpl
 
 
     @hookimpl

@@ -23,12 +23,12 @@ PLUGIN = '''
     import json
     from pathlib import Path
 
-    from ingestd import hookimpl
-    from ingestd.options import Options
-    from ingestd.consumer import Consumer
-    from ingestd.errors import Limited
-    from ingestd.events import Principal, Record
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.options import Options
+    from ingestd.api.consumer import Consumer
+    from ingestd.api.errors import Limited
+    from ingestd.api.events import Principal, Record
+    from ingestd.api.sink import Sink
 
 
     class MirrorSink(Sink):

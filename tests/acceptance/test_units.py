@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.activation import EVENTS, OPERATORS
+from ingestd.daemon.systemd.passed_sockets import EVENTS, OPERATORS
 from tests.support.daemon import INGESTD
 
 UNITS = Path(__file__).parents[2] / "systemd"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.apart import _OWNER, Ownership
-from ingestd.consumer import Consumer, Step
-from ingestd.errors import ConfigError, NotHolder, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import ConfigError, NotHolder, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
+from ingestd.api.store import state_key
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.store import state_key
+from ingestd.storage.split_journal import _OWNER, Ownership
 from ingestd.testing.appending import NOW
 from ingestd.testing.journals import JournalContract
 from tests.support.apart import Apart

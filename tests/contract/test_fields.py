@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
+from ingestd.api.store import Field
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.store import Field
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.state_model import Model
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.testing.journals import JournalContract
 from ingestd.testing.stores import StoreContract

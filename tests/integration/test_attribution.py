@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import ConsumerStatus
-from ingestd.errors import Unavailable
-from ingestd.events import Record
-from ingestd.store import State
-from ingestd.times import parse_time
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import Unavailable
+from ingestd.api.events import Record
+from ingestd.api.store import State
+from ingestd.api.times import parse_time
+from ingestd.consumers.group import ConsumerStatus
 from tests.support.attribution import START, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules, amount_of
 from tests.support.journals import append, running, until

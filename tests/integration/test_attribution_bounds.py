@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingestd.consumer import Step
-from ingestd.events import Record
+from ingestd.api.consumer import Step
+from ingestd.api.events import Record
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.journals import append

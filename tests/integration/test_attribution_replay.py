@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.consumers import ConsumerStatus
-from ingestd.events import Record
+from ingestd.api.events import Record
+from ingestd.consumers.group import ConsumerStatus
 from tests.support.attribution import START, Attribution, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules
 from tests.support.journals import append, read_all, running, until

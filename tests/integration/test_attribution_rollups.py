@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ingestd.events import Record
-from ingestd.panels import Panel
+from ingestd.api.events import Record
+from ingestd.api.panels import Panel
+from ingestd.api.times import parse_time
 from ingestd.plugins.attribution.campaigns import DIRECT, OTHERS
 from ingestd.plugins.attribution.marks import Mark
 from ingestd.plugins.attribution.models import MODELS, Model
@@ -30,7 +31,6 @@ from ingestd.plugins.attribution.rollups import (
     rows_of,
     sum_up,
 )
-from ingestd.times import parse_time
 from tests.support.attribution import START, Attribution, Shop, attributing
 from tests.support.attribution_reference import Rules
 
@@ -191,7 +191,7 @@ async def test_an_order_that_an_earlier_program_decided_is_in_no_rollup(tmp_path
 
 async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = START + 5 * HOUR
-    monkeypatch.setattr("ingestd.times.now", lambda: now)
+    monkeypatch.setattr("ingestd.api.times.now", lambda: now)
     shop = Shop()
     async with attributing(tmp_path, RULES) as attribution:
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from tornado.httpclient import HTTPResponse
 
-from ingestd import hookimpl
-from ingestd.chains import ties
+from ingestd.api import hookimpl
+from ingestd.api.errors import BadRequest, Limited
+from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.options import Size
+from ingestd.api.store import State
 from ingestd.config import HttpOptions
-from ingestd.errors import BadRequest, Limited
-from ingestd.events import Endpoint, Event, Principal, Request
-from ingestd.options import Size
-from ingestd.store import State
+from ingestd.pipeline.chains import ties
 from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow
 
 

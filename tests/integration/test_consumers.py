@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from ingestd.backoff import Backoff
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Consumers, ConsumerStatus
-from ingestd.errors import ConfigError, SinkRetry, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Journal, Start
-from ingestd.metrics import Metrics
-from ingestd.store import State, state_key
+from ingestd.api.backoff import Backoff
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim, Cursor, Journal, Start
+from ingestd.api.store import State, state_key
+from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.observability.metrics import Metrics
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import QUICK, append, read_all, running, until

@@ -16,24 +16,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ingestd import times
-from ingestd.apart import ApartJournal
-from ingestd.backend import Backend
-from ingestd.consumers import ConsumerStatus
+from ingestd.api import times
+from ingestd.api.backend import Backend
+from ingestd.api.errors import SinkReject, SinkRetry, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim, Cursor, Journal, Start
+from ingestd.api.options import Duration
+from ingestd.api.sink import Sink
+from ingestd.api.store import State
+from ingestd.consumers.group import ConsumerStatus
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import DeadLetter, read_letters
+from ingestd.delivery.operator_commands import Discard, Order, Replay, Retry, give_order, load_orders, set_paused
 from ingestd.delivery.options import BatchOptions, FilterOptions, RetryOptions
-from ingestd.delivery.orders import Discard, Order, Replay, Retry, give_order, load_orders, set_paused
 from ingestd.delivery.progress import Progress, load_progress, load_trouble
-from ingestd.errors import SinkReject, SinkRetry, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Journal, Start
-from ingestd.options import Duration
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.sink import Sink
-from ingestd.store import State
+from ingestd.storage.split_journal import ApartJournal
 from ingestd.testing.records import make_records
 from tests.support.apart import Apart
 from tests.support.journals import append, running, until
@@ -56,7 +56,7 @@ ALL = 10**9
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that look for orders all the time."""
-    monkeypatch.setattr("ingestd.delivery.consumer._LOOK", 0.0)
+    monkeypatch.setattr("ingestd.delivery.sink_consumer._LOOK", 0.0)
     monkeypatch.setattr("ingestd.consumers.runner._ATTEND", 0.02)
 
 

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from ingestd import times
+from ingestd.api import times
+from ingestd.api.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Duration, Options
+from ingestd.api.sink import Sink
 from ingestd.config import Config, parse_config
-from ingestd.consumers import Consumers
+from ingestd.consumers.group import Consumers
 from ingestd.delivery import SinkConsumer, SinkOptions, make_sink_consumer, sink_statuses
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.progress import Progress, load_progress
-from ingestd.errors import ConfigError, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.metrics import Metrics
-from ingestd.options import Duration, Options
+from ingestd.observability.metrics import Metrics
 from ingestd.plugins.sinks.jsonl import JsonlSink
-from ingestd.sink import Sink
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append, read_all, running, until
@@ -166,7 +166,7 @@ async def test_metrics_show_each_sink(tmp_path: Path) -> None:
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from ingestd.options import Duration
+from ingestd.api.options import Duration
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records

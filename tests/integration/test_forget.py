@@ -15,22 +15,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingestd import hookimpl, hookspecs
-from ingestd.errors import CommandError, Unavailable
-from ingestd.events import Endpoint, Event, Record
-from ingestd.forgetting.command import Forgetting
-from ingestd.forgetting.traces import Traces
-from ingestd.hooks import HookFailure, Hooks
-from ingestd.hookspecs import HOOK_NAMESPACE
-from ingestd.ids import time_uuid
-from ingestd.journal import Journal
-from ingestd.person import Person
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.errors import CommandError, Unavailable
+from ingestd.api.events import Endpoint, Event, Record
+from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.ids import time_uuid
+from ingestd.api.journal import Journal
+from ingestd.api.privacy import Person
+from ingestd.api.store import Field, State, Store, state_key
+from ingestd.api.times import now
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.cli.forget.command import Forgetting
+from ingestd.cli.forget.traces import Traces
+from ingestd.hooks.caller import HookFailure, Hooks
+from ingestd.plugins.auth.keys import KeysPlugin
 from ingestd.plugins.identity import IdentityPlugin
-from ingestd.plugins.keys import KeysPlugin
 from ingestd.plugins.session import SessionPlugin
-from ingestd.store import Field, State, Store, state_key
-from ingestd.times import now
-from ingestd.unusable_ids import UnusableIds
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.events import Event
+from ingestd.api.events import Event
 from ingestd.plugins.stores.sqlite.unit import Unit
 from tests.support.door import PAGE_VIEW, MakeDoor
 from tests.support.journals import until

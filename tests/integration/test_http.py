@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tornado.httpclient import AsyncHTTPClient
 
-from ingestd import hookimpl
+from ingestd.api import hookimpl
+from ingestd.api.errors import Limited
+from ingestd.api.events import Event
+from ingestd.api.options import Origin, Size
 from ingestd.config import HttpOptions
-from ingestd.errors import Limited
-from ingestd.events import Event
 from ingestd.http.app import BASE_PATH
-from ingestd.options import Origin, Size
 from tests.support.door import PAGE_VIEW, MakeDoor, Slow
 
 

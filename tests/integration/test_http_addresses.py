@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingestd.api.options import Network
 from ingestd.config import HttpOptions
-from ingestd.http.client import Client, Phase
-from ingestd.http.connections import Connections
+from ingestd.http.client_address import Peers
+from ingestd.http.client_connection import Client, Phase
+from ingestd.http.connection_limits import Connections
 from ingestd.http.eviction import Evictable
-from ingestd.http.peers import Peers
-from ingestd.metrics import Metrics
-from ingestd.options import Network
+from ingestd.observability.metrics import Metrics
 from tests.integration.test_http_limits import HEAD, WHOLE, assert_refused, refusals, until
 from tests.integration.test_http_limits import Client as Caller
 from tests.support.door import Door, MakeDoor

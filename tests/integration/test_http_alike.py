@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ingestd.api.options import Size
 from ingestd.config import HttpOptions
-from ingestd.options import Size
 from tests.support.door import open_door
 from tests.support.spoilt_http import pieces, spoilt_stream
 

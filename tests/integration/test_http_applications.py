@@ -16,9 +16,9 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
 from ingestd.config import HttpOptions
-from ingestd.http.connections import Connections
-from ingestd.http.fast.server import FastServer
-from ingestd.metrics import Metrics
+from ingestd.http.connection_limits import Connections
+from ingestd.http.server.server import FastServer
+from ingestd.observability.metrics import Metrics
 
 PATIENCE = 20.0
 LARGE = 40_000_000  # more than the system takes in between

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from ingestd.api.options import Duration, Size
 from ingestd.config import HttpOptions
 from ingestd.http.app import BASE_PATH
-from ingestd.options import Duration, Size
 from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow
 
 BODY = json.dumps(PAGE_VIEW).encode()

@@ -23,14 +23,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Duration, Size, read_options
+from ingestd.api.errors import ConfigError, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Duration, Size, read_options
+from ingestd.api.times import format_time, now, parse_time
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.line_file import LineFile
 from ingestd.plugins.sinks.rotated_files import RotatedFiles
 from ingestd.testing.sinks import SinkContract, make_records
-from ingestd.times import format_time, now, parse_time
 from tests.support.disks import held_in_memory, small_disk
 from tests.support.journals import until
 from tests.support.sinks import values
@@ -249,7 +249,7 @@ async def test_a_rotation_never_writes_over_a_file(tmp_path: Path) -> None:
 FULL_DISK = """
 import asyncio, resource, sys
 from pathlib import Path
-from ingestd.errors import SinkRetry
+from ingestd.api.errors import SinkRetry
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
 
@@ -476,7 +476,7 @@ async def test_a_file_that_cannot_be_compressed_stays_and_keeps_up_no_other(tmp_
 KILLED = """
 import asyncio, os, signal, sys, tempfile
 from pathlib import Path
-from ingestd.options import Size
+from ingestd.api.options import Size
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import pluggy
 import pytest
 
-from ingestd import hookimpl, hookspecs
-from ingestd.consumer import Consumer, Step
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.events import Endpoint, Event, Record, Session
+from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
 from ingestd.delivery import SinkConsumer
 from ingestd.delivery.options import SinkOptions
-from ingestd.events import Endpoint, Event, Record, Session
-from ingestd.hooks import Hooks
-from ingestd.hookspecs import HOOK_NAMESPACE
-from ingestd.loop_holder import Holder, plugin_modules
-from ingestd.loop_monitor import HoldLog, LoopMonitor
-from ingestd.options import Options
-from ingestd.sink import Sink
+from ingestd.hooks.caller import Hooks
+from ingestd.observability.loop_holder import Holder, plugin_modules
+from ingestd.observability.loop_monitor import HoldLog, LoopMonitor
 
 LONG = 0.25  # seconds: well over what is looked for, since the machine may be busy
 EVENT = Event(

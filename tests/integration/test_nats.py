@@ -21,9 +21,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Duration, Url
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Duration, Url
 from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.daemon import Shop

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from ingestd.api.options import Address, HostName
 from ingestd.config import OpsOptions
+from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
-from ingestd.http.own_hosts import OwnHosts
-from ingestd.options import Address, HostName
 
 PATHS = ["/", "/status.json", "/livez", "/readyz", "/metrics"]
 REFUSED = "a request was answered 421"

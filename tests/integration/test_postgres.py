@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.ids import time_uuid
-from ingestd.options import Url, read_options
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
+from ingestd.api.options import Url, read_options
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until

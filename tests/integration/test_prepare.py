@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tornado.httpclient import HTTPResponse
 
-from ingestd import hookimpl
-from ingestd.errors import BadRequest
-from ingestd.events import Event, Request
+from ingestd.api import hookimpl
+from ingestd.api.errors import BadRequest
+from ingestd.api.events import Event, Request
 from ingestd.plugins.identity import IdentityPlugin
 from tests.support.door import PAGE_VIEW, Door, MakeDoor
 

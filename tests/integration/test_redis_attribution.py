@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.consumer import Consumer, Step
-from ingestd.errors import Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.journals import running, until

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.errors import Claimed, ConfigError, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim
+from ingestd.api.errors import Claimed, ConfigError, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.journals import read_all, until

@@ -17,17 +17,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import Claimed, NotHolder, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim, Cursor
+from ingestd.api.options import Size
+from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Consumers
-from ingestd.errors import Claimed, NotHolder, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim, Cursor
-from ingestd.options import Size
+from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.retention import Retention
-from ingestd.store import state_key
+from ingestd.storage.retention import Retention
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, until
 from tests.support.redis_server import RedisServer, redis_server
@@ -551,7 +551,7 @@ async def test_trimming_passes_no_consumer_by_whoever_trims_and_whoever_holds(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both daemons keep the journal tiny, and neither removes what the holder has not done with."""
-    monkeypatch.setattr("ingestd.retention._LOOK", 0.01)
+    monkeypatch.setattr("ingestd.storage.retention._LOOK", 0.01)
     async with (
         Daemons(server, tmp_path) as daemons,
         living(daemons, Deriving(pause=0.01), Deriving(pause=0.01)) as (one, other),

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import NotHolder, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.options import Duration
+from ingestd.api.store import state_key
+from ingestd.api.times import now
 from ingestd.config import JournalOptions
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Consumers
-from ingestd.errors import NotHolder, Unavailable
-from ingestd.events import Record
-from ingestd.options import Duration
+from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.retention import Retention
-from ingestd.store import state_key
+from ingestd.storage.retention import Retention
 from ingestd.testing.sinks import make_records
-from ingestd.times import now
 from tests.support.journals import QUICK, append, read_all, running, until
 from tests.support.redis_server import RedisServer, redis_server
 

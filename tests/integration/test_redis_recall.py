@@ -14,22 +14,22 @@ from uuid import UUID
 import pluggy
 import pytest
 
-from ingestd import hookimpl, hookspecs
-from ingestd.errors import Forbidden, Stale, Unavailable
-from ingestd.events import Endpoint, Event, Principal, Session
-from ingestd.hooks import HookFailure, Hooks
-from ingestd.journal import Append
-from ingestd.options import Duration
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.errors import Forbidden, Stale, Unavailable
+from ingestd.api.events import Endpoint, Event, Principal, Session
+from ingestd.api.journal import Append
+from ingestd.api.options import Duration
+from ingestd.api.store import State, state_key
+from ingestd.hooks.caller import HookFailure, Hooks
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.resolver import Resolved
+from ingestd.pipeline.storing import Storing
+from ingestd.pipeline.together import Together
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.resolving import Resolved
-from ingestd.room import Room
-from ingestd.store import State, state_key
-from ingestd.storing import Storing
 from ingestd.testing.sinks import make_records
-from ingestd.together import Together
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.errors import Unavailable
-from ingestd.events import Record
-from ingestd.options import Address
+from ingestd.api.errors import Unavailable
+from ingestd.api.events import Record
+from ingestd.api.options import Address
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.clients import wait_until

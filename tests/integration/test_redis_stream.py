@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Url
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Url
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.daemon import Shop

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor, Extent, size_of
+from ingestd.api.options import Duration, Size
 from ingestd.config import JournalOptions
-from ingestd.consumer import Consumer, Step
-from ingestd.consumers import Consumers, ConsumerStatus
-from ingestd.events import Record
-from ingestd.journal import Cursor, Extent, size_of
-from ingestd.metrics import Metrics
-from ingestd.options import Duration, Size
-from ingestd.retention import Retention
+from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.observability.metrics import Metrics
+from ingestd.storage.retention import Retention
 from tests.support.backends import sqlite_backend
 from tests.support.journals import QUICK, append, until
 

@@ -16,15 +16,15 @@ from prometheus_client.registry import Collector
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from ingestd.api.events import Endpoint
+from ingestd.api.outcomes import Outcome, Refusal
 from ingestd.config import OpsOptions
-from ingestd.events import Endpoint
+from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
-from ingestd.http.own_hosts import OwnHosts
-from ingestd.metrics import Metrics
-from ingestd.metrics.exposition import Exposition
-from ingestd.metrics.loop_delay import watch_loop_delay
-from ingestd.outcomes import Outcome, Refusal
-from ingestd.validation import Validator
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.metrics.exposition import Exposition
+from ingestd.observability.metrics.loop_delay import watch_loop_delay
+from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.scrape import parse
 

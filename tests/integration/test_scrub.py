@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ingestd.options import read_options
+from ingestd.api.options import read_options
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.scrub import ScrubPlugin
 from tests.support.door import MakeDoor

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.events import Endpoint, Event, Session
-from ingestd.ids import time_uuid
-from ingestd.options import Duration
+from ingestd.api.events import Endpoint, Event, Session
+from ingestd.api.ids import time_uuid
+from ingestd.api.options import Duration
+from ingestd.api.store import Store
 from ingestd.plugins.session import SessionPlugin
-from ingestd.store import Store
 from tests.support.backends import sqlite_backend
 
 IDLE = 1_800_000

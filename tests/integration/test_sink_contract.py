@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ingestd.errors import SinkReject
-from ingestd.events import Record
-from ingestd.options import Options
-from ingestd.sink import Sink
+from ingestd.api.errors import SinkReject
+from ingestd.api.events import Record
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
 from ingestd.testing.crashes import killed_after
 from ingestd.testing.sinks import SinkContract, make_records
 

@@ -18,14 +18,14 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from ingestd.options import Url
+from ingestd.api.options import Url
+from ingestd.api.sink import Sink
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.plugins.sinks.stdout import StdoutSink
 from ingestd.plugins.sinks.webhook import WebhookSink
-from ingestd.sink import Sink
 from ingestd.testing.outages import deliver_through
 from ingestd.testing.sinks import make_records
 from tests.support.daemon import Reply

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.events import Record
+from ingestd.api.events import Record
+from ingestd.api.store import Field, State
+from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.plugins.stores.tail import READ_BYTES
-from ingestd.store import Field, State
 from tests.support.journals import until
 from tests.support.state_model import Model
 

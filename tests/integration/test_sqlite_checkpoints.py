@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.backend import Backend
-from ingestd.events import Record
+from ingestd.api.backend import Backend
+from ingestd.api.events import Record
 from ingestd.plugins.stores.sqlite import checkpoints
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append, until

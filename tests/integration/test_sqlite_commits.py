@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ingestd.errors import Claimed, Failed, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Append, Claim
+from ingestd.api.errors import Claimed, Failed, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Append, Claim
+from ingestd.api.store import Field, State
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
-from ingestd.store import Field, State
 from tests.support.disks import small_disk
 from tests.support.journals import until
 from tests.support.sqlite_lock import locked

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.events import Record
-from ingestd.findings import Finding
+from ingestd.api.check_result import Finding
+from ingestd.api.events import Record
 from ingestd.plugins.stores.sqlite import SqliteBackend, health
 from tests.support.journals import append, read_all
 

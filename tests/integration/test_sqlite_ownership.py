@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ingestd.errors import CommandError, ConfigError, Conflict
-from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.api.errors import CommandError, ConfigError, Conflict
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
+from ingestd.api.store import Field
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.files import locate
-from ingestd.store import Field
 from tests.support.journals import until
 
 OWNER = [sys.executable, str(Path(__file__).parents[1] / "support" / "sqlite_owner.py")]

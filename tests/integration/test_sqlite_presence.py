@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from ingestd.plugins.stores.entries import Entries, Loaded
-from ingestd.plugins.stores.entries_state import EntriesState
+from ingestd.api.store import Field, State
+from ingestd.plugins.stores.cache import Entries, Loaded
+from ingestd.plugins.stores.cached_state import EntriesState
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.plugins.stores.sqlite.presence import Presence
-from ingestd.store import Field, State
+from ingestd.plugins.stores.sqlite.bloom_filter import Presence
 from tests.support.journals import until
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ingestd.plugins.stores.entries import Loaded
+from ingestd.plugins.stores.cache import Loaded
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_rows
-from ingestd.plugins.stores.sqlite.renewals import Renewals, read_log, renewed
+from ingestd.plugins.stores.sqlite.ttl_log import Renewals, read_log, renewed
 from tests.support.journals import until
 
 HOUR = 3_600_000
@@ -295,7 +295,7 @@ async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_pa
 async def test_what_begins_gets_its_row_at_once_where_the_log_names_very_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.stores.sqlite.renewals._MOST", 100)
+    monkeypatch.setattr("ingestd.plugins.stores.sqlite.ttl_log._MOST", 100)
     async with opened(tmp_path) as backend:
         await renew(backend, [f"first {number}" for number in range(100)], 0)
         await renew(backend, ["second"], 0)

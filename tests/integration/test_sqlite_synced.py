@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.journal import Claim, Cursor
+from ingestd.api.journal import Claim, Cursor
 from ingestd.plugins.stores.sqlite import commits
 from ingestd.plugins.stores.sqlite.batch import write_batch
 from ingestd.plugins.stores.sqlite.connection import transaction

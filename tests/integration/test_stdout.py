@@ -24,10 +24,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.api.errors import ConfigError, SinkRetry
+from ingestd.api.events import Record
 from ingestd.config import parse_config
 from ingestd.delivery import make_sink_consumer
-from ingestd.errors import ConfigError, SinkRetry
-from ingestd.events import Record
 from ingestd.plugins.sinks.stdout import StdoutSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until

@@ -18,19 +18,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd import hookimpl, hookspecs
-from ingestd.answers import Answer
-from ingestd.backend import Backend
-from ingestd.events import Endpoint, Principal, Request
-from ingestd.hooks import Hooks
-from ingestd.metrics import Metrics
-from ingestd.pipeline import Pipeline
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.backend import Backend
+from ingestd.api.events import Endpoint, Principal, Request
+from ingestd.api.times import format_time
+from ingestd.hooks.caller import Hooks
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.unusable_id_reports import UnusableIdReports
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
-from ingestd.room import Room
-from ingestd.times import format_time
-from ingestd.unusable_id_reports import UnusableIdReports
-from ingestd.validation import Validator
+from ingestd.validation.validator import Validator
 from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
 from tests.support.attribution_reference import HOUR, Rules

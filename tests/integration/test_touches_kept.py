@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
+from ingestd.api.store import Store, state_key
 from ingestd.plugins.attribution.packing import add_touch, read_touches
 from ingestd.plugins.attribution.touches import Touch
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.plugins.stores.sqlite.sweep import GRACE, PAUSE, Sweeper
-from ingestd.store import Store, state_key
 
 DAY = 86_400_000
 START = 20_000 * DAY

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.events import Record
+from ingestd.api.events import Record
 from tests.support.attribution import START, Attribution, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules
 

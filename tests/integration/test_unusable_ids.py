@@ -15,22 +15,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingestd import hookimpl, hookspecs
-from ingestd.answers import Answer
-from ingestd.backend import Backend
-from ingestd.events import Endpoint, Principal, Request
-from ingestd.hooks import Hooks
-from ingestd.metrics import Metrics
-from ingestd.pipeline import Pipeline
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.backend import Backend
+from ingestd.api.events import Endpoint, Principal, Request
+from ingestd.api.times import now
+from ingestd.api.unusable_ids import UNUSABLE, UnusableIds
+from ingestd.hooks.caller import Hooks
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.room import Room
-from ingestd.times import now
-from ingestd.unusable_id_reports import IdField, UnusableIdReports
-from ingestd.unusable_ids import UNUSABLE, UnusableIds
-from ingestd.validation import Validator
+from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tornado.httpclient import AsyncHTTPClient
 
-from ingestd.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Secret, Url
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Secret, Url
 from ingestd.plugins.sinks.webhook import WebhookSink
 from ingestd.plugins.sinks.webhook.options import WebhookOptions
 from ingestd.plugins.sinks.webhook.target import Target

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.backend import Backend
+from ingestd.api.backend import Backend
+from ingestd.api.errors import NotHolder, SinkRetry, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim, Cursor
+from ingestd.api.sink import Sink
+from ingestd.api.store import State
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.options import RetryOptions
 from ingestd.delivery.progress import load_progress
-from ingestd.errors import NotHolder, SinkRetry, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim, Cursor
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.plugins.stores.sqlite.journal import SqliteJournal
-from ingestd.sink import Sink
-from ingestd.store import State
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append, running, until

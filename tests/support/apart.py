@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestd.apart import ApartJournal
-from ingestd.backend import Backend
-from ingestd.findings import Finding
+from ingestd.api.backend import Backend
+from ingestd.api.check_result import Finding
+from ingestd.storage.split_journal import ApartJournal
 
 __all__ = ["Apart"]
 

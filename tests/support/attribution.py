@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingestd.backend import Backend
-from ingestd.consumer import Consumer, Step
-from ingestd.events import Endpoint, Event, Record
-from ingestd.options import Duration
+from ingestd.api.backend import Backend
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.events import Endpoint, Event, Record
+from ingestd.api.options import Duration
+from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.consumer import AttributionConsumer
-from ingestd.unusable_ids import UnusableIds
 
 from .attribution_reference import Reference, Rules
 from .backends import PluginDaemon, sqlite_backend

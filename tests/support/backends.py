@@ -10,16 +10,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from ingestd.backend import Backend
-from ingestd.hookspecs import BackendFactory
+from ingestd.api.backend import Backend
+from ingestd.api.hookspecs import BackendFactory
+from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.stores.sqlite import SqlitePlugin
-from ingestd.unusable_ids import UnusableIds
 
 __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
 
 
 class PluginDaemon:
-    """What plugins get of a daemon (`ingestd.hookspecs.Daemon`)."""
+    """What plugins get of a daemon (`ingestd.api.hookspecs.Daemon`)."""
 
     def __init__(self, backend: Backend) -> None:
         self.plugins: dict[str, object] = {}

@@ -13,21 +13,21 @@ import pluggy
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.testing import bind_unused_port
 
-from ingestd import hookimpl, hookspecs
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.events import Event, Principal, Record, Request
+from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
-from ingestd.events import Event, Principal, Record, Request
-from ingestd.hooks import Hooks
+from ingestd.hooks.caller import Hooks
 from ingestd.http.app import BASE_PATH, Ingest
-from ingestd.http.connections import Connections
-from ingestd.http.peers import STORED_FORMS
-from ingestd.http.servers import SERVERS
-from ingestd.journal import Journal
-from ingestd.metrics import Metrics
-from ingestd.pipeline import Pipeline
+from ingestd.http.client_address import STORED_FORMS
+from ingestd.http.connection_limits import Connections
+from ingestd.http.listeners import SERVERS
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.unusable_id_reports import UnusableIdReports
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.handler import Pipeline
 from ingestd.plugins.session import SessionPlugin
-from ingestd.room import Room
-from ingestd.unusable_id_reports import UnusableIdReports
-from ingestd.validation import Validator
+from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 
 __all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]

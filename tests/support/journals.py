@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from ingestd import times
-from ingestd.backend import Backend
-from ingestd.backoff import Backoff
-from ingestd.consumer import Consumer
-from ingestd.consumers import Consumers, ConsumerStatus
-from ingestd.events import Record
-from ingestd.journal import Journal
+from ingestd.api import times
+from ingestd.api.backend import Backend
+from ingestd.api.backoff import Backoff
+from ingestd.api.consumer import Consumer
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.consumers.group import Consumers, ConsumerStatus
 
 __all__ = ["QUICK", "append", "read_all", "running", "until"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ingestd.times import format_time, now
+from ingestd.api.times import format_time, now
 
 from .clients import wait_until
 from .daemon import Daemon, Shop

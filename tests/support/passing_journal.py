@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestd.events import Record
-from ingestd.journal import Claim, Cursor, Extent, Journal, Outline, Start
-from ingestd.store import State
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.api.store import State
 
 __all__ = ["PassingJournal"]
 

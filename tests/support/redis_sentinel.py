@@ -11,7 +11,7 @@ from pathlib import Path
 
 import redis
 
-from ingestd.options import Address
+from ingestd.api.options import Address
 
 from .clients import wait_until
 from .ports import free_port

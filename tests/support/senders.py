@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ingestd.backend import Backend
-from ingestd.errors import Claimed, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Claim
+from ingestd.api.backend import Backend
+from ingestd.api.errors import Claimed, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Claim
 
 from .journals import read_all, until
 

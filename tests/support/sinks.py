@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ingestd.events import Record
-from ingestd.options import read_options
-from ingestd.sink import Sink
+from ingestd.api.events import Record
+from ingestd.api.options import read_options
+from ingestd.api.sink import Sink
 
 from .clients import wait_until
 from .daemon import Shop

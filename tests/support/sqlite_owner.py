@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from ingestd.events import Record
+from ingestd.api.events import Record
 from ingestd.plugins.stores.sqlite import SqliteBackend
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ingestd.store import Field
+from ingestd.api.store import Field
 
 __all__ = ["Kept", "Model"]
 

@@ -21,10 +21,10 @@ _SOURCE = '''
     import json
     from pathlib import Path
 
-    from ingestd import hookimpl
-    from ingestd.errors import SinkReject, SinkRetry
-    from ingestd.options import Options
-    from ingestd.sink import Sink
+    from ingestd.api import hookimpl
+    from ingestd.api.errors import SinkReject, SinkRetry
+    from ingestd.api.options import Options
+    from ingestd.api.sink import Sink
 
 
     class ToldSink(Sink):

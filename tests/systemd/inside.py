@@ -60,7 +60,7 @@ accept_loss = true
 BLOCKING = """
 import os, time
 from pathlib import Path
-from ingestd import hookimpl
+from ingestd.api import hookimpl
 
 @hookimpl
 def enrich(event, state):

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ingestd.events import Record
+from ingestd.api.events import Record
+from ingestd.api.times import format_time
 from ingestd.plugins.attribution.amounts import amount_of_refund
 from ingestd.plugins.attribution.journeys import Candidates, Ignored
 from ingestd.plugins.attribution.marks import Mark, Marks, Order, Refund, refund_id_digest
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import MAX_REFUND_IDS, attribution_id, decide, reverse, supersede
 from ingestd.plugins.attribution.touches import Touch
-from ingestd.times import format_time
 from tests.support.backends import sqlite_backend
 
 DAY = 86_400_000

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ingestd.api.terminal import display_width, printable
 from ingestd.plugins.attribution.campaigns import DIRECT, NOT_SET, OTHERS
 from ingestd.plugins.attribution.journeys import Candidates
 from ingestd.plugins.attribution.marks import Mark, Order, Refund
@@ -22,7 +23,6 @@ from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
-from ingestd.terminal import display_width, printable
 from tests.support.terminal import HOSTILE
 
 WEEK = 7 * 86_400_000

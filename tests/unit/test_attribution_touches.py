@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.events import Record
+from ingestd.api.events import Record
+from ingestd.api.times import FIRST, LAST
+from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, Exclusions, Touch, campaign_of
-from ingestd.times import FIRST, LAST
-from ingestd.unusable_ids import UnusableIds
 
 PARAMETERS = dict(
     zip(CAMPAIGN_FIELDS, ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"), strict=True)

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.options import Duration, Size
+from ingestd.api.sink import Sink
+from ingestd.delivery.batch_writer import BatchWriter, GivenUp, within
 from ingestd.delivery.evidence import Evidence
 from ingestd.delivery.options import BatchOptions, RetryOptions, SinkOptions
-from ingestd.delivery.writer import BatchWriter, GivenUp, within
-from ingestd.errors import SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.options import Duration, Size
-from ingestd.sink import Sink
 from tests.support.journals import until
 
 Mood = Literal["up", "down", "hangs", "answer lost"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import BadRequest, TooLarge, UnsupportedEncoding
+from ingestd.api.errors import BadRequest, TooLarge, UnsupportedEncoding
 from ingestd.http.body import decode_body
 
 LIMIT = 1000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError
+from ingestd.api.errors import ConfigError
 from ingestd.plugins.bots import BotsPlugin
 from ingestd.plugins.crawler_list import CrawlerList
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd import domains, store
-from ingestd.http import host
-from ingestd.plugins.stores.entries import Change, Entries, Loaded, Row, SetEntry, set_key
+from ingestd.api import domains, store
+from ingestd.api.store import Field
+from ingestd.http import host_header as host
+from ingestd.plugins.stores.cache import Change, Entries, Loaded, Row, SetEntry, set_key
 from ingestd.plugins.stores.fields import Fields
 from ingestd.plugins.stores.redis import memory
 from ingestd.plugins.stores.text_memory import text_memory
-from ingestd.store import Field
 
 MIB = 1 << 20
 EMOJI = "\N{GRINNING FACE}"

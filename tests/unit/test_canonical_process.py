@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ingestd.errors import Unavailable
-from ingestd.plugins import canonical_process
-from ingestd.plugins.canonical_process import CanonicalProcess
-from ingestd.plugins.ecmascript import canonical
+from ingestd.api.errors import Unavailable
+from ingestd.plugins.auth import canonical_process
+from ingestd.plugins.auth.canonical_process import CanonicalProcess
+from ingestd.plugins.auth.ecmascript import canonical
 from tests.support.processes import children, open_files, wait_for_end
 
 DOCUMENTS = [

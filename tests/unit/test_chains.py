@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.chains import UnderWay, beside_each_other, chains, ties
-from ingestd.events import Endpoint, Event
+from ingestd.api.events import Endpoint, Event
+from ingestd.pipeline.chains import UnderWay, beside_each_other, chains, ties
 
 
 def event(visitor: str | None, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestd import commands
-from ingestd.command_line import CommandLine
+from ingestd.cli import commands
+from ingestd.cli.command_line import CommandLine
 from ingestd.config import parse_config
-from ingestd.hooks import register_all
-from ingestd.loader import load_plugins
+from ingestd.hooks.caller import register_all
+from ingestd.hooks.loader import load_plugins
 
 
 def command_line() -> CommandLine:

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ingestd.api.options import Options, read_options
+from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS
 from ingestd.delivery import SinkOptions
-from ingestd.options import Options, read_options
-from ingestd.sink import Sink
 
 
 def shown() -> dict[str, Any]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Duration, Options, Size, read_options
+from ingestd.api.sink import Sink
+from ingestd.cli.config import to_toml
 from ingestd.config import SECTIONS, Config, find_config, load_config
 from ingestd.config.overrides import apply_overrides
-from ingestd.config_commands import to_toml
 from ingestd.delivery import SinkOptions
-from ingestd.errors import ConfigError
-from ingestd.options import Duration, Options, Size, read_options
-from ingestd.sink import Sink
 
 
 def load(folder: Path, text: str, *arguments: str) -> Config:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.checking.config_faults import every_fault
+from ingestd.cli.check.config_faults import every_fault
 
 # Each is a line of some section, and what is told of it.
 FAULTS = {

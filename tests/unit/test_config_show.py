@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.api.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
+from ingestd.cli.config import as_json, as_toml, to_toml
 from ingestd.config import SECTIONS, Config, load_config, parse_config
-from ingestd.config_commands import as_json, as_toml, to_toml
 from ingestd.delivery import read_sink_options
-from ingestd.loader import Plugins, load_plugins
-from ingestd.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
+from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.plugins.token_buckets import Rate
 
 BASE = Path("/base")

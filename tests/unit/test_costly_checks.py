@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ingestd.errors import Limited, Unavailable
-from ingestd.plugins.costly_checks import Caller, CostlyChecks
+from ingestd.api.errors import Limited, Unavailable
+from ingestd.plugins.auth.costly_checks import Caller, CostlyChecks
 
 SECOND = 10**9
 

@@ -1,4 +1,4 @@
-"""docs/hooks.md says what ingestd/hookspecs.py has, no more and no less, and its examples are plugins."""
+"""docs/hooks.md says what ingestd/api/hookspecs.py has, no more and no less, and its examples are plugins."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pluggy
 import pytest
 
-from ingestd import hookspecs
-from ingestd.backend import Backend
-from ingestd.command_line import CommandLine
-from ingestd.consumer import Consumer
-from ingestd.hooks import register_all
-from ingestd.hookspecs import HOOK_NAMESPACE
-from ingestd.sink import Sink
+from ingestd.api import hookspecs
+from ingestd.api.backend import Backend
+from ingestd.api.consumer import Consumer
+from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.sink import Sink
+from ingestd.cli.command_line import CommandLine
+from ingestd.hooks.caller import register_all
 
 TEXT = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
 # A hook's section goes from its heading to the next heading of any level.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ingestd import commands
-from ingestd.command_line import CommandLine
-from ingestd.plugins import key_commands
+from ingestd.cli import commands
+from ingestd.cli.command_line import CommandLine
 from ingestd.plugins.attribution import commands as attribution_commands
+from ingestd.plugins.auth import key_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ingestd import errors
-from ingestd.events import Endpoint
-from ingestd.outcomes import IgnoredTimestamp, Outcome, Refusal
-from ingestd.unusable_id_reports import IdField
+from ingestd.api import errors
+from ingestd.api.events import Endpoint
+from ingestd.api.outcomes import IgnoredTimestamp, Outcome, Refusal
+from ingestd.observability.unusable_id_reports import IdField
 from tests.support.scrape import documented, documented_labels, tables
 
 API = Path(__file__).parents[2] / "docs" / "api.md"

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from ingestd.config import SECTIONS, parse_config
-from ingestd.generation import is_fixed
-from ingestd.loader import load_plugins
+from ingestd.daemon.generation import is_fixed
+from ingestd.hooks.loader import load_plugins
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reloading.md").read_text()
 ROWS = re.findall(r"^\| (.*`.*) \| (reload|restart) \|$", TEXT, re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.plugins.ecmascript import canonical
+from ingestd.plugins.auth.ecmascript import canonical
 
 Rewrite = Callable[[bytes], bytes | None]
 

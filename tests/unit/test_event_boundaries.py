@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.batch_parser import MAX_EVENTS, BatchParser
-from ingestd.errors import BadRequest
-from ingestd.event_boundaries import SplitBatch, split_batch
-from ingestd.validation import parse_body
+from ingestd.api.errors import BadRequest
+from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
+from ingestd.pipeline.event_boundaries import SplitBatch, split_batch
+from ingestd.validation.validator import parse_body
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.sampled_from('a\\"[]{},:\n\u00e9\U0001f600')),

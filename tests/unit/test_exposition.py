@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from ingestd.metrics.exposition import Text
+from ingestd.observability.metrics.exposition import Text
 
 numbers = st.floats(allow_nan=False) | st.integers(-(10**20), 10**20)
 CREATED = re.compile(r"(# (HELP|TYPE) )?(counted|timed|summed)_created\b")

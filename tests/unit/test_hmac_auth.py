@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tornado.httputil import HTTPHeaders
 
-from ingestd.errors import Refused, TooLarge, Unauthorized
-from ingestd.events import Endpoint, Principal, Request
+from ingestd.api.errors import Refused, TooLarge, Unauthorized
+from ingestd.api.events import Endpoint, Principal, Request
+from ingestd.api.times import now
 from ingestd.http.body import decode_body
-from ingestd.plugins.hmac_auth import HmacPlugin, is_signed
-from ingestd.plugins.key_registry import Key, change_keys
-from ingestd.times import now
+from ingestd.plugins.auth.hmac_auth import HmacPlugin, is_signed
+from ingestd.plugins.auth.key_registry import Key, change_keys
 from tests.support.backends import PluginDaemon, sqlite_daemon
 from tests.support.processes import children
 

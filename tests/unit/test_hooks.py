@@ -11,12 +11,12 @@ from typing import Any, cast
 import pluggy
 import pytest
 
-from ingestd import hookimpl, hookspecs
-from ingestd.errors import BadRequest, ConfigError, Limited, Refused
-from ingestd.events import Endpoint, Event, Principal, Request, Session
-from ingestd.hooks import HookFailure, Hooks, register_all
-from ingestd.hookspecs import HOOK_NAMESPACE, Daemon
-from ingestd.store import State
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.errors import BadRequest, ConfigError, Limited, Refused
+from ingestd.api.events import Endpoint, Event, Principal, Request, Session
+from ingestd.api.hookspecs import HOOK_NAMESPACE, Daemon
+from ingestd.api.store import State
+from ingestd.hooks.caller import HookFailure, Hooks, register_all
 
 REQUEST = Request(Endpoint.TRACK, {}, lambda: b"{}", received_at=0)
 STATE = cast("State", object())  # the hooks hand it on and never look at it

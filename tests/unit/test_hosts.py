@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import HostName, Origin
 from ingestd.config import Config, parse_config
-from ingestd.errors import ConfigError
-from ingestd.options import HostName, Origin
 
 
 def configured(section: str, option: str, value: object) -> Config:

@@ -29,6 +29,6 @@ def test_a_command_imports_nothing_that_the_daemon_alone_needs(tmp_path: Path, c
 
 
 def test_schemas_that_come_with_ingestd_need_no_jsonschema() -> None:
-    found = imported("from ingestd.validation import Validator\nValidator.load()")
+    found = imported("from ingestd.validation.validator import Validator\nValidator.load()")
     assert "jsonschema_rs" in found
     assert not found & {"jsonschema", "referencing"}

@@ -12,19 +12,19 @@ from uuid import UUID
 
 import pytest
 
-from ingestd.errors import CommandError, ConfigError, Unavailable
-from ingestd.events import Endpoint, Principal, Request
-from ingestd.hookspecs import Daemon, Run
-from ingestd.options import read_options
-from ingestd.plugins.key_registry import KeyRegistry, read_keys
-from ingestd.plugins.keys import KeysPlugin
-from ingestd.store import State, Store
-from ingestd.times import now, parse_time
+from ingestd.api.errors import CommandError, ConfigError, Unavailable
+from ingestd.api.events import Endpoint, Principal, Request
+from ingestd.api.hookspecs import Daemon, Run
+from ingestd.api.options import read_options
+from ingestd.api.store import State, Store
+from ingestd.api.times import now, parse_time
+from ingestd.plugins.auth.key_registry import KeyRegistry, read_keys
+from ingestd.plugins.auth.keys import KeysPlugin
 from tests.support.backends import sqlite_daemon
 
 
 class CommandLine:
-    """The commands of the plugin, as `ingestd keys …` runs them (`ingestd.hookspecs.Commands`)."""
+    """The commands of the plugin, as `ingestd keys …` runs them (`ingestd.api.hookspecs.Commands`)."""
 
     def __init__(self, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
         self._daemon = daemon

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from ingestd.api.errors import ConfigError
 from ingestd.config import parse_config
-from ingestd.errors import ConfigError
-from ingestd.loader import Plugins, load_plugins
+from ingestd.hooks.loader import Plugins, load_plugins
 from tests.support.distribution import write_distribution
 
 NEEDED = ["hmac_auth", "session", "sqlite"]
 
 HOOKS = """
-    import ingestd
+    import ingestd.api
 
-    @ingestd.hookimpl
+    @ingestd.api.hookimpl
     def enrich(event):
         event.context["shop"] = True
 """
@@ -128,13 +128,13 @@ def test_where_a_plugin_comes_from_and_what_it_does_is_known(offer: Offer) -> No
 def test_a_plugin_may_be_a_module_an_object_or_a_class_with_options(offer: Offer) -> None:
     source = f"""{HOOKS}
     class Plain:
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def enrich(self, event):
             pass
 
     plain = Plain()
 
-    from ingestd.options import Duration, Options as BaseOptions
+    from ingestd.api.options import Duration, Options as BaseOptions
 
     class Tunable(Plain):
         class Options(BaseOptions):
@@ -158,10 +158,10 @@ def test_a_plugin_may_be_a_module_an_object_or_a_class_with_options(offer: Offer
 @pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]])
 async def test_hooks_are_called_in_the_order_of_the_list(offer: Offer, order: list[str]) -> None:
     source = """
-    import ingestd
+    import ingestd.api
 
     class Plugin:
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def resolve_user(self):
             return type(self).__name__
 
@@ -197,7 +197,7 @@ BROKEN = {
     "no such attribute": ("", "lp_broken:Plugin", "lp_broken:Plugin.*cannot be imported: AttributeError"),
     "a misspelt hook": (HOOKS.replace("enrich", "enrch"), "lp_broken", "unknown hook 'enrch'"),
     "an argument the hook has not": (HOOKS.replace("(event)", "(event, visitor)"), "lp_broken", "visitor"),
-    "no hook": ("def enrich(event): pass", "lp_broken", "implements no hook; mark its functions with ingestd.hookimpl"),
+    "no hook": ("def enrich(event): pass", "lp_broken", "implements no hook; mark its functions with ingestd.api.hookimpl"),
     "a wrapper": (
         HOOKS.replace("hookimpl", "hookimpl(wrapper=True)") + "        yield",
         "lp_broken",
@@ -212,17 +212,17 @@ BROKEN = {
         r"P\.__init__, without Options, must take \(self\): missing a required argument: 'options'",
     ),
     "a registration that raises": (
-        "import ingestd\n@ingestd.hookimpl\ndef register_sinks(register): register(1 / 0)",
+        "import ingestd.api\n@ingestd.api.hookimpl\ndef register_sinks(register): register(1 / 0)",
         "lp_broken",
         "register_sinks failed: ZeroDivisionError",
     ),
     "a registration that is a coroutine function": (
-        "import ingestd\n@ingestd.hookimpl\nasync def register_consumers(register): pass",
+        "import ingestd.api\n@ingestd.api.hookimpl\nasync def register_consumers(register): pass",
         "lp_broken",
         "register_consumers cannot be a coroutine function",
     ),
     "a sink type that is there already": (
-        "import ingestd\n@ingestd.hookimpl\ndef register_sinks(register): register('jsonl', None)",
+        "import ingestd.api\n@ingestd.api.hookimpl\ndef register_sinks(register): register('jsonl', None)",
         "lp_broken",
         "sink type jsonl: another plugin has registered it",
     ),
@@ -237,7 +237,9 @@ def test_a_broken_plugin_stops_the_start_with_its_name(offer: Offer, source: str
 
 
 def test_a_constructor_may_say_which_option_is_wrong(offer: Offer) -> None:
-    source = "from ingestd.errors import ConfigError\ndef raises(): raise ConfigError('plugins.p.level: too high')\n"
+    source = (
+        "from ingestd.api.errors import ConfigError\ndef raises(): raise ConfigError('plugins.p.level: too high')\n"
+    )
     offer(modules={"lp_picky": source + "class P:\n    def __init__(self): raises()"}, plugins={"p": "lp_picky:P"})
     with pytest.raises(ConfigError, match=r"^x\.toml: plugins\.p\.level: too high$"):
         load([*NEEDED, "p"])
@@ -268,8 +270,8 @@ def test_one_name_in_two_distributions_is_refused(offer: Offer) -> None:
 
 
 SINK = """
-    import ingestd
-    from ingestd.sink import Sink
+    import ingestd.api
+    from ingestd.api.sink import Sink
 
     class ShoutSink(Sink):
         async def write(self, batch):
@@ -278,7 +280,7 @@ SINK = """
     class Plugin:
         calls = 0
 
-        @ingestd.hookimpl
+        @ingestd.api.hookimpl
         def register_sinks(self, register):
             self.calls += 1
             register("{type}", ShoutSink)
@@ -330,7 +332,7 @@ def test_a_type_or_scheme_that_nobody_offers_is_told(tables: dict[str, Any], mes
 
 def test_a_plugin_loaded_for_a_sink_has_its_options(offer: Offer) -> None:
     source = f"""{SINK.format(type="shout")}
-    from ingestd.options import Options as BaseOptions
+    from ingestd.api.options import Options as BaseOptions
 
     class Tunable(Plugin):
         class Options(BaseOptions):

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ingestd.api.events import Endpoint, Request
 from ingestd.config import LogsOptions
-from ingestd.events import Endpoint, Request
-from ingestd.http.access import AccessLog
-from ingestd.logs import current_request
-from ingestd.logs.formats import JsonFormatter, TextFormatter
+from ingestd.http.access_log import AccessLog
+from ingestd.observability.logs import current_request
+from ingestd.observability.logs.formats import JsonFormatter, TextFormatter
 from tests.support.daemon import sign
 
 KEY = "pk_J5W8S6n0nB-hPzTqkXc3_eR1vYdM7uGaLf2oQwZt9Ks"
@@ -338,7 +338,7 @@ async def test_the_end_of_a_flood_is_told_though_nothing_comes_after_it_and_as_n
 ACCIDENTS = f"""
 import asyncio, threading, warnings
 from ingestd.config import LogsOptions
-from ingestd.logs import configure_logs, set_up_logs
+from ingestd.observability.logs import configure_logs, set_up_logs
 
 set_up_logs(serving=True)
 configure_logs(LogsOptions(format="json", level="debug"))
@@ -386,7 +386,7 @@ def test_what_python_says_by_itself_is_lines_of_the_log_too() -> None:
 def test_a_log_that_cannot_be_written_harms_nothing_and_spills_nothing() -> None:
     program = f"""
 import logging, os, sys
-from ingestd.logs import set_up_logs
+from ingestd.observability.logs import set_up_logs
 set_up_logs()
 kept = os.dup(2)
 os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
@@ -412,7 +412,7 @@ def test_the_level_is_that_of_ingestd_and_others_say_no_more_than_info(level: st
     program = f"""
 import logging
 from ingestd.config import LogsOptions
-from ingestd.logs import configure_logs, set_up_logs
+from ingestd.observability.logs import configure_logs, set_up_logs
 set_up_logs()
 configure_logs(LogsOptions(format="text", level="{level}"))
 for each in ("debug", "info", "error"):

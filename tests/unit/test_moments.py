@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingestd.journal import Extent, Outline
-from ingestd.sink_commands.moments import first_since, parse_point
+from ingestd.api.journal import Extent, Outline
+from ingestd.cli.sinks.moments import first_since, parse_point
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, field
 
-from ingestd.errors import ConfigError
-from ingestd.options import (
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import (
     Address,
     Duration,
     Network,

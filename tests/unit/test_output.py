@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.output import ALIKE, ESCAPED
-from ingestd.terminal import display_width, printable
+from ingestd.api.output import ALIKE, ESCAPED
+from ingestd.api.terminal import display_width, printable
 
 OWN_SIGNS = "█░→…“”\N{RIGHT SINGLE QUOTATION MARK}—"
 ENCODINGS = ["ascii", "iso8859-1", "iso8859-15", "cp1252", "cp437", "koi8-r", "utf-8"]
@@ -56,7 +56,7 @@ def test_a_log_loses_no_character(encoding: str, text: str) -> None:
 
 STREAMS = """
 import os, sys
-from ingestd.output import prepare, write, write_data
+from ingestd.api.output import prepare, write, write_data
 prepare()
 opened = os.open(os.devnull, os.O_RDONLY)
 assert opened > 2, opened

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd import hookimpl, hookspecs
-from ingestd.events import Endpoint, Session
-from ingestd.hooks import Hooks
-from ingestd.hookspecs import HOOK_NAMESPACE
-from ingestd.logs.recent import RecentLines, presentable
-from ingestd.metrics import Metrics
-from ingestd.metrics.counts import BOUNDS, Counts
-from ingestd.outcomes import Outcome
-from ingestd.overview import Overview, Panels, Sources
-from ingestd.overview.history import GROUPS, History, Sample, point, quantile
-from ingestd.panels import Filter, Option, Panel
-from ingestd.store import Store
+from ingestd.api import hookimpl, hookspecs
+from ingestd.api.events import Endpoint, Session
+from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.outcomes import Outcome
+from ingestd.api.panels import Filter, Option, Panel
+from ingestd.api.store import Store
+from ingestd.hooks.caller import Hooks
+from ingestd.observability.dashboard import Overview, Panels, Sources
+from ingestd.observability.dashboard.history import GROUPS, History, Sample, point, quantile
+from ingestd.observability.logs.recent import RecentLines, presentable
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.metrics.counts import BOUNDS, Counts
 from tests.support.backends import sqlite_backend
 
 

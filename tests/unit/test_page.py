@@ -9,9 +9,9 @@ from importlib import resources
 
 import pytest
 
-from ingestd.page import page
+from ingestd.observability.dashboard.page import page
 
-FOLDER = resources.files("ingestd.page")
+FOLDER = resources.files("ingestd.observability.dashboard.page")
 ORIGIN = json.loads((FOLDER / "uplot" / "uplot.json").read_text())
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ingestd.errors import BadRequest, SchemaViolation
-from ingestd.validation import Validator
+from ingestd.api.errors import BadRequest, SchemaViolation
+from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, wrong_places
 from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 from tests.support.reference import Reference

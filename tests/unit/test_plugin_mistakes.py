@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from ingestd.api.errors import ConfigError
 from ingestd.config import parse_config
 from ingestd.delivery import make_sink_consumer
-from ingestd.errors import ConfigError
-from ingestd.loader import load_plugins
+from ingestd.hooks.loader import load_plugins
 from tests.support.distribution import write_distribution
 
 MODULE = """
 import asyncio
 import functools
-from ingestd import hookimpl
-from ingestd.consumer import Consumer
-from ingestd.options import Options
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.consumer import Consumer
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
 
 class ShopSink(Sink):
     async def write(self, batch):
@@ -95,7 +95,7 @@ MISTAKES = {
     "options of a sink that are no Options": (
         sink(f"    class Options:\n        path = ''\n{WRITE}"),
         "",
-        f"{SINK}: ShopSink.Options is no subclass of ingestd.options.Options; make it one",
+        f"{SINK}: ShopSink.Options is no subclass of ingestd.api.options.Options; make it one",
     ),
     "options of an unknown type": (
         sink(f"    class Options(Options):\n        path: 'Paht'\n{WRITE}"),
@@ -125,12 +125,12 @@ MISTAKES = {
     "a sink that is no Sink": (
         MODULE.replace("(Sink)", ""),
         "",
-        f"{SINK}: register a subclass of ingestd.sink.Sink, not pm_shop.ShopSink",
+        f"{SINK}: register a subclass of ingestd.api.sink.Sink, not pm_shop.ShopSink",
     ),
     "an instance of the sink": (
         MODULE.replace("ShopSink)", "ShopSink('shop', None))"),
         "",
-        f"{SINK}: register a subclass of ingestd.sink.Sink, not the instance of pm_shop.ShopSink",
+        f"{SINK}: register a subclass of ingestd.api.sink.Sink, not the instance of pm_shop.ShopSink",
     ),
     "type and class confused": (
         MODULE.replace('"shop", ShopSink', 'ShopSink, "shop"'),
@@ -178,13 +178,13 @@ MISTAKES = {
     "options of a plugin that are no Options": (
         plugin_class("    class Options:\n        path = ''"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.options.Options; make it"
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options; make it"
         " one",
     ),
     "options of a plugin that are no class": (
         plugin_class("    Options = {'path': str}"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.options.Options; make it"
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options; make it"
         " one",
     ),
     "a plugin that does not take its options": (
@@ -208,12 +208,12 @@ MISTAKES = {
     "a hook that is not marked": (
         MODULE.replace("@hookimpl", ""),
         "",
-        f"{PLUGIN}: implements no hook; mark its functions with ingestd.hookimpl: register_sinks",
+        f"{PLUGIN}: implements no hook; mark its functions with ingestd.api.hookimpl: register_sinks",
     ),
     "a hook that is not marked and misspelt": (
         MODULE.replace("@hookimpl", "").replace("register_sinks", "registr_sinks"),
         "",
-        f"{PLUGIN}: implements no hook; mark its functions with ingestd.hookimpl; rename registr_sinks to"
+        f"{PLUGIN}: implements no hook; mark its functions with ingestd.api.hookimpl; rename registr_sinks to"
         " register_sinks",
     ),
 }  # fmt: skip

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError, Limited
-from ingestd.events import Endpoint, Principal, Request
+from ingestd.api.errors import ConfigError, Limited
+from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.plugins.rate_limit import RateLimitPlugin
 from ingestd.plugins.token_buckets import Rate, TokenBuckets
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.events import Record
-from ingestd.record_selection import RecordSelection
+from ingestd.api.events import Record
+from ingestd.cli.export.selection import RecordSelection
 
 
 def record(type: str = "event", at: int = 5, **members: Any) -> Record:

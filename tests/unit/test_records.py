@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.events import Record
-from ingestd.records import Records, length_of, lines_of
+from ingestd.api.events import Record
+from ingestd.api.record_batch import Records, length_of, lines_of
 
 bodies = st.binary(max_size=12) | st.sampled_from([b"{}", b'{"a":\n1}', b"\n", b"\n\n", b""])
 some = st.lists(st.tuples(st.sampled_from(["event", "identify"]), st.integers(0, 2**45), bodies), max_size=8)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.batch_parser import BatchParser
-from ingestd.errors import BadRequest, Forbidden, SchemaFault, TooLarge
-from ingestd.events import Endpoint
-from ingestd.metrics.refusals import MAX_SERIES, OTHER, RefusalCounter, RefusalLabels
-from ingestd.plugins.replays import ReplayRules
+from ingestd.api.errors import BadRequest, Forbidden, SchemaFault, TooLarge
+from ingestd.api.events import Endpoint
+from ingestd.observability.metrics.refusals import MAX_SERIES, OTHER, RefusalCounter, RefusalLabels
+from ingestd.pipeline.batch_parser import BatchParser
+from ingestd.plugins.auth.replays import ReplayRules
 from ingestd.plugins.traits import TraitBounds
-from ingestd.validation import Validator
+from ingestd.validation.validator import Validator
 
 KEY = "Gift Wrapped"
 SCHEMA = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import BadRequest
-from ingestd.options import Duration
-from ingestd.plugins.replays import ReplayRules
-from ingestd.times import format_time, parse_time
+from ingestd.api.errors import BadRequest
+from ingestd.api.options import Duration
+from ingestd.api.times import format_time, parse_time
+from ingestd.plugins.auth.replays import ReplayRules
 
 NOW = parse_time("2026-03-01T12:00:00Z") or 0
 SECOND, MINUTE = 1000, 60_000

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.checking.report import Report
-from ingestd.errors import ConfigError, SinkRetry, Unavailable
-from ingestd.findings import Finding, Status, fault, show_age, show_size
-from ingestd.options import Options, Secret, Url
+from ingestd.api.check_result import Finding, Status, fault, show_age, show_size
+from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
+from ingestd.api.options import Options, Secret, Url
+from ingestd.cli.check.report import Report
 from tests.support.terminal import HOSTILE
 
 STATUSES: tuple[Status, ...] = ("ok", "warning", "unavailable", "broken")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ingestd.errors import Unavailable
-from ingestd.room import Room
+from ingestd.api.errors import Unavailable
+from ingestd.pipeline.backpressure import Room
 
 
 class Batch:
@@ -177,7 +177,7 @@ async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_
 
 
 async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.room._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     room = Room(100_000)
     few = await batches(room, 100, 100)
     await room.give_way(0)  # that is no burst
@@ -198,7 +198,7 @@ async def test_a_burst_that_goes_on_keeps_nobody_who_gives_way_for_ever() -> Non
 
 
 async def test_a_flood_has_no_more_of_the_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.room._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     clock = Clock()
     room = Room(100_000, clock)
     made = await batches(room, *[100] * 64)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ingestd.errors import BadRequest
-from ingestd.schema_draft import References, faults_of_form, faults_of_names
-from ingestd.validation import Validator
+from ingestd.api.errors import BadRequest
+from ingestd.validation.meta_schema import References, faults_of_form, faults_of_names
+from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
 
 SCHEMAS = files("ingestd.schemas")

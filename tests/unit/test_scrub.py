@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError
-from ingestd.events import Endpoint, Event
-from ingestd.options import read_options
+from ingestd.api.errors import ConfigError
+from ingestd.api.events import Endpoint, Event
+from ingestd.api.options import read_options
 from ingestd.plugins.scrub import ScrubPlugin
 
 SECRET = "thirty-two random characters...."

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.errors import ConfigError
-from ingestd.options import Options, Secret, Url, read_options, shown
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Options, Secret, Url, read_options, shown
 
 
 class Careful(Options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.store import key_digest, passing_key, state_key
+from ingestd.api.store import key_digest, passing_key, state_key
 
 PARTS = st.text(st.characters(codec=None))  # with halves of surrogate pairs, which JSON can hold
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.errors import BadRequest
-from ingestd.validation import MAX_DEPTH, parse_body
+from ingestd.api.errors import BadRequest
+from ingestd.validation.validator import MAX_DEPTH, parse_body
 from tests.support.strict_json import NotJson, read_json
 
 # The grammar

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ingestd.events import Record
-from ingestd.journal import size_of_all
-from ingestd.plugins.stores.tail import Tail
+from ingestd.api.events import Record
+from ingestd.api.journal import size_of_all
+from ingestd.plugins.stores.recent_records import Tail
 
 MIB = 1 << 20
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.options import since
-from ingestd.sink_commands.moments import parse_point
-from ingestd.times import FIRST, LAST, format_time, parse_time
+from ingestd.api.options import since
+from ingestd.api.times import FIRST, LAST, format_time, parse_time
+from ingestd.cli.sinks.moments import parse_point
 
 
 @st.composite

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.turns import Turns
+from ingestd.pipeline.turns import Turns
 
 MOST = 10
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.batch_parser import MAX_EVENTS, BatchParser
-from ingestd.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
-from ingestd.schema_files import DRAFT
-from ingestd.validation import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
+from ingestd.api.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
+from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
+from ingestd.validation.schema_files import DRAFT
+from ingestd.validation.validator import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
 from tests.support.reference import Reference
 
@@ -406,8 +406,8 @@ def test_deep_json_does_not_crash_the_process(tmp_path: Path) -> None:
 import sys
 import tracemalloc
 from pathlib import Path
-from ingestd.errors import BadRequest
-from ingestd.validation import MAX_DEPTH, Validator, parse_body
+from ingestd.api.errors import BadRequest
+from ingestd.validation.validator import MAX_DEPTH, Validator, parse_body
 validator = Validator.load(Path(sys.argv[1]))
 for levels in (1, MAX_DEPTH - 1, MAX_DEPTH + 1, 990, 20_000, 500_000):
     for leaf in (b"{}", b"1"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.plugins.hmac_auth import is_signed
+from ingestd.plugins.auth.hmac_auth import is_signed
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "vectors"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ingestd_orders_csv import LONGEST, Line, OrdersCsvSink
 
-from ingestd.errors import ConfigError, SinkRetry
-from ingestd.events import Record
+from ingestd.api.errors import ConfigError, SinkRetry
+from ingestd.api.events import Record
 from ingestd.testing.daemon import running_daemon
 from ingestd.testing.sinks import SinkContract, make_records
 

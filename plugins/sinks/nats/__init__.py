@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkReject
-from ingestd.events import Record
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkReject
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink
 
 from .connection import Connection
 from .messages import Message, parts

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ingestd.errors import SinkFailure, SinkRetry
+from ingestd.api.errors import SinkFailure, SinkRetry
 
 from .messages import Message
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ingestd.options import Duration, Options, PositiveDuration, Url
+from ingestd.api.options import Duration, Options, PositiveDuration, Url
 
 __all__ = ["NatsOptions"]
 

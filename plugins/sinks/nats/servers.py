@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from ingestd.errors import ConfigError, SinkRetry
+from ingestd.api.errors import ConfigError, SinkRetry
 
 from .connection import Connection, plain
 from .options import NatsOptions

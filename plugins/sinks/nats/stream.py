@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestd.errors import SinkFailure, SinkRetry
+from ingestd.api.errors import SinkFailure, SinkRetry
 
 from .connection import NOBODY, Connection
 from .options import NatsOptions

@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkReject
-from ingestd.events import Record
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkReject
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink
 
 from .connection import connect, hang_up
 from .copying import copy, new_rows

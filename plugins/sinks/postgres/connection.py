@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from ingestd.errors import SinkRetry
+from ingestd.api.errors import SinkRetry
 
 __all__ = ["connect", "hang_up"]
 

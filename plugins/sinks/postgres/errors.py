@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ingestd.errors import IngestdError, SinkFailure, SinkRetry
+from ingestd.api.errors import IngestdError, SinkFailure, SinkRetry
 
 from .table import COLUMNS
 

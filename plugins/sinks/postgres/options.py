@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, urlsplit
 
-from ingestd.errors import ConfigError
-from ingestd.options import Options, Url
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Options, Url
 
 __all__ = ["PostgresOptions", "check_url"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ingestd.events import Record
+from ingestd.api.events import Record
 
 from .table import COLUMNS
 

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from ingestd.errors import ConfigError, SinkRetry
+from ingestd.api.errors import ConfigError, SinkRetry
 
 __all__ = ["COLUMNS", "Table"]
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError, SinkReject
-from ingestd.events import Record
-from ingestd.options import Options, Url
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkReject
+from ingestd.api.events import Record
+from ingestd.api.options import Options, Url
+from ingestd.api.sink import Sink
 
 if TYPE_CHECKING:
     from .server import StreamOnRedis

@@ -12,8 +12,8 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from ingestd.errors import SinkFailure, SinkRetry
-from ingestd.events import Record
+from ingestd.api.errors import SinkFailure, SinkRetry
+from ingestd.api.events import Record
 
 __all__ = ["StreamOnRedis"]
 

@@ -23,11 +23,11 @@ from email.utils import parsedate_to_datetime
 from http.client import responses
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingestd import hookimpl
-from ingestd.errors import SinkFailure, SinkReject, SinkRetry
-from ingestd.events import Record
-from ingestd.ids import named_uuid
-from ingestd.sink import Sink
+from ingestd.api import hookimpl
+from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.ids import named_uuid
+from ingestd.api.sink import Sink
 
 from .options import WebhookOptions, signing_key
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ingestd.errors import ConfigError
-from ingestd.options import Options, Secret, Url
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Options, Secret, Url
 
 __all__ = ["WebhookOptions", "checked_headers", "signing_key", "trust"]
 

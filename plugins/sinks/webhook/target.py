@@ -14,10 +14,10 @@ from tornado.iostream import StreamClosedError
 from tornado.simple_httpclient import HTTPTimeoutError
 from tornado.tcpclient import TCPClient
 
-from ingestd import __version__
-from ingestd.domains import ascii_domain
-from ingestd.errors import ConfigError, SinkFailure, SinkRetry
-from ingestd.terminal import printable
+from ingestd.api import __version__
+from ingestd.api.domains import ascii_domain
+from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
+from ingestd.api.terminal import printable
 
 from .connection import Answer, ask
 from .options import WebhookOptions, checked_headers, trust

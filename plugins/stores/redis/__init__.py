@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.errors import ConfigError
-from ingestd.hookspecs import BackendFactory, Daemon
-from ingestd.options import Address, Duration, PositiveDuration, Secret
-from ingestd.options import Options as BaseOptions
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError
+from ingestd.api.hookspecs import BackendFactory, Daemon
+from ingestd.api.options import Address, Duration, PositiveDuration, Secret
+from ingestd.api.options import Options as BaseOptions
 
 __all__ = ["RedisPlugin"]
 

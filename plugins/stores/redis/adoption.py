@@ -6,7 +6,7 @@ import logging
 from typing import Any
 from uuid import uuid4
 
-from ingestd import times
+from ingestd.api import times
 
 from .database import Database
 from .journal import RedisJournal

@@ -13,9 +13,9 @@ from typing import Any
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from ingestd.backend import Backend, DaemonProcess
-from ingestd.errors import ConfigError, Unavailable
-from ingestd.findings import Finding
+from ingestd.api.backend import Backend, DaemonProcess
+from ingestd.api.check_result import Finding
+from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
 from .database import Database

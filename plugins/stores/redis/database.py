@@ -12,7 +12,7 @@ from redis import asyncio as aioredis
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
 
-from ingestd.errors import Unavailable
+from ingestd.api.errors import Unavailable
 
 from .durability import Durability, ask
 from .link import Link, explain

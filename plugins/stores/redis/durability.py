@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from redis import asyncio as aioredis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from ingestd.errors import ConfigError
-from ingestd.findings import Finding
+from ingestd.api.check_result import Finding
+from ingestd.api.errors import ConfigError
 
 __all__ = ["Durability", "ask", "replication", "require"]
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from ingestd.errors import Claimed, Failed, NotHolder, Stale, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
-from ingestd.store import State
+from ingestd.api.errors import Claimed, Failed, NotHolder, Stale, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
+from ingestd.api.store import State
 
-from ..tail import READ_BYTES, Tail, count_to_read
+from ..recent_records import READ_BYTES, Tail, count_to_read
 from .database import Database
 from .link import Operation, raw, refusal
 from .memory import RecalledState

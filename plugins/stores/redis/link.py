@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ingestd.errors import Failed, Unavailable
+from ingestd.api.errors import Failed, Unavailable
 
 from .servers import address_of
 

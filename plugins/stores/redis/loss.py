@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.times import format_time
+from ingestd.api.times import format_time
 
 __all__ = ["Loss", "decode_loss"]
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Never
 
-from ingestd.errors import Stale
-from ingestd.store import Field, State
+from ingestd.api.errors import Stale
+from ingestd.api.store import Field, State
 
 from ..text_memory import text_memory
 

@@ -15,8 +15,8 @@ from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ingestd.findings import Finding
-from ingestd.options import Address
+from ingestd.api.check_result import Finding
+from ingestd.api.options import Address
 
 __all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
 

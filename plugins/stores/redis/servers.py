@@ -13,8 +13,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from ingestd.errors import ConfigError
-from ingestd.options import Address
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Address
 
 from .sentinel import SentinelPool, Sentinels
 

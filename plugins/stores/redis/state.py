@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ingestd.errors import Unavailable
-from ingestd.store import Field, State
+from ingestd.api.errors import Unavailable
+from ingestd.api.store import Field, State
 
 from .link import Link
 from .memory import Memory

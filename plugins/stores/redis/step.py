@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ingestd.errors import Unavailable
+from ingestd.api.errors import Unavailable
 
-from ..entries import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of
-from ..entries_state import EntriesState
+from ..cache import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of
+from ..cached_state import EntriesState
 from ..fields import Fields
 from .link import Link
 from .state import field_of, pairs

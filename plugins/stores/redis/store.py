@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from ingestd import times
-from ingestd.store import State, Store
+from ingestd.api import times
+from ingestd.api.store import State, Store
 
 from .database import Database
 from .journal import RedisJournal

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ingestd import hookimpl
-from ingestd.hookspecs import BackendFactory, Daemon
-from ingestd.options import Duration, PositiveSize, Size
-from ingestd.options import Options as BaseOptions
+from ingestd.api import hookimpl
+from ingestd.api.hookspecs import BackendFactory, Daemon
+from ingestd.api.options import Duration, PositiveSize, Size
+from ingestd.api.options import Options as BaseOptions
 
 from .backend import CACHE_SIZE, SqliteBackend
 from .files import locate

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingestd.backend import Backend, DaemonProcess
-from ingestd.errors import Unavailable
-from ingestd.findings import Finding
+from ingestd.api.backend import Backend, DaemonProcess
+from ingestd.api.check_result import Finding
+from ingestd.api.errors import Unavailable
 
 from . import health
 from .checkpoints import Checkpoints

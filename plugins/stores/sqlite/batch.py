@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ingestd.errors import Unavailable
-from ingestd.journal import size_of_all
-from ingestd.records import Records
-from ingestd.store import Field
+from ingestd.api.errors import Unavailable
+from ingestd.api.journal import size_of_all
+from ingestd.api.record_batch import Records
+from ingestd.api.store import Field
 
-from ..entries import Change, Row, is_renewal, is_set, key_of, set_key
+from ..cache import Change, Row, is_renewal, is_set, key_of, set_key
 from ..fields import Fields
-from ..tail import READ_BYTES
+from ..recent_records import READ_BYTES
 from .connection import is_row_fault, transaction
-from .renewals import LogEntry, append_log, clear_log
+from .ttl_log import LogEntry, append_log, clear_log
 from .unit import Unit
 
 __all__ = [

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 
-from ingestd.errors import Failed, IngestdError, Refused, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.api.errors import Failed, IngestdError, Refused, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
 
-from ..entries import Entries, Entry, is_renewal, not_renewed
-from ..entries_state import EntriesState
-from ..tail import Tail
+from ..cache import Entries, Entry, is_renewal, not_renewed
+from ..cached_state import EntriesState
+from ..recent_records import Tail
 from .batch import DEPENDS, Written, write_batch
+from .bloom_filter import Presence
 from .connection import Connection
-from .presence import Presence
-from .renewals import Renewals
 from .statistics import CommitStatistics
+from .ttl_log import Renewals
 from .unit import Unit
 
 __all__ = ["Commits"]

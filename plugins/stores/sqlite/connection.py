@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 
-from ingestd.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 
 __all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", "open_error", "snapshot", "transaction"]
 

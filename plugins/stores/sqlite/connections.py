@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from ingestd.errors import Unavailable
+from ingestd.api.errors import Unavailable
 
 from .connection import Connection, connect, migrate
 

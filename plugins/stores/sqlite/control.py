@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from ingestd import times
-from ingestd.errors import Failed, IngestdError
-from ingestd.events import Record
-from ingestd.store import Field
+from ingestd.api import times
+from ingestd.api.errors import Failed, IngestdError
+from ingestd.api.events import Record
+from ingestd.api.store import Field
 
-from ..entries import set_key
-from ..entries_state import EntriesState
+from ..cache import set_key
+from ..cached_state import EntriesState
 from .commits import Commits
 from .database import Database
 from .guest import CONFLICT, DONE, Operation, Request

@@ -6,22 +6,22 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ingestd import times
-from ingestd.errors import CommandError
-from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.api import times
+from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
 
-from ..entries import Entries, Loaded, Row
-from ..entries_state import EntriesState
+from ..cache import Entries, Loaded, Row
+from ..cached_state import EntriesState
 from .batch import last_member, last_position, read_rows
+from .bloom_filter import Presence
 from .commits import Commits
 from .connection import snapshot
 from .connections import Connections
 from .guest import GuestState, submit
-from .presence import Presence
 from .removal import Cleaner, Replacement, replace_bodies
-from .renewals import Renewal, Renewals, read_log, renewed
 from .statistics import CommitStatistics
+from .ttl_log import Renewal, Renewals, read_log, renewed
 
 __all__ = ["Database"]
 

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ingestd.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 
 __all__ = ["Lock", "acquire", "create", "daemon_process", "locate", "open_to_sync"]
 

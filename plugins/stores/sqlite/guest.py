@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ingestd import times
-from ingestd.errors import CommandError, Conflict, Unavailable
-from ingestd.events import Record
-from ingestd.store import Field
+from ingestd.api import times
+from ingestd.api.errors import CommandError, Conflict, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.store import Field
 
-from ..entries import Entries
-from ..entries_state import EntriesState
+from ..cache import Entries
+from ..cached_state import EntriesState
 from .connections import Connections
 from .removal import Replacement
 

@@ -7,8 +7,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ingestd.errors import IngestdError
-from ingestd.findings import Finding, fault, show_age, show_size
+from ingestd.api.check_result import Finding, fault, show_age, show_size
+from ingestd.api.errors import IngestdError
 
 from .commits import Commits
 from .database import Database

@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ingestd.errors import Claimed, CommandError, Refused, Unavailable
-from ingestd.events import Record
-from ingestd.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
-from ingestd.store import State
+from ingestd.api.errors import Claimed, CommandError, Refused, Unavailable
+from ingestd.api.events import Record
+from ingestd.api.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.api.store import State
 
-from ..entries_state import EntriesState
+from ..cached_state import EntriesState
 from .batch import last_position, read_records
 from .commits import Commits
 from .database import Database

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ingestd.events import Record
+from ingestd.api.events import Record
 
-from ..entries import Entries
+from ..cache import Entries
 from .connections import Connections
 
 __all__ = ["Cleaner", "Replacement", "make_replacement", "replace_bodies"]

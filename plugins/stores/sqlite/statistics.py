@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestd.distribution import Distribution
+from ingestd.api.distribution import Distribution
 
 __all__ = ["CommitStatistics"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ingestd.store import State, Store
+from ingestd.api.store import State, Store
 
-from ..entries_state import EntriesState
+from ..cached_state import EntriesState
 from .batch import read_values
 from .database import Database
 

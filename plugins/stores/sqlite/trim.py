@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from ingestd.journal import Extent, Outline
+from ingestd.api.journal import Extent, Outline
 
 __all__ = ["next_bound", "read_extent", "read_outlines", "remove"]
 

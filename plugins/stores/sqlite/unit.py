@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence, Set
 
-from ingestd.events import Record
-from ingestd.journal import Cursor
+from ingestd.api.events import Record
+from ingestd.api.journal import Cursor
 
-from ..entries import Entry, Row
+from ..cache import Entry, Row
 
 __all__ = ["Unit"]
 

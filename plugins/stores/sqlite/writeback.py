@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from .commits import Commits
-from .renewals import FULL, Renewals
+from .ttl_log import FULL, Renewals
 
 __all__ = ["WriteBack"]
 

@@ -1,0 +1,65 @@
+"""The contract of a back end: a store and a journal behind one URL.
+
+A plugin registers a back end for the scheme of the URL (hook `register_stores`). `ingestd.testing` has the suites that
+its store and journal must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .check_result import Finding
+from .journal import Journal
+from .store import Store
+
+__all__ = ["Backend", "DaemonProcess"]
+
+
+class DaemonProcess(NamedTuple):
+    """A daemon that serves from a back end."""
+
+    pid: int
+    host: str
+    """The name of its machine, as `socket.gethostname` returns it."""
+    id: str = ""
+    """Its name in the back end, if it has one."""
+
+
+class Backend(ABC):
+    """A store and a journal behind one URL, opened and closed together."""
+
+    store: Store
+    journal: Journal
+
+    @abstractmethod
+    async def open(self, *, serving: bool) -> None:
+        """Open for the daemon (`serving`), or for a command, also beside a running daemon.
+
+        Raises `ConfigError` if it can never work with this configuration, `Unavailable` if it may work later.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish the work in progress and release everything."""
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """Why events cannot be stored durably at present, in a few words; None if they can."""
+
+    @abstractmethod
+    async def describe(self) -> Sequence[Finding]:
+        """The findings of `ingestd check` about the back end. It may look closer than `open`, and takes seconds at
+        most.
+
+        The finding `daemon` has the fact `pid`: the process of a daemon on this machine that has the back end open, if
+        there is one. Raises `Unavailable`.
+        """
+
+    async def daemons(self) -> Sequence[DaemonProcess]:
+        """The daemons that serve from the back end now. Callers do not call `open` first.
+
+        `ingestd reload` finds daemons by this. It must create nothing. Raises `ConfigError`, `Unavailable`, `OSError`.
+        """
+        return ()

@@ -1,0 +1,143 @@
+"""Typed options: what a section of the configuration, a plugin's or a sink's, may say, and how it is read.
+
+Sections are `Options` classes; a plugin or sink brings its own. An unknown option is an error with
+its path and the nearest name, a wrong value says what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ingestd.api.errors import ConfigError
+
+from .hosts import HostName, Origin
+from .secret import Secret, Url
+from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
+
+__all__ = [
+    "Address",
+    "Duration",
+    "HostName",
+    "Network",
+    "Options",
+    "Origin",
+    "PositiveDuration",
+    "PositiveSize",
+    "Secret",
+    "Size",
+    "Url",
+    "read_options",
+    "shown",
+    "since",
+    "unknown_option",
+]
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """Base of every section: subclass it with typed fields, each with its default.
+
+    Types: str, bool, int, float, Path, Duration, Size, Address, Network, HostName, Origin, Secret, Url,
+    Literal, tuples and other Options. Bounds: `Annotated[int, msgspec.Meta(ge=1)]`, PositiveDuration, PositiveSize.
+    A field without a default is an option that must be given.
+    """
+
+
+_O = TypeVar("_O", bound=Options)
+
+
+def read_options(
+    type_: type[_O], table: Mapping[str, Any], *, path: str, source: str | Callable[[str], str], base: Path
+) -> _O:
+    """The options of one section, checked. `path` is its name, such as `plugins.session`.
+
+    `source` is the file's name, or makes of an option's path what messages begin with. Raises
+    `ConfigError` with file, option and what was expected.
+    """
+    place = source if callable(source) else lambda name: f"{source}: {name}"
+    fields = {field.name: field for field in msgspec.structs.fields(type_)}
+    types = get_type_hints(type_, include_extras=True)
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        where = f"{path}.{name}"
+        if name not in fields:
+            raise unknown_option(place(where), where, [f"{path}.{known}" for known in fields])
+        wanted = types[name]
+        several: Any = get_args(wanted)[0] if get_origin(wanted) is tuple else None
+        if _is_options(wanted) and isinstance(value, dict):
+            values[name] = read_options(wanted, value, path=where, source=place, base=base)
+        elif _is_options(several) and isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            values[name] = tuple(
+                read_options(several, each, path=f"{where}[{index}]", source=place, base=base)
+                for index, each in enumerate(value)
+            )
+        else:
+            values[name] = _read_value(wanted, value, where=place(where), base=base)
+    for name, field in fields.items():
+        if field.required and name not in values:
+            raise ConfigError(f"{place(f'{path}.{name}')}: must be given")
+    return type_(**values)
+
+
+def _is_options(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, Options)
+
+
+def _may_be_secret(type_: Any) -> bool:
+    if _is_options(type_):
+        return any(map(_may_be_secret, get_type_hints(type_).values()))
+    return (isinstance(type_, type) and issubclass(type_, Secret)) or any(map(_may_be_secret, get_args(type_)))
+
+
+def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
+    def special(type_: Any, raw: Any) -> Any:
+        if issubclass(type_, Secret):
+            return type_.read(raw, base)
+        if hasattr(type_, "parse"):
+            return type_.parse(raw)
+        if issubclass(type_, Path) and isinstance(raw, str):
+            return base / raw
+        raise ValueError(f"expected {type_.__name__.lower()}")
+
+    try:
+        if wanted is Address:  # a NamedTuple, which msgspec would read from an array
+            return Address.parse(value)
+        if get_origin(wanted) is Literal and value not in get_args(wanted):
+            raise ValueError(f"expected one of {', '.join(map(repr, get_args(wanted)))}")
+        result = msgspec.convert(value, wanted, dec_hook=special)
+        if result == 0 and any(POSITIVE in getattr(each, "__metadata__", ()) for each in (wanted, *get_args(wanted))):
+            raise ValueError(f"expected {POSITIVE}")
+    except (msgspec.ValidationError, ValueError) as error:
+        reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
+        reason = reason.partition(", got `")[0]
+        # In front of an @ may stand a password, even in an option that wants none.
+        got = "" if _may_be_secret(wanted) or "@" in str(value) else f", got {value!r}"
+        raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
+    return result
+
+
+def unknown_option(place: str, name: str, known: list[str]) -> ConfigError:
+    """`place` is what the message begins with: where the option is given, and its path."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return ConfigError(f"{place}: unknown option; {hint}")
+
+
+def shown(value: Any) -> Any:
+    """The value of an option, or whole `Options`, as TOML and JSON have it: secrets hidden, units written.
+
+    But for hidden secrets it can be read again. None stays None.
+    """
+    if isinstance(value, Secret):
+        return shown(value.shown)
+    if isinstance(value, Options):
+        return {name: shown(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {str(name): shown(each) for name, each in value.items()}
+    if type(value) in {list, tuple}:  # not an Address
+        return [shown(each) for each in value]
+    return value if value is None or type(value) in {str, bool, int, float} else str(value)

@@ -1,0 +1,159 @@
+"""Options that name hosts of the web: origins of pages, and names that a listener answers to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from typing import Any
+from urllib.parse import unquote
+
+from ingestd.api.domains import ascii_domain, ip_address
+
+__all__ = ["HostName", "Origin"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_WEB = {"", "http", "https", "ws", "wss"}
+"""Schemes whose hosts are domains and addresses; others (capacitor, chrome-extension) have hosts of their own kind."""
+_OPAQUE = {"file", "data", "about"}
+"""Schemes of pages that have no origin."""
+# What stands behind the colon of a scheme is no port: `shop.example:8080` has none.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?!\d+(?:[/?#]|$))/*")
+_REST = re.compile(r"(?:(?P<credentials>[^/?#\\]*)@)?(?P<authority>[^/?#\\@]*)(?P<path>.*)", re.DOTALL)
+_AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:]+)(?::(?P<port>[0-9]*))?")
+_NO_DOMAIN = re.compile(r"[\x00-\x20#%*,/:<>?@\[\\\]^|\x7f]")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+
+
+class Origin(str):
+    """The origin of a page, in the form that browsers send: `https://shop.example`.
+
+    `*` is every origin, `null` that of pages without one (a file, a sandboxed frame).
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: Any) -> Origin:
+        """Raises `ValueError` with the form that was probably meant."""
+        text = text.strip() if isinstance(text, str) else ""
+        if text == "*" or text.lower() == "null":
+            return cls(text.lower())
+        if "*" in text:
+            raise ValueError(f'an origin has no wildcards: list each one{_without_wildcards(text)}, or "*" for all')
+        match = _SCHEME.match(text)
+        scheme = match[1].lower() if match is not None else ""
+        if scheme in _OPAQUE:
+            raise ValueError(f'a page of {scheme}: has no origin; did you mean "null"?')
+        parts = _REST.fullmatch(text[match.end() :] if match is not None else text.lstrip("/"))
+        assert parts is not None  # it takes any text
+        host, port, bracketed = _authority(parts["authority"], web=scheme in _WEB)
+        supposed = {"": _likely_scheme(host), "ws": "http", "wss": "https"}.get(scheme, scheme)
+        origin = f"{supposed}://{host}"
+        if port is not None and port != _DEFAULT_PORTS.get(supposed):
+            origin += f":{port}"
+        reason = None
+        if supposed != scheme:
+            reason = f"no page has the scheme {scheme}" if scheme else "the scheme is missing"
+        elif match is not None and not re.fullmatch("[^/]*://", match[0]):
+            reason = "two slashes stand behind the scheme"
+        elif parts["credentials"] is not None:
+            reason = "an origin has no user and no password"
+        elif parts["path"] not in {"", "/"}:
+            reason = "an origin has no path, query or fragment"
+        elif not bracketed:
+            reason = "an IPv6 address stands in brackets"
+        if reason is not None:
+            raise ValueError(f'{reason}; did you mean "{origin}"?')
+        return cls(origin)
+
+
+class HostName(str):
+    """A host that a listener answers to: `ingestd.example`, `*.example` for every name below it, or `*` for any."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: Any) -> HostName:
+        """Raises `ValueError` with the form that was probably meant."""
+        expected = 'expected the name of a host, such as "ingestd.example", "*.example" or "*"'
+        text = text.strip() if isinstance(text, str) else ""
+        if text == "*":
+            return cls(text)
+        wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+        try:
+            return cls(wildcard + _host(f"[{name}]" if _is_bare_ipv6(name) else name).removesuffix("."))
+        except ValueError:
+            raise ValueError(f"{expected}{_suggestion(name, wildcard)}") from None
+
+
+def _without_wildcards(text: str) -> str:
+    text = text.replace("*.", "")
+    if "*" in text:
+        return ""
+    try:
+        return f', such as "{Origin.parse(text)}"'
+    except ValueError:
+        return ""
+
+
+def _suggestion(text: str, wildcard: str) -> str:
+    """The name in something that has a scheme, a port or a path; nothing if there is none."""
+    match = _SCHEME.match(text)
+    parts = _REST.fullmatch(text[match.end() :] if match is not None else text.lstrip("/"))
+    assert parts is not None
+    name = parts["authority"]
+    if name.startswith("."):
+        wildcard, name = "*.", name[1:]
+    try:
+        host, _, _ = _authority(name, web=True)
+    except ValueError:
+        return ""
+    return f'; did you mean "{wildcard}{host}"?'
+
+
+def _authority(text: str, *, web: bool) -> tuple[str, int | None, bool]:
+    """Host, port, and whether an address of IPv6 has its brackets. Raises `ValueError`."""
+    if _is_bare_ipv6(text):
+        return _host(f"[{text}]"), None, False
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        raise ValueError('expected a scheme, a host and maybe a port, such as "https://shop.example:8443"')
+    port = int(match["port"][:10]) if match["port"] else None
+    if port is not None and port > 65535:
+        raise ValueError("expected a port of at most 65535")
+    return _host(match["host"]) if web else match["host"], port, True
+
+
+def _host(text: str) -> str:
+    """As browsers write it: a domain, or an address in its shortest form. Raises `ValueError`."""
+    address = ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        return f"[{_shortest(address)}]"
+    name = ascii_domain(unquote(text))
+    if name.startswith(".") or not name or ".." in name or not name.isascii() or _NO_DOMAIN.search(name):
+        raise ValueError(f"{text!r} is no host")
+    if _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
+        try:  # browsers read 127.1 and 0x7f.1 as C does
+            return socket.inet_ntoa(socket.inet_aton(name.rstrip(".")))
+        except OSError:
+            raise ValueError(f"{text!r} is no IPv4 address") from None
+    return name
+
+
+def _shortest(address: ipaddress.IPv6Address) -> str:
+    if address.scope_id is not None:
+        raise ValueError("an address in an origin has no zone")
+    if address.ipv4_mapped is not None:  # newer versions of Python write dots here, browsers do not
+        high, low = divmod(int(address.ipv4_mapped), 1 << 16)
+        return f"::ffff:{high:x}:{low:x}"
+    return str(address)
+
+
+def _is_bare_ipv6(text: str) -> bool:
+    return ip_address(f"[{text}]") is not None
+
+
+def _likely_scheme(host: str) -> str:
+    """Of an origin without one: pages on one's own machine seldom have TLS."""
+    return "http" if host == "localhost" or ip_address(host) is not None else "https"

@@ -1,0 +1,139 @@
+"""Options that must not be shown: where they may be kept, and what is shown in their place.
+
+Plugins import them from `ingestd.api.options`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+__all__ = ["Secret", "Url"]
+
+
+class Secret(str):
+    """A password, token or key; text to those who use it, `***` in every `repr`.
+
+    In the configuration it is given as text, `{ file = "path" }` (without its last line end),
+    `{ env = "NAME" }` or `{ credential = "name" }`, a credential of systemd. It is read once, with
+    the configuration.
+    """
+
+    expected: ClassVar[str] = 'text, { file = "…" }, { env = "…" } or { credential = "…" }'
+
+    reference: Mapping[str, str] | None = None
+    """The table it was given as, with an absolute path; None where it was given as text."""
+
+    @classmethod
+    def read(cls: type[_S], given: Any, base: Path) -> _S:
+        """Raises `ValueError`, whose message never holds a part of the secret."""
+        reference = None
+        if isinstance(given, str):
+            text = given
+        elif isinstance(given, dict) and len(given) == 1 and all(isinstance(name, str) for name in given.values()):
+            ((kind, name),) = given.items()
+            if kind == "file":
+                name = str(base / name)
+                text = _read_file(Path(name), "the file")
+            elif kind == "env":
+                text = _read_environment(name)
+            elif kind == "credential":
+                text = _read_credential(name)
+            else:
+                raise ValueError(f"expected {cls.expected}")
+            reference = {kind: name}
+        else:
+            raise ValueError(f"expected {cls.expected}")
+        cls.check(text)
+        secret = cls(text)
+        secret.reference = reference
+        return secret
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        """Raises `ValueError` for what cannot be one."""
+        if not text:
+            raise ValueError("is empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # the environment and arguments may hold any bytes
+            raise ValueError("is not UTF-8") from None
+
+    @property
+    def masked(self) -> str:
+        """What may be shown of the text."""
+        return "***"
+
+    @property
+    def shown(self) -> str | Mapping[str, str] | None:
+        """What `ingestd config show` shows: the reference, which is no secret, or else the masked text.
+
+        None for an empty default, which is no value that could be read from a file.
+        """
+        return self.reference or (self.masked if self else None)
+
+    def __repr__(self) -> str:
+        return repr(self.masked)
+
+
+_S = TypeVar("_S", bound=Secret)
+
+
+class Url(Secret):
+    """A URL that may hold a password, which its `repr` masks; given in the same ways as a `Secret`."""
+
+    expected = f'a URL such as "sqlite:ingestd.db", as {Secret.expected}'
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        super().check(text)
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+", text):
+            raise ValueError('expected a URL, such as "sqlite:ingestd.db"')
+        try:
+            urlsplit(text)
+        except ValueError:  # which shows what stands in front of the host
+            raise ValueError(
+                "its host is none; in a password / ? # @ : % and foreign letters are written as %2F …"
+            ) from None
+
+    @property
+    def masked(self) -> str:
+        # Up to the last @: a password with / or @ in it, which should have been escaped, is hidden too.
+        text = re.sub(r"(?<=://)([^:/@]*):.*@", r"\1:***@", self)
+        return re.sub(r"(?i)([?&][^=&#]*(?:password|secret|token)[^=&#]*=)[^&#]*", r"\1***", text)
+
+
+def _read_environment(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ValueError(f"the environment variable {name} is not set")
+    return value
+
+
+def _read_credential(name: str) -> str:
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if folder is None:
+        raise ValueError(
+            f"there is no credential {name}: systemd has passed none; add LoadCredential={name}:PATH to the unit"
+        )
+    if Path(name).name != name:
+        raise ValueError(f"the name of a credential has no /, got {name!r}")
+    # A folder that is loaded as `ingestd`, as ingestd.service does with its own, puts that before each file's name.
+    alone, of_folder = Path(folder, name), Path(folder, f"ingestd_{name}")
+    path = of_folder if os.access(of_folder, os.F_OK) and not os.access(alone, os.F_OK) else alone
+    return _read_file(path, f"the credential {name}, which LoadCredential= in the unit gives, as")
+
+
+def _read_file(path: Path, what: str) -> str:
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{what} {path} is not UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{what} {path} cannot be read: {reason}") from None
+    return re.sub(r"\r?\n\Z", "", text)

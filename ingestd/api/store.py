@@ -1,0 +1,214 @@
+"""The contract of a state store: the data that plugins keep between events.
+
+A back end (`ingestd.api.backend`) implements `State` and `Store`. `ingestd.testing.stores` has the suite that they must
+pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+__all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key"]
+
+
+_LONGEST_REMEMBERED = 64  # characters of ASCII, as most ids have; callers may send thousands of others
+
+
+def state_key(kind: str, tenant: str, part: str) -> str:
+    """The key of one entry: `kind` (any name without a colon, chosen by the plugin) and a hash of tenant and part.
+
+    `part` may be any text that a caller sent. The hash includes the tenant, so no tenant and no caller can reach
+    another's entry. The hash also bounds the length of the key.
+    """
+    if len(part) <= _LONGEST_REMEMBERED and part.isascii():
+        return _remembered_key(kind, tenant, part)
+    return passing_key(kind, tenant, part)
+
+
+@lru_cache(maxsize=32_768)  # 16 MB; the events of a visit use the same keys
+def _remembered_key(kind: str, tenant: str, part: str) -> str:
+    return f"{kind}:{key_digest(tenant, part)}"
+
+
+def passing_key(kind: str, tenant: str, part: str) -> str:
+    """The same key as `state_key`, for a part that occurs once. It is not cached, so it displaces no key in use."""
+    return f"{kind}:{_digest(tenant, part)}"
+
+
+def key_digest(tenant: str, part: str) -> str:
+    """The part of a key after its kind: 32 hexadecimal digits, the same for every kind."""
+    if len(part) <= _LONGEST_REMEMBERED and part.isascii():
+        return _remembered_digest(tenant, part)
+    return _digest(tenant, part)
+
+
+def _digest(tenant: str, part: str) -> str:
+    return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+# 6 MB, as above: an event uses several kinds of keys of its visitor.
+_remembered_digest = lru_cache(maxsize=16_384)(_digest)
+
+
+class Field(NamedTuple):
+    """One field of a merged entry: when it was set (milliseconds), and its value."""
+
+    at: int
+    value: str
+
+
+class State(ABC):
+    """The state as one transaction (an event, a step of a consumer) reads and changes it.
+
+    Every operation is atomic and takes effect in the order of the calls, also between transactions. Other transactions
+    see a write at once. A write becomes durable with the commit of its transaction: `Store.commit`, or `Journal.append`
+    together with records. A transaction may read a write of another transaction whose commit fails. Then its own commit
+    is refused with `Unavailable`.
+
+    Values are text. `ttl` is in milliseconds from `now`, inclusive: the entry still exists exactly `ttl` later. None
+    keeps an entry for ever. A write that does not change a value never shortens its lifetime. Every operation raises
+    `Unavailable` if the store cannot be read.
+    """
+
+    __slots__ = ()
+
+    now: int
+    """The time of the transaction in milliseconds. Expiry is decided by it, and `ttl` counts from it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory of what the unit has read and written, about; 0 where the store does not know."""
+        return 0
+
+    @abstractmethod
+    async def get(self, key: str) -> str | None:
+        """The value, or None if the entry is absent or has expired."""
+
+    @abstractmethod
+    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
+        """Set the value, and return the value that it replaces."""
+
+    @abstractmethod
+    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
+        """Set the value if the present value is `expected` (None: absent). Return whether it was."""
+
+    @abstractmethod
+    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
+        """Return the present value with a new lifetime, or create the entry with the value `candidate`.
+
+        The answer is the value, and whether it was created.
+        """
+
+    @abstractmethod
+    async def delete(self, key: str) -> None:
+        """Remove the value, all fields or the set. An absent entry is no error."""
+
+    @abstractmethod
+    async def merge(
+        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+    ) -> int:
+        """Set fields one by one. A field that was set at a later time than the given `at` keeps its value.
+
+        The oldest fields beyond `keep` fields are removed, and beyond `keep_size` bytes of names and values in UTF-8.
+        Fields of the same time are removed in the order of their names. None is no limit. Without given fields nothing
+        changes. Return the number of removed fields. The cost depends on the number of given fields, not of stored
+        fields.
+
+        An entry has either a value or fields, never both. Fields do not expire.
+        """
+
+    @abstractmethod
+    async def fields(self, key: str) -> dict[str, Field]:
+        """All fields, or an empty dict if there are none."""
+
+    @abstractmethod
+    async def push(
+        self,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool = False,
+        since: int | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        """Add a member to a set with its time (milliseconds). A member that is present gets the new time.
+
+        Members are ordered by time, and by text if times are equal. Members before `since` are removed. The newest
+        `keep` members stay, and with `first` also the very first one. A member lives `ttl` from its last push, and at
+        most as long as the other members. A key that has a set has nothing else.
+        """
+
+    @abstractmethod
+    async def pull(self, key: str, members: Collection[str]) -> None:
+        """Remove members from a set. Absent members are no error."""
+
+    @abstractmethod
+    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
+        """The members of a set with their times, in order, from `since` to `until` (inclusive; None: no bound)."""
+
+    @abstractmethod
+    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        """Load entries and sets that will be read next, all at once. Only the speed of these reads changes."""
+
+
+class Store(ABC):
+    """A store of state.
+
+    A store may come back empty or older while a daemon runs, and then reports a loss of data. A loss stands until an
+    operator clears it, or until no data is missing. All processes that open the store learn of it. A store that cannot
+    lose data leaves `store_id`, `losses`, `loss` and the methods for losses unchanged.
+    """
+
+    distant: bool = False
+    """Whether an operation takes a round trip to another process. If so, independent operations should run
+    concurrently.
+    """
+    store_id: str | None = None
+    """A random name of the stored data, which changes after a loss. None if the store has no such name."""
+    losses: int = 0
+    """The losses that this process met since it opened the store. It grows before any read after a loss."""
+    loss: str | None = None
+    """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
+
+    @abstractmethod
+    def begin(self, now: int, *, step: bool = False) -> State:
+        """Begin a transaction at that time (milliseconds).
+
+        `step`: the transaction of a consumer's step. Nothing else writes its entries, so the store may hide its writes
+        from others until the commit.
+        """
+
+    @abstractmethod
+    async def commit(self, state: State) -> None:
+        """Return once all reads and writes of the transaction are durable. Raises `Unavailable`."""
+
+    @abstractmethod
+    def discard(self, state: State) -> None:
+        """Undo the writes of a failed consumer's step, as far as the store can."""
+
+    @abstractmethod
+    def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        """All durable entries of a kind that have a value: key and value, each key once, in any order.
+
+        Entries that are written during the scan, and expired entries, may be included or missing. The scan reads all
+        entries in short steps. It is for commands, not for the path of an event. Raises `Unavailable`.
+        """
+
+    async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data
+        """Update `loss`, since another process may have cleared it. Raises `Unavailable`."""
+
+    async def clear_loss(self) -> bool:
+        """Clear the loss for all processes. Return whether there was one. Raises `Unavailable`."""
+        return False
+
+    async def report_loss(self, what: str) -> None:  # noqa: B027 - as above
+        """Record a loss that the store cannot detect, unless a loss stands already. Raises `Unavailable`.
+
+        `what` is the rest of a sentence that begins with "the store".
+        """

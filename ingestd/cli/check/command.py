@@ -1,0 +1,193 @@
+"""`ingestd check`: looks at everything a start depends on, and tells all of it on one page.
+
+Beside a running daemon and without one. A fault does not keep the rest from being looked at; the exit
+code is 78 if anything must be mended, else 75 if something may pass by itself, else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import importlib.metadata
+import platform
+import re
+import resource
+from collections.abc import Collection, Iterator, Sequence
+from typing import NoReturn
+
+from ingestd import __version__
+from ingestd.api.check_result import Finding, fault
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Address
+from ingestd.api.output import write, write_data
+from ingestd.config import Config, find_config
+from ingestd.daemon import file_limits
+from ingestd.daemon.sockets import answers_events, bind, readiness
+from ingestd.delivery import SinkConsumer, make_sink_consumer
+from ingestd.delivery.sink_consumer import PREFIX
+from ingestd.hooks.loader import Plugins
+from ingestd.http.app import BASE_PATH
+from ingestd.validation.validator import Validator
+
+from .config_faults import every_fault
+from .report import Report
+from .store import look_at_store
+
+__all__ = ["check", "refuse"]
+
+
+async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Print what was found; raise `ConfigError` or `Unavailable` with all faults, if there are any."""
+    report = Report(config.source)
+    report.hide([config, *(plugin.options for plugin in plugins.loaded)])
+    report.add("versions", _versions())
+    report.add("plugins", _plugins(plugins))
+    keys, found = _schemas(config)
+    report.add("schemas", [found])
+    sinks, faults = _make_sinks(config, plugins, keys)
+    report.hide([consumer.sink.options for consumer in sinks])
+    faulty = {PREFIX + finding.name for finding in faults}
+    pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
+    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks))])
+    report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
+    report.add("limits", [_open_files(config.http.max_connections, pid)])
+    _print(report, as_json=arguments.json)
+
+
+def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
+    """`check` of a configuration that cannot be read: print and raise every fault of it."""
+    try:
+        file = find_config(path)
+        faults = every_fault(file, overrides)
+        report = Report(str(file))
+    except ConfigError as error:
+        faults = [str(error)]
+        report = Report("nothing")
+    report.add("configuration", [Finding("configuration", each, "broken") for each in faults])
+    _print(report, as_json=as_json)
+    raise AssertionError("a configuration that cannot be read has a fault")
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    try:
+        if as_json:
+            write_data([report.json()], end="")
+        else:
+            write([report.page().removesuffix("\n")])
+    finally:  # faults are the exit code even if nobody reads about them
+        error = report.error
+        if error is not None:
+            raise error
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("ingestd", __version__)
+    yield Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
+    required = [
+        re.split(r"[^A-Za-z0-9._-]", each)[0]
+        for each in importlib.metadata.requires("ingestd") or []
+        if "extra ==" not in each
+    ]
+    libraries = {name: importlib.metadata.version(name) for name in sorted(required)}
+    yield Finding("libraries", ", ".join(f"{name} {version}" for name, version in libraries.items()), facts=libraries)
+
+
+def _plugins(plugins: Plugins) -> Iterator[Finding]:
+    for plugin in plugins.loaded:
+        facts = {"distribution": plugin.distribution, "version": plugin.version, "source": plugin.source}
+        yield Finding(plugin.name, f"{plugin.distribution} {plugin.version}, {plugin.source}", facts=facts)
+
+
+def _schemas(config: Config) -> tuple[Collection[str] | None, Finding]:
+    """The event keys, or None where a fault is found."""
+    try:
+        keys = Validator.load(config.schemas.directory).keys
+    except ConfigError as error:
+        return None, fault("event keys", error)
+    directory = config.schemas.directory
+    own = f", with those of {directory}" if directory is not None else ""
+    return keys, Finding("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
+
+
+def _make_sinks(
+    config: Config, plugins: Plugins, keys: Collection[str] | None
+) -> tuple[list[SinkConsumer], list[Finding]]:
+    made, faults = [], []
+    for name, table in config.sink_tables.items():
+        try:
+            made.append(make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys))
+        except ConfigError as error:
+            faults.append(fault(name, error))
+    return made, faults
+
+
+async def _sink(consumer: SinkConsumer) -> Finding:
+    name = consumer.sink.name
+    try:
+        try:
+            await consumer.check()
+        finally:
+            await consumer.close()
+    except Exception as error:  # noqa: BLE001 - whatever a sink raises is what there is to report
+        return fault(name, error)
+    return Finding(name, "ok, as far as can be told without writing")
+
+
+def _listeners(config: Config, *, daemon: bool) -> Iterator[Finding]:
+    yield _listener("events", config.http.listen, daemon)
+    yield _listener("operators", config.ops.listen, daemon)
+
+
+def _listener(name: str, address: Address, daemon: bool) -> Finding:
+    facts = {"address": str(address)}
+    try:
+        for sock in bind(address):
+            sock.close()
+    except (ConfigError, OSError) as error:
+        ours = _running(name, address, facts) if daemon else None
+        if ours is not None:
+            return ours
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        found = fault(name, error)
+        text = f"{address} is in use by another program than a daemon of this store" if taken else found.text
+        return found._replace(text=text, facts=facts)
+    return Finding(name, f"{address} can be bound" if address.port else f"{address}: any free port", facts=facts)
+
+
+def _running(name: str, address: Address, facts: dict[str, str]) -> Finding | None:
+    """What the running daemon says there; None if it is none."""
+    if name == "events":
+        if not answers_events(address, f"{BASE_PATH}/track"):
+            return None
+        return Finding(name, f"{address}, where the running daemon answers", facts=facts)
+    ready = readiness(address)
+    if ready is None:
+        return None
+    facts = {**facts, "readyz": ready}
+    if ready != "ok":
+        return Finding(name, f"{address}: the running daemon is not ready: {ready}", "unavailable", facts)
+    return Finding(name, f"{address}, where the running daemon is ready", facts=facts)
+
+
+def _open_files(max_connections: int, pid: int | None) -> Finding:
+    whose, limits = "this process", resource.getrlimit(resource.RLIMIT_NOFILE)
+    if pid is not None:
+        try:
+            whose, limits = "the running daemon", resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        except OSError:  # another user's, or just gone; the limits of this process are as good a guess
+            pid = None
+    soft, hard = (None if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = file_limits.needed(max_connections)
+    facts = {"soft": soft, "hard": hard, "needed": wanted}
+    text = f"{_limit(soft)} soft and {_limit(hard)} hard for {whose}; {wanted} needed for {max_connections} connections"
+    # At its start the daemon raises the soft limit by itself.
+    counts = hard if pid is None else soft
+    if counts is not None and counts < wanted:
+        text += ": raise LimitNOFILE= in the unit (ulimit -Hn), or lower http.max_connections"
+        return Finding("open files", text, "warning", facts)
+    return Finding("open files", text, facts=facts)
+
+
+def _limit(limit: int | None) -> str:
+    return "no limit" if limit is None else str(limit)

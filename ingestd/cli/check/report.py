@@ -1,0 +1,123 @@
+"""The page, or the JSON object, that `ingestd check` prints of its findings, and the exit that follows from them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ingestd.api.check_result import Finding
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.options import Options, Secret, Url
+from ingestd.api.terminal import printable
+
+__all__ = ["Report"]
+
+_MARKS = {"ok": "", "warning": "WARNING: ", "unavailable": "FAULT: ", "broken": "FAULT: "}
+
+
+class Report:
+    """Findings by group, in the order they were added. What `secrets` holds is masked in all of them."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._groups: dict[str, list[Finding]] = {}
+        self._masks: dict[str, str] = {}
+
+    def hide(self, options: object) -> None:
+        """Mask the secrets among these options from now on: what others raise may quote them."""
+        for secret in _secrets(options):
+            if not secret.strip():  # an empty default: it would be masked between any two letters
+                continue
+            self._masks[secret] = secret.masked
+            if isinstance(secret, Url) and (password := urlsplit(secret).password):
+                self._masks[password] = "***"
+
+    def add(self, group: str, findings: Iterable[Finding]) -> None:
+        found = self._groups.setdefault(group, [])
+        for each in findings:
+            text = printable(" ".join(self._masked(each.text).split()))
+            found.append(each._replace(text=text, facts=self._masked_facts(each.facts)))
+
+    @property
+    def error(self) -> IngestdError | None:
+        """What the command must raise: `ConfigError` if anything is broken, `Unavailable` if something may pass."""
+        faults = self._with("broken", "unavailable")
+        if not faults:
+            return None
+        what = "; ".join(faults)
+        return ConfigError(what) if self._with("broken") else Unavailable(what)
+
+    @property
+    def exit_code(self) -> int:
+        """What `ingestd` makes of `error`."""
+        if self._with("broken"):
+            return os.EX_CONFIG
+        return os.EX_TEMPFAIL if self._with("unavailable") else os.EX_OK
+
+    def page(self) -> str:
+        """One line for each finding, in columns: group, name, text."""
+        wide = max((len(name) for name in self._groups), default=0)
+        names = max((len(each.name) for found in self._groups.values() for each in found), default=0)
+        lines = [f"ingestd check of {self._source}"]
+        for group, found in self._groups.items():
+            for number, each in enumerate(found):
+                first = group if number == 0 else ""
+                lines.append(f"{first:<{wide}}  {each.name:<{names}}  {_MARKS[each.status]}{each.text}")
+        return "\n".join([*lines, self._verdict(), ""])
+
+    def json(self) -> str:
+        """One object: the verdict, and a list of findings for each group."""
+        groups = {
+            group: [{"name": each.name, "status": each.status, "text": each.text, **each.facts} for each in found]
+            for group, found in self._groups.items()
+        }
+        head = {
+            "configuration": self._source,
+            "exitCode": self.exit_code,
+            "faults": self._with("broken", "unavailable"),
+            "warnings": self._with("warning"),
+        }
+        return json.dumps({**head, **groups}) + "\n"
+
+    def _verdict(self) -> str:
+        faults, warnings = len(self._with("broken", "unavailable")), len(self._with("warning"))
+        if not faults and not warnings:
+            return "all is well"
+        told = [
+            f"{count} {what}{'s' if count > 1 else ''}" for count, what in ((faults, "fault"), (warnings, "warning"))
+        ]
+        return f"{', '.join(text for text in told if not text.startswith('0'))}: exit {self.exit_code}"
+
+    def _with(self, *statuses: str) -> list[str]:
+        return [
+            each.text if group == each.name else f"{group}: {each.name}: {each.text}"
+            for group, found in self._groups.items()
+            for each in found
+            if each.status in statuses
+        ]
+
+    def _masked(self, text: str) -> str:
+        # The longest first: a URL before the password in it.
+        for secret in sorted(self._masks, key=len, reverse=True):
+            text = text.replace(secret, self._masks[secret])
+        return text
+
+    def _masked_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._masked(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+
+
+def _secrets(value: object) -> Iterator[Secret]:
+    if isinstance(value, Secret):
+        yield value
+    elif isinstance(value, Options):
+        for name in value.__struct_fields__:
+            yield from _secrets(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _secrets(each)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _secrets(each)

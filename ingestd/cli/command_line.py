@@ -1,0 +1,124 @@
+"""The parser of the command line: all commands, with an example of each in its help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ingestd import __version__
+from ingestd.api.hookspecs import Run
+from ingestd.api.nearest import nearest
+
+from .commands import OfflineRun
+
+__all__ = ["CommandLine", "add_configuration"]
+
+_EXAMPLES = (
+    "ingestd check",
+    "ingestd serve --config /etc/ingestd/ingestd.toml",
+    "ingestd keys create --kind public --tenant shop",
+    "ingestd events export --type event --since 2h",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the nearest choice for a wrong one. The parsers of commands are of this class too."""
+
+    def __init__(self, **options: Any) -> None:
+        # Examples keep their lines. Abbreviations would not be understood where `cli` looks for the configuration.
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def add_examples(self, examples: Sequence[str]) -> None:
+        if examples:
+            above = self.epilog or "examples:"
+            self.epilog = "\n".join([above, *(f"  {example}" for example in examples)])
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = nearest(str(value), known)
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+        kind = "command" if isinstance(action.choices, dict) else "choice"  # as argparse has commands
+        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
+
+
+class CommandLine:
+    """The parser of all commands; `ingestd.api.hookspecs.Commands` to plugins."""
+
+    def __init__(self) -> None:
+        self.parser = _Parser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
+        self.parser.add_argument("--version", action="version", version=f"ingestd {__version__}")
+        self.parser.add_examples(_EXAMPLES)
+        self._groups = {"": self.parser}
+        self._commands: dict[str, Any] = {"": _add_commands(self.parser)}
+        self._headings: dict[str, argparse.Action] = {}
+        """The lines of groups in the help of what is above them."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The first words of all commands."""
+        names: Collection[str] = self._commands[""].choices
+        return names
+
+    def add(
+        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
+        """Add `ingestd GROUP NAME`, run with the store open."""
+        return self._add(group, name, help, examples, run=run, needs_store=True)
+
+    def add_offline(
+        self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
+    ) -> argparse.ArgumentParser:
+        """Add `ingestd GROUP NAME`, or `ingestd NAME` in no group, run with configuration and plugins only.
+
+        A group may have two words.
+        """
+        return self._add(group, name, help, examples, run=run, needs_store=False)
+
+    def _add(
+        self, group: str, name: str, help: str, examples: Sequence[str], **defaults: Any
+    ) -> argparse.ArgumentParser:
+        self._add_group(group)
+        if group:
+            self._groups[group].add_examples(examples[:1])
+        command = self._add_parser(group, name, help, description=help)
+        command.add_examples(examples)
+        add_configuration(command)
+        command.set_defaults(**defaults)
+        return command
+
+    def _add_group(self, group: str) -> None:
+        if group in self._groups:
+            return
+        parent, _, name = group.rpartition(" ")
+        self._add_group(parent)
+        self._groups[group] = self._add_parser(parent, name, "")
+        self._commands[group] = _add_commands(self._groups[group])
+        self._headings[group] = self._commands[parent]._choices_actions[-1]
+
+    def _add_parser(self, group: str, name: str, help: str, **options: Any) -> _Parser:
+        parser: _Parser = self._commands[group].add_parser(name, help=help, **options)
+        if group:
+            self._headings[group].help = ", ".join(self._commands[group].choices)
+        return parser
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the configuration; default: $INGESTD_CONFIG, ./ingestd.toml, /etc/ingestd/ingestd.toml",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="OPTION=VALUE",
+        action="append",
+        default=[],
+        help="use this value instead of the file's for one option, such as http.max_body=2MiB; may be given again",
+    )
+
+
+def _add_commands(parser: _Parser) -> Any:
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,0 +1,190 @@
+"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list` …"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.output import write
+from ingestd.config import Config, load_config
+from ingestd.hooks.loader import Plugins
+from ingestd.observability.logs import configure_logs
+
+from . import (
+    completion as completion_command,
+)
+from . import (
+    config as config_commands,
+)
+from . import (
+    plugins as plugin_commands,
+)
+from . import (
+    reload as reload_command,
+)
+from . import (
+    sinks as sink_commands,
+)
+from . import (
+    systemd_units as unit_commands,
+)
+from .export import command as export_command
+from .forget import command as forget
+
+__all__ = ["ANY_CONFIGURATION", "WITHOUT_CONFIGURATION", "OfflineRun", "register"]
+
+WITHOUT_CONFIGURATION = {"install-units", "reload"}
+"""Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
+
+ANY_CONFIGURATION = {"completion"}
+"""Commands that need the configuration for the commands of its plugins, and do without if it is faulty or missing."""
+
+OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
+
+_LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
+
+
+class _CommandLine(Commands, Protocol):
+    @property
+    def parser(self) -> argparse.ArgumentParser: ...
+
+    def add_offline(
+        self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
+    ) -> argparse.ArgumentParser: ...
+
+
+def register(cli: _CommandLine) -> None:
+    parser = cli.add_offline(
+        "", "serve", serve, help="run the daemon", examples=["ingestd serve --config /etc/ingestd/ingestd.toml"]
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="refuse a store that only one daemon can use, such as SQLite"
+    )
+    parser = cli.add_offline(
+        "",
+        "reload",
+        reload_command.reload,
+        help="have running daemons read the configuration again, and print the outcome",
+        examples=["ingestd reload", "ingestd reload --config /etc/ingestd/ingestd.toml --timeout 10s"],
+    )
+    reload_command.add_arguments(parser)
+    parser = cli.add_offline(
+        "",
+        "check",
+        check,
+        help="check configuration, schemas, plugins, store and sinks",
+        examples=["ingestd check", "ingestd check --config new.toml --json"],
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = cli.add_offline(
+        "config",
+        "show",
+        config_commands.show,
+        help="print the configuration in force, secrets hidden",
+        examples=["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = cli.add_offline(
+        "events",
+        "export",
+        export_command.export_events,
+        help="print the records of the journal as JSON lines, oldest first",
+        examples=[
+            'ingestd events export --key "Order Completed" --since 1h --follow',
+            "ingestd events export --user u-17 --tenant shop",
+        ],
+    )
+    export_command.add_arguments(parser)
+    cli.add(
+        "store",
+        "acknowledge-loss",
+        acknowledge_loss,
+        help="go on without the data that the store has lost",
+        examples=["ingestd store acknowledge-loss"],
+    )
+    parser = cli.add_offline(
+        "",
+        "forget",
+        forget.forget,
+        help="remove a person from state and journal, and tell the sinks",
+        examples=["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
+    )
+    forget.add_arguments(parser)
+    sink_commands.register(cli)
+    parser = cli.add_offline(
+        "",
+        "install-units",
+        unit_commands.install_units,
+        help="install the systemd units",
+        examples=["ingestd install-units --dry-run", "ingestd install-units --prefix /opt/ingestd --outgoing"],
+    )
+    unit_commands.add_arguments(parser)
+    parser = cli.add_offline(
+        "plugins",
+        "list",
+        plugin_commands.list_plugins,
+        help="show the plugins in force and where they come from",
+        examples=["ingestd plugins list"],
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser = cli.add_offline(
+        "",
+        "completion",
+        completion_command.print_completion,
+        help="print the script with which a shell completes the command line",
+        examples=["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
+    )
+    completion_command.add_arguments(parser, cli.parser)
+
+
+# What only one command runs on is imported when it runs: the daemon's parts take longer than most commands do.
+
+
+async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from ingestd.daemon.server import Server
+
+    configure_logs(config.logs)
+
+    def read() -> Config:
+        return load_config(Path(config.source), arguments.set)
+
+    try:
+        await Server(config, plugins, read=read, shared=arguments.shared).run()
+    except BaseException as error:
+        _leave_soon(_exit_code(error))
+        raise
+    _leave_soon(0)
+
+
+def _leave_soon(code: int) -> None:
+    """End the process even if a sink's task or thread does not: all that is kept is stored and closed by now."""
+    leaving = threading.Timer(_LEAVE, os._exit, [code])
+    leaving.daemon = True
+    leaving.start()
+
+
+def _exit_code(error: BaseException) -> int:
+    """As `cli` has them."""
+    if isinstance(error, ConfigError):
+        return os.EX_CONFIG
+    return os.EX_TEMPFAIL if isinstance(error, Unavailable | OSError) else 1
+
+
+async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .check.command import check as check_all
+
+    await check_all(arguments, config, plugins)
+
+
+async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:
+    loss = daemon.store.loss
+    if await daemon.store.clear_loss():
+        write([f"acknowledged: {loss}"])
+    else:
+        write(["there is no loss of data to acknowledge"])

@@ -1,0 +1,83 @@
+"""`ingestd config show`: the configuration in force, as a file that ingestd would read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ingestd import __version__
+from ingestd.api.options import shown
+from ingestd.api.output import write_data
+from ingestd.config import SECTIONS, Config
+from ingestd.delivery import read_sink_options
+from ingestd.hooks.loader import Plugins
+
+__all__ = ["as_json", "as_toml", "show", "to_toml"]
+
+
+async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Print every option with its value in force; secrets are hidden."""
+    # Both are files: TOML too is UTF-8 by its standard.
+    write_data([as_json(config, plugins) if arguments.json else as_toml(config, plugins)], end="")
+
+
+def as_toml(config: Config, plugins: Plugins) -> str:
+    """The file, with a comment behind each option that is no default. Raises `ConfigError`."""
+    lines = [
+        f"# The configuration in force of ingestd {__version__}, from {to_toml(config.source)}; secrets are hidden.",
+        "# Behind an option stands where its value comes from, if it is no default.",
+    ]
+    for path, options in _sections(config, plugins).items():
+        lines += ["", f"[{'.'.join(map(_key, path))}]"]
+        for option, value in options.items():
+            origin = config.origin(*path, option)
+            comment = "" if origin == "default" else f"  # {origin}"
+            lines.append(f"# {_key(option)} =" if value is None else f"{_key(option)} = {to_toml(value)}{comment}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(config: Config, plugins: Plugins) -> str:
+    """The same as one JSON object; an option without a value is null. Raises `ConfigError`."""
+    nested: dict[str, Any] = {}
+    for (name, *rest), options in _sections(config, plugins).items():
+        group = nested.setdefault(name, {})
+        for each in rest:
+            group = group.setdefault(each, {})
+        group.update(options)
+    return json.dumps(nested, ensure_ascii=False) + "\n"
+
+
+def _sections(config: Config, plugins: Plugins) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Every option there is, as it may be shown, by the path of its section."""
+    sections: dict[tuple[str, ...], dict[str, Any]] = {(name,): shown(getattr(config, name)) for name in SECTIONS}
+    for plugin in plugins.loaded:
+        if plugin.options is not None:
+            sections["plugins", plugin.name] = shown(plugin.options)
+    for name, table in config.sink_tables.items():
+        parts = read_sink_options(name, table, plugins.sinks[table["type"]], config)
+        sections["sinks", name] = {option: value for part in parts for option, value in shown(part).items()}
+    return sections
+
+
+def to_toml(value: Any) -> str:
+    """A value of TOML as one TOML value; members of tables that are None are left out."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A JSON string is a TOML string, but for DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        members = [f"{_key(name)} = {to_toml(each)}" for name, each in value.items() if each is not None]
+        return f"{{ {', '.join(members)} }}" if members else "{}"
+    if isinstance(value, list):
+        if any(isinstance(each, Mapping) for each in value):
+            return "\n".join(["[", *(f"    {to_toml(each)}," for each in value), "]"])
+        return f"[{', '.join(map(to_toml, value))}]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)

@@ -1,0 +1,157 @@
+"""`ingestd events export`: the journal's records as JSON lines, oldest first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+
+from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.api.nearest import nearest
+from ingestd.api.options import since
+from ingestd.api.output import reader_is_gone
+from ingestd.api.terminal import json_escaped
+from ingestd.config import Config
+from ingestd.delivery.filters import TYPES
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+from ingestd.validation.schema_files import read_schemas
+
+from .selection import RecordSelection
+
+__all__ = ["add_arguments", "export_events"]
+
+_PAGE = 500
+_POLL = 0.2  # seconds between two looks for new records
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--type",
+        dest="types",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help=f"only records of this type: {', '.join(TYPES)}, or a plugin's own; may be given again",
+    )
+    parser.add_argument(
+        "--key",
+        dest="keys",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help='only events with this key, such as "Order Completed"; may be given again',
+    )
+    parser.add_argument("--user", metavar="ID", help="only records with this userId")
+    parser.add_argument("--anonymous", metavar="ID", help="only records with this anonymousId")
+    parser.add_argument("--order", metavar="ID", help="only events and attributions of this order")
+    parser.add_argument("--tenant", metavar="TENANT", help="only records of this tenant")
+    when = "an RFC 3339 time, or an age such as 2h"
+    parser.add_argument("--since", metavar="TIME", type=since, help=f"only records received then or later: {when}")
+    parser.add_argument("--until", metavar="TIME", type=since, help=f"only records received before: {when}")
+    parser.add_argument("--limit", metavar="N", type=_count, help="end after N records")
+    parser.add_argument("--follow", action="store_true", help="go on with new records until Ctrl-C")
+    parser.set_defaults(fail=parser.error)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError("expected a whole number from 1")
+    return int(text)
+
+
+async def export_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Without `--follow`, the newest record is the one that was the newest when the command began.
+
+    A pipe or a file gets the bytes that are stored. On a terminal nothing in a record may steer it.
+    """
+    if arguments.follow and arguments.until is not None:
+        arguments.fail("--follow has no end, so it takes no --until")
+    selection = RecordSelection(
+        types=arguments.types,
+        keys=arguments.keys,
+        tenant=arguments.tenant,
+        user=arguments.user,
+        anonymous=arguments.anonymous,
+        order=arguments.order,
+        since=arguments.since,
+        until=arguments.until,
+    )
+    async with open_backends(config, plugins) as backends:
+        journal = backends.journal
+        await _check_types(arguments.types, journal)
+        await _check_keys(arguments.keys, config, journal)
+        left: int | None = arguments.limit
+        async for records in _followed(journal) if arguments.follow else _pages(journal):
+            chosen = [record for record in records if selection.matches(record)][:left]
+            _write(chosen)
+            if left is not None:
+                left -= len(chosen)
+                if not left:
+                    break
+
+
+def _write(records: Iterable[Record]) -> None:
+    out = sys.stdout.buffer
+    on_terminal = sys.stdout.isatty()
+    for record in records:
+        out.write((json_escaped(record.body) if on_terminal else record.body) + b"\n")
+    out.flush()
+
+
+async def _pages(journal: Journal, position: int = 0) -> AsyncIterator[Sequence[Record]]:
+    """The records behind a position, up to the one that is the newest now."""
+    last = await journal.last()
+    while position < last:
+        records = [record for record in await journal.read(position, _PAGE) if record.position <= last]
+        if not records:  # they have been removed meanwhile
+            return
+        yield records
+        position = records[-1].position
+
+
+async def _followed(journal: Journal) -> AsyncIterator[Sequence[Record]]:
+    """All records, and new ones as they come, until nobody reads the output any more."""
+    position = 0
+    while True:
+        async for records in _pages(journal, position):
+            yield records
+            position = records[-1].position
+        if await journal.last() < position:
+            raise CommandError("the journal has lost its newest records, or is another one now; run the command again")
+        if reader_is_gone():
+            return
+        await asyncio.sleep(_POLL)
+
+
+async def _check_types(types: Iterable[str], journal: Journal) -> None:
+    """Plugins have types of their own, of which only the journal knows."""
+    for each in types:
+        if each not in TYPES and not await _exists(RecordSelection(types=[each]), journal):
+            raise _unknown(f"no record has the type {each!r}", each, TYPES)
+
+
+async def _check_keys(keys: Sequence[str], config: Config, journal: Journal) -> None:
+    """The journal may hold events of a key whose schema is gone."""
+    if not keys:
+        return
+    known = [file.key for file in read_schemas(config.schemas.directory) if file.key is not None]
+    for key in keys:
+        if key not in known and not await _exists(RecordSelection(keys=[key]), journal):
+            raise _unknown(f"there is no event key {key!r}", key, known)
+
+
+async def _exists(selection: RecordSelection, journal: Journal) -> bool:
+    async for records in _pages(journal):
+        if any(map(selection.matches, records)):
+            return True
+    return False
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> CommandError:
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(known))}"
+    return CommandError(f"{what}; {hint}")

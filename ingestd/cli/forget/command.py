@@ -1,0 +1,270 @@
+"""`ingestd forget`: takes a person out of the state and the journal, and lets sinks know.
+
+In this order, so that it can be cut short anywhere and run again: an `erasure` record says who is to
+be forgotten; what plugins remember goes; the records before the erasure are blanked, and so are the dead
+letters of sinks, which are copies of records. Who a user's visitors are is known from links and records
+for as long as these are there, and then from the erasure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from ingestd.api.errors import CommandError, Conflict
+from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
+from ingestd.api.journal import Journal
+from ingestd.api.output import write
+from ingestd.api.privacy import Person
+from ingestd.api.store import Store
+from ingestd.api.terminal import printable
+from ingestd.api.times import format_time, now
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.config import Config
+from ingestd.hooks.caller import Hooks
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+
+from .dead_letters import DeadLetters
+from .readonly import ReadOnlyState
+from .traces import ERASURE, Traces, blanked
+
+__all__ = ["Forgetting", "add_arguments", "forget"]
+
+_RECEIVED = {"event", "identify"}  # types of records; consumers made the others
+
+_Change = tuple[Record, bytes]
+
+_PAGE = 500  # records read at a time
+_UNIT = 200  # records blanked, or visitors forgotten, in one commit,
+_UNIT_BYTES = 1024 * 1024  # or fewer records, if they are long
+_ATTEMPTS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--user", metavar="U", type=_id, help="the userId of the person; their visitors are forgotten too")
+    who.add_argument("--anonymous", metavar="A", type=_id, help="the anonymousId of one visitor")
+    parser.add_argument(
+        "--tenant", metavar="T", type=_id, help="the tenant; needed if the journal has records of several"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be forgotten")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    async with open_backends(config, plugins) as backends:
+        await backends.settle()  # else the next daemon would append what tells of the person
+        tenant = arguments.tenant or await _first_tenant(backends.journal)
+        traces = Traces(
+            tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous
+        )
+        forgetting = Forgetting(plugins.hooks, backends.store, backends.journal, traces)
+        await forgetting.learn()
+        others = ", ".join(sorted(traces.tenants - {tenant}))
+        if others and arguments.tenant is None:
+            raise CommandError(f"the journal has records of several tenants ({tenant}, {others}); say which: --tenant")
+        counts = await (forgetting.look() if arguments.dry_run else forgetting.run())
+        if others and tenant not in traces.tenants and not counts.total():
+            raise CommandError(f"nothing is known of tenant {tenant}; the journal has records of {others}")
+    if arguments.json:
+        told = {
+            "tenant": tenant,
+            "userId": traces.user_id,
+            "anonymousIds": traces.anonymous_ids,
+            "dryRun": arguments.dry_run,
+            "erasure": forgetting.erasure,
+            "counts": counts,
+        }
+        write([json.dumps(told)])
+    else:
+        write(_for_people(traces, counts, dry_run=arguments.dry_run))
+
+
+class Forgetting:
+    """One person to be forgotten: `learn` first, then either `look` or `run`."""
+
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, traces: Traces) -> None:
+        self.erasure: str | None = None
+        """The id of the erasure record, once there is one."""
+        self._hooks = hooks
+        self._store = store
+        self._journal = journal
+        self._traces = traces
+        self._letters = DeadLetters(store, journal, traces)
+        self._learned = 0
+
+    async def learn(self) -> None:
+        """Find out who the person is, up to the present end of the journal."""
+        await self._ask()
+        await self._letters.learn()
+        await self._read_on()
+
+    async def look(self) -> Counter[str]:
+        """How much there is to forget, by name."""
+        counts = await self._remembered()
+        counts["records"] = await self._count()
+        counts["dead letters"] = await self._letters.count()
+        return counts
+
+    async def run(self) -> Counter[str]:
+        """Forget the person; returns how much of each there was. Where there is nothing, nothing is written."""
+        remembered = await self._remembered()
+        if not (remembered.total() or await self._count(at_most=1) or await self._letters.count()):
+            return Counter(records=0)
+        while True:
+            position = await self._announce()
+            known = len(self._traces)
+            await self._read_on()
+            if len(self._traces) == known:
+                break
+            await self._ask()  # somebody has become the person's meanwhile, and the erasure must name them too
+        counts: Counter[str] = Counter()
+        for person in self._persons():
+            counts.update(await self._forget(person))
+        for name, count in remembered.items():  # a consumer may have come to the erasure first, and forgotten its own
+            counts[name] = max(counts[name], count)
+        counts["dead letters"] = await self._letters.blank()
+        counts["records"] = await self._blank(0, position)
+        # What consumers have derived meanwhile from records that were not blank yet.
+        counts["records"] += await self._blank(position, await self._journal.last(), derived=True)
+        counts["dead letters"] += await self._letters.blank()  # and what has become one
+        return counts
+
+    async def _ask(self) -> None:
+        user_id = self._traces.user_id
+        if user_id is not None:
+            self._traces.add(await self._hooks.find_visitors(self._traces.tenant, user_id, self._store))
+
+    async def _read_on(self) -> None:
+        last = await self._journal.last()
+        while self._learned < last:
+            records = await self._journal.read(self._learned, _PAGE)
+            for record in records:
+                self._traces.learn(record)
+            self._learned = records[-1].position if records else last
+
+    async def _announce(self) -> int:
+        """Append the erasure record; returns its position."""
+        at, traces = now(), self._traces
+        self.erasure = time_uuid()
+        body = msgspec.json.encode({
+            "id": self.erasure,
+            "type": ERASURE,
+            "tenant": traces.tenant,
+            "erasedAt": format_time(at),
+            "userId": traces.user_id,
+            "anonymousIds": traces.anonymous_ids,
+        })  # fmt: skip
+        return await self._journal.append([Record(ERASURE, at, body)], self._store.begin(at))
+
+    # What plugins remember
+
+    def _persons(self) -> Iterator[Person]:
+        """The person, with some of their visitors at a time."""
+        traces = self._traces
+        visitors, former = traces.visitors, traces.former
+        for start in range(0, max(len(visitors), len(former), 1), _UNIT):
+            end = start + _UNIT
+            yield Person(traces.tenant, traces.user_id, visitors[start:end], former[start:end])
+
+    async def _remembered(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        gone: set[str] = set()
+        for person in self._persons():
+            # On a unit that cannot write: not every store could undo it.
+            state = ReadOnlyState(self._store.begin(now()), gone)
+            counts.update(await self._hooks.forget_person(person, state))
+            gone |= state.deleted  # what is the user's own, each unit would find
+        return counts
+
+    async def _forget(self, person: Person) -> Counter[str]:
+        for _ in range(_ATTEMPTS):
+            state = self._store.begin(now())
+            counts = await self._hooks.forget_person(person, state)
+            try:
+                await self._store.commit(state)
+            except Conflict:
+                continue
+            return counts
+        raise CommandError("what is remembered of this person keeps changing; run it again")
+
+    # The journal
+
+    async def _count(self, at_most: int | None = None) -> int:
+        after = count = 0
+        while after < self._learned and (at_most is None or count < at_most):
+            unit, after = await self._unit(after, self._learned, at_most or _UNIT)
+            count += len(unit)
+        return count
+
+    async def _blank(self, after: int, upto: int, *, derived: bool = False) -> int:
+        count = 0
+        while after < upto:
+            unit, end = await self._unit(after, upto, _UNIT, derived=derived)
+            done = await self._journal.replace(unit) if unit else 0
+            count += done
+            if done == len(unit):  # else a record was changed since it was read: these again
+                after = end
+        return count
+
+    async def _unit(self, after: int, upto: int, limit: int, *, derived: bool = False) -> tuple[list[_Change], int]:
+        """The next records that tell of the person, each with its body without them; and how far they go.
+
+        `derived`: only those that consumers made.
+        """
+        unit: list[_Change] = []
+        size = 0
+        while after < upto:
+            records = await self._journal.read(after, _PAGE)
+            for record in records:
+                wanted = record.position <= upto and not (derived and record.type in _RECEIVED)
+                body = blanked(record, self._traces) if wanted else None
+                if body is not None:
+                    unit.append((record, body))
+                    size += len(record.body) + len(body)
+                    if len(unit) == limit or size >= _UNIT_BYTES:
+                        return unit, record.position
+            after = records[-1].position if records else upto
+        return unit, after
+
+
+async def _first_tenant(journal: Journal) -> str:
+    after = 0
+    while records := await journal.read(after, _PAGE):
+        for record in records:
+            tenant = record.decode().get("tenant")
+            if isinstance(tenant, str):
+                return tenant
+        after = records[-1].position
+    raise CommandError("the journal is empty, so the tenant must be told: --tenant")
+
+
+def _id(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("expected UTF-8") from None
+    if not text:
+        raise argparse.ArgumentTypeError("expected an id")
+    return text
+
+
+def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Iterator[str]:
+    kind, named = ("visitor", traces.anonymous_ids[0]) if traces.user_id is None else ("user", traces.user_id)
+    who = f"{kind} {printable(named)}"
+    if not counts.total():
+        yield f"nothing is left of {who} of {traces.tenant}"
+        return
+    yield f"{'would forget' if dry_run else 'forgotten'}: {who} of {traces.tenant}"
+    found = sorted(counts.items())
+    if traces.user_id is not None:
+        found.append(("visitors", len(traces.anonymous_ids)))
+    width = max(len(name) for name, _ in found)
+    for name, count in found:
+        yield f"  {name:<{width}}  {count}"

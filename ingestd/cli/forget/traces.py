@@ -1,0 +1,178 @@
+"""A person in the records of the journal: which are theirs, and what is left of one without them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
+from ingestd.api.privacy import Visitors
+from ingestd.api.store import key_digest
+from ingestd.api.unusable_ids import UnusableIds
+
+__all__ = ["ERASURE", "Traces", "blanked"]
+
+ERASURE = "erasure"
+
+_FROM_CALLERS = frozenset(["event", "identify"])
+_KEPT = frozenset(
+    ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked"]
+)
+_CONTENT = frozenset(["data", "context", "extra", "traits"])
+_IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")
+_ALWAYS = sys.maxsize  # a position no record comes behind
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    """As much of an event, identify or erasure record as tells whose it is."""
+
+    tenant: str
+    anonymous_id: str | None = None
+    user_id: str | None = None
+    anonymous_ids: list[str] = []
+    erased: bool = False
+
+
+_decode = msgspec.json.Decoder(_Head).decode
+
+
+class Traces:
+    """Learns from records which visitors are a user's; a visitor alone is known from the start.
+
+    A user's records are those that name them, and those of their visitors that name no user. Raises `CommandError` for
+    an id that names nobody: the records with it are of many persons.
+    """
+
+    def __init__(
+        self, tenant: str, unusable_ids: UnusableIds, *, user_id: str | None = None, anonymous_id: str | None = None
+    ) -> None:
+        if user_id is not None and user_id in unusable_ids:
+            raise CommandError(
+                f"{user_id!r} stands for no user, and many visitors may have sent it;"
+                " forget those that are meant with --anonymous"
+            )
+        if anonymous_id is not None and anonymous_id in unusable_ids:
+            raise CommandError(
+                f"{anonymous_id!r} stands for no visitor, and many may have sent it;"
+                " nothing is remembered of it, and its records are a user's only where they name them: use --user"
+            )
+        self._unusable_ids = unusable_ids
+        self.tenant = tenant
+        self.user_id = user_id
+        self.tenants: set[str] = set()
+        """All tenants seen in records."""
+        self._names: dict[str, int] = {} if anonymous_id is None else {anonymous_id: _ALWAYS}
+        # By anonymousId, the last position up to which records that name no user are this user's.
+        self._linked: set[str] = set()
+        self._unnamed: set[str] = set()
+
+    def add(self, visitors: Visitors) -> None:
+        """These are the user's at present; their names are learned from records."""
+        self._unnamed.update(digest for digest in visitors.digests if digest not in self._linked)
+        self._linked.update(visitors.digests)
+
+    def learn(self, record: Record) -> None:
+        if record.type not in _FROM_CALLERS and record.type != ERASURE:
+            return
+        head = _decode(record.body)
+        self.tenants.add(head.tenant)
+        if self.user_id is None or head.tenant != self.tenant:
+            return
+        if record.type == ERASURE:
+            # What it was to erase is still to be, if that was cut short; what came later is not.
+            if head.user_id == self.user_id:
+                for name in head.anonymous_ids:
+                    self._names[name] = max(self._names.get(name, 0), record.position)
+        elif (
+            head.anonymous_id is not None
+            and head.anonymous_id not in self._unusable_ids
+            and ((record.type == "identify" and head.user_id == self.user_id) or self._is_linked(head.anonymous_id))
+        ):
+            self._names[head.anonymous_id] = _ALWAYS
+
+    def _is_linked(self, anonymous_id: str) -> bool:
+        """Whether this is one of the linked visitors whose names are not known yet."""
+        if not self._unnamed:
+            return False
+        digest = key_digest(self.tenant, anonymous_id)
+        known = digest in self._unnamed
+        self._unnamed.discard(digest)
+        return known
+
+    def owns(self, anonymous_id: object, user_id: object, position: int) -> bool:
+        """Whether something at that position of the journal, with these ids, is the person's."""
+        ours = isinstance(anonymous_id, str) and self._names.get(anonymous_id, 0) >= position
+        if self.user_id is None:
+            return ours
+        names_nobody = user_id is None or (isinstance(user_id, str) and user_id in self._unusable_ids)
+        return user_id == self.user_id or (ours and names_nobody)
+
+    def __len__(self) -> int:
+        """How much is known of who the person is: it only grows."""
+        return len(self._names) + len(self._linked)
+
+    @property
+    def anonymous_ids(self) -> list[str]:
+        """The visitors' names, as far as records tell them; without those of earlier erasures alone."""
+        return sorted(name for name, until in self._names.items() if until == _ALWAYS)
+
+    @property
+    def visitors(self) -> list[str]:
+        """The digests of the visitors that are the person's own."""
+        return sorted(self._linked if self.user_id is not None else self._present())
+
+    @property
+    def former(self) -> list[str]:
+        """The digests of the visitors who once were the user's."""
+        return [] if self.user_id is None else sorted(self._present() - self._linked)
+
+    def _present(self) -> set[str]:
+        return {key_digest(self.tenant, name) for name in self.anonymous_ids}
+
+
+def blanked(record: Record, traces: Traces) -> bytes | None:
+    """The record's body without the person; None if it does not tell of them."""
+    if record.type == ERASURE:
+        return None
+    if record.type in _FROM_CALLERS:
+        head = _decode(record.body)
+        if head.erased or head.tenant != traces.tenant:
+            return None
+        if not traces.owns(head.anonymous_id, head.user_id, record.position):
+            return None
+        value = {
+            name: member if name in _KEPT else {} if name in _CONTENT else None
+            for name, member in record.decode().items()
+        }
+        return msgspec.json.encode({**value, "erased": True})
+    value = record.decode()
+    if value.get("tenant") != traces.tenant or not _without_ids(value, traces, record.position):
+        return None
+    return msgspec.json.encode(value)
+
+
+def _without_ids(value: dict[str, Any], traces: Traces, position: int) -> bool:
+    """Take the person's ids out of what a consumer has derived, in place; returns whether there were any.
+
+    An object is the person's if its ids say so (a `userId` counts for all that is inside), and then
+    all ids inside it are taken out: of whose visitor a touch was, say, nothing is left.
+    """
+    changed = False
+    waiting: list[tuple[Any, object, bool]] = [(value, None, False)]
+    while waiting:
+        part, user_id, theirs = waiting.pop()
+        if isinstance(part, dict):
+            user_id = part.get("userId", user_id)
+            theirs = theirs or traces.owns(part.get("anonymousId"), user_id, position)
+            if theirs and any(part.get(name) is not None for name in _IDS):
+                changed = True
+                part.update({name: None for name in _IDS if name in part})
+                if part is value:
+                    part["erased"] = True
+            waiting += [(inner, user_id, theirs) for inner in part.values()]
+        elif isinstance(part, list):
+            waiting += [(inner, user_id, theirs) for inner in part]
+    return changed

@@ -1,0 +1,159 @@
+"""The command line. Plugins add commands of their own; each takes `--config FILE` and `--set OPTION=VALUE`.
+
+Exit codes: 0, also where the reader of the output ends early; 1 a command could not do what it was
+asked; 2 usage; 75 try again later; 78 the configuration must be mended first. The last line on standard
+error says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingestd.api.errors import CommandError, ConfigError, IngestdError, Unavailable
+from ingestd.api.nearest import nearest
+from ingestd.api.output import reader_is_gone, settle
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.config import Config, find_config, load_config, parse_config
+from ingestd.hooks.caller import register_all
+from ingestd.hooks.loader import Plugins, load_plugins
+from ingestd.observability.logs import set_up_logs
+from ingestd.storage.backends import Backends, open_backends
+
+from . import commands
+from .command_line import CommandLine, add_configuration
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["main"]
+
+log = logging.getLogger("ingestd")
+
+EX_TEMPFAIL, EX_CONFIG = os.EX_TEMPFAIL, os.EX_CONFIG
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    set_up_logs(serving="serve" in argv)
+    try:
+        return _main([*argv])
+    except ConfigError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message is the whole story, here and below
+        return EX_CONFIG
+    except (Unavailable, OSError) as error:
+        if isinstance(error, BrokenPipeError) and reader_is_gone():  # it has seen enough
+            return 0
+        log.error("%s", error)  # noqa: TRY400
+        return EX_TEMPFAIL
+    except IngestdError as error:  # a command's own, or a task that has died
+        log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - its cause, if any, is what went wrong
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        settle()
+
+
+def _main(argv: list[str]) -> int:
+    config, plugins = _load(argv)
+    cli = _command_line(plugins)
+    try:
+        arguments = cli.parser.parse_args(argv)
+    finally:
+        sys.stdout.flush()  # help texts too may have lost their reader
+    if arguments.needs_store:
+        asyncio.run(_run_with_store(arguments, config, plugins))
+    else:
+        asyncio.run(arguments.run(arguments, config, plugins))
+    sys.stdout.flush()
+    return 0
+
+
+def _command_line(plugins: Plugins) -> CommandLine:
+    cli = CommandLine()
+    commands.register(cli)
+    register_all(plugins.manager, "register_commands", cli)
+    return cli
+
+
+def _load(argv: list[str]) -> tuple[Config, Plugins]:
+    """The configuration comes before the parser is whole: plugins bring commands."""
+    if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
+        return _defaults()
+    early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    add_configuration(early)
+    try:
+        known, _ = early.parse_known_args(argv)
+    except argparse.ArgumentError:  # the whole parser will say what is wrong
+        known = argparse.Namespace(config=None, set=[])
+    try:
+        config = load_config(find_config(known.config), known.set)
+        return config, load_plugins(config)
+    except ConfigError:
+        does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
+        if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
+            if argv[0] == "check":
+                from .check.command import refuse  # here, as `commands` has it
+
+                refuse(known.config, known.set, as_json="--json" in argv)
+            _check_command(argv, known.config)
+            raise  # else who needs help gets it, if only of the built-in commands
+    return _defaults()
+
+
+def _check_command(argv: list[str], config: str | None) -> None:
+    """Exit with 2 if the command line is wrong whatever the configuration says.
+
+    A faulty configuration may name the plugin that an unknown command comes from. Then the fault is the better news,
+    unless the command is nearly right.
+    """
+    cli = _command_line(_defaults()[1])
+    is_known = argv[0] in cli.names or bool(nearest(argv[0], cli.names))
+    try:
+        has_configuration = find_config(config).exists()
+    except ConfigError:
+        has_configuration = False
+    if is_known or not has_configuration:
+        cli.parser.parse_args(argv)
+
+
+def _defaults() -> tuple[Config, Plugins]:
+    config = parse_config({}, source="defaults", base=Path.cwd())
+    return config, load_plugins(config)
+
+
+async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    async with open_backends(config, plugins) as backends:
+        await arguments.run(arguments, _CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))
+
+
+class _CommandDaemon:
+    """What a plugin's command gets in the daemon's place."""
+
+    def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
+        self._plugins = plugins
+        self.store = backends.store
+        self.journal = backends.journal
+        self.unusable_ids = unusable_ids
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry  # here: hardly a command asks for it
+
+        return CollectorRegistry()
+
+    def plugin(self, name: str) -> object | None:
+        return self._plugins.manager.get_plugin(name)
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        work.close()
+        raise CommandError(f"{name}: a command runs no tasks beside it")

@@ -1,0 +1,55 @@
+"""`ingestd plugins list`: the plugins in force, what each adds, and where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+
+from ingestd.api.output import write
+from ingestd.api.terminal import printable, table
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugin, Plugins
+
+__all__ = ["list_plugins"]
+
+_HEADS = ("NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE")
+
+
+async def list_plugins(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    write([json.dumps(_facts(each)) for each in plugins.loaded] if arguments.json else _page(plugins.loaded))
+
+
+def _facts(plugin: Plugin) -> dict[str, object]:
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "source": plugin.source,
+        "file": _file(plugin),
+        "sinks": plugin.sinks,
+        "stores": plugin.stores,
+        "hooks": plugin.hooks,
+    }
+
+
+def _page(plugins: Iterable[Plugin]) -> Iterator[str]:
+    rows = [
+        (
+            each.name,
+            f"{each.distribution} {each.version}".rstrip(),
+            ", ".join(each.sinks) or "-",
+            ", ".join(each.stores) or "-",
+            ", ".join(each.hooks),
+            _file(each) or each.source,
+        )
+        for each in plugins
+    ]
+    return table([_HEADS, *(tuple(map(printable, row)) for row in rows)])
+
+
+def _file(plugin: Plugin) -> str | None:
+    """Of its module; None where that is no file."""
+    module = sys.modules.get(plugin.source.partition(":")[0])
+    return getattr(module, "__file__", None)

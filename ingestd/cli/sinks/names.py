@@ -1,0 +1,39 @@
+"""Which sinks there are: those of the configuration, and those that only the journal still knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from ingestd.api.errors import CommandError
+from ingestd.api.journal import Journal
+from ingestd.config import Config
+from ingestd.delivery.sink_consumer import PREFIX
+
+__all__ = ["check_configured", "check_known", "known_sinks"]
+
+
+async def known_sinks(config: Config, journal: Journal) -> list[str]:
+    """Those of `[sinks.NAME]` in their order, then those that once were and have a place in the journal."""
+    places = [cursor.name.removeprefix(PREFIX) for cursor in await journal.cursors() if cursor.name.startswith(PREFIX)]
+    return [*config.sink_tables, *(name for name in places if name not in config.sink_tables)]
+
+
+def check_known(name: str, known: Iterable[str]) -> None:
+    """Raises `CommandError` with the nearest name there is."""
+    known = [*known]
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}" if known else "none is configured"
+    raise CommandError(f"there is no sink {name!r}; {hint}")
+
+
+async def check_configured(name: str, config: Config, journal: Journal) -> None:
+    """Raises `CommandError` for a sink that nothing could be written to."""
+    if name in config.sink_tables:
+        return
+    check_known(name, await known_sinks(config, journal))
+    raise CommandError(
+        f"the sink {name} is not configured any more, so there is nobody to do it: put [sinks.{name}] back first"
+    )

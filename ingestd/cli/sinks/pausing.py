@@ -1,0 +1,52 @@
+"""`ingestd sinks pause|resume`: a sink that is paused gets nothing, and the journal keeps it all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+
+from ingestd.api.check_result import show_size
+from ingestd.api.output import write
+from ingestd.config import Config
+from ingestd.delivery.operator_commands import set_paused
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+
+from .names import check_configured
+
+__all__ = ["pause", "resume"]
+
+
+async def pause(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    changed = await _set(arguments, config, plugins, paused=True)
+    if arguments.json:
+        write([json.dumps({"sink": arguments.name, "paused": True, "changed": changed})])
+    else:
+        write(_told(arguments.name, config, changed=changed))
+
+
+async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    changed = await _set(arguments, config, plugins, paused=False)
+    if arguments.json:
+        write([json.dumps({"sink": arguments.name, "paused": False, "changed": changed})])
+    else:
+        write([f"{arguments.name} {'goes on where it was' if changed else 'was not paused'}"])
+
+
+async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool) -> bool:
+    async with open_backends(config, plugins) as backends:
+        await check_configured(arguments.name, config, backends.journal)
+        return await set_paused(backends.store, arguments.name, paused=paused)
+
+
+def _told(name: str, config: Config, *, changed: bool) -> Iterator[str]:
+    yield f"{name} is paused{'' if changed else ' already'}, also beyond restarts, until ingestd sinks resume {name}"
+    journal = config.journal
+    if journal.wait_for_consumers:
+        yield "the journal keeps what it has not had, whatever keep_for and keep_size say"
+    elif journal.keep_for is not None or journal.keep_size is not None:
+        yield "the journal does not wait for it (wait_for_consumers = false): what leaves it meanwhile is lost to it"
+    if journal.max_size is not None:
+        then = "events are refused" if journal.on_full == "refuse" else "the oldest records are dropped, and lost to it"
+        yield f"once the journal holds {show_size(int(journal.max_size))} (max_size), {then}"

@@ -1,0 +1,251 @@
+"""Sees to it that an order is carried out: by the daemon that goes on with the sink or, where there is none, here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ingestd.api import times
+from ingestd.api.consumer import Turn
+from ingestd.api.errors import CommandError, ConfigError, Unavailable
+from ingestd.api.store import State, Store
+from ingestd.config import Config
+from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.delivery import SinkConsumer, make_sink_consumer, read_sink_options
+from ingestd.delivery.operator_commands import Orders, load_orders
+from ingestd.delivery.progress import Progress, load_progress, load_trouble
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import Backends, open_backends
+
+from .durable import Durable
+from .status import daemon_runs
+
+__all__ = ["Outcome", "Run", "check_ready", "leave", "make_feeder", "waiting"]
+
+_LOOK = 0.2  # seconds between two looks at how far it is
+_REST = 5.0  # seconds the sink has to come to rest after its last order
+_SILENCE = 10.0  # seconds without any progress that are worth a word, or without a store that answers
+
+
+class _Feeder(SinkConsumer):
+    """Delivers what comes while it carries out orders, and nothing afterwards, so that it can be stopped at rest."""
+
+    async def turn(self, state: State) -> Turn:
+        turn = await super().turn(state)
+        return "nothing" if turn == "records" else turn
+
+
+def make_feeder(name: str, config: Config, plugins: Plugins) -> SinkConsumer:
+    """Raises `ConfigError`."""
+    table = config.sink_tables[name]
+    sink_class = plugins.sinks[table["type"]]
+    options, _ = read_sink_options(name, table, sink_class, config)
+    return _Feeder(make_sink_consumer(name, table, sink_class, config).sink, options)
+
+
+def check_ready(name: str, durable: Durable, *, wait: bool) -> None:
+    """Raises `CommandError` where waiting would have no end."""
+    if wait and durable.orders.paused:
+        raise CommandError(
+            f"the sink {name} is paused, and does nothing until it is resumed: ingestd sinks resume {name}; or give the"
+            " order with --no-wait, for then"
+        )
+
+
+def waiting(name: str, number: int) -> str:
+    """What is said of an order that is not waited for."""
+    return f"order {number} is given, to whichever daemon has the sink; ingestd sinks status {name} tells how far it is"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    before: Progress | None
+    """When the order's turn came, if that was seen,"""
+    after: Progress | None
+    """and when it was done, or now. Not known where further orders have been carried out since."""
+    interrupted: int | None
+    """The signal that ended the waiting before the order was done."""
+    elsewhere: bool
+    """Whether a daemon goes on with the sink."""
+
+
+def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:
+    """End the command as the signal that interrupted it would; the order stays given."""
+    if outcome.interrupted is None:
+        return
+    if not quiet:
+        how = "goes on in the daemon" if outcome.elsewhere else "is kept, and gone on with as soon as a daemon runs"
+        sys.stderr.write(f"the order {how}; ingestd sinks status {name} tells how far it is\n")
+    sys.stdout.flush()
+    raise SystemExit(128 + outcome.interrupted)
+
+
+class Run:
+    """One order that was given: its number, how the sink was just before, and whom to tell how far it is.
+
+    `say` is told, in a line for people, what keeps it.
+    """
+
+    def __init__(
+        self,
+        feeder: SinkConsumer,
+        number: int,
+        durable: Durable,
+        show: Callable[[Progress], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._feeder = feeder
+        self._name = feeder.sink.name
+        self._number = number
+        self._show = show
+        self._say = say
+        self._before: Progress | None = None
+        self._see(durable.progress)
+        self._said = ""
+        self._signal: asyncio.Future[int]
+        self._died: asyncio.Future[None]
+
+    async def until_done(self, config: Config, plugins: Plugins) -> Outcome:
+        """Also where it is interrupted. Raises `ConfigError`, `Unavailable`."""
+        loop = asyncio.get_running_loop()
+        self._signal, self._died = loop.create_future(), loop.create_future()
+        with self._caught():
+            backends = Backends(config, plugins)
+            try:
+                await backends.open(serving=True)
+            except ConfigError as error:
+                return await self._beside(config, plugins, error)
+            try:
+                return await self._here(backends)
+            finally:
+                await backends.close()
+
+    @contextmanager
+    def _caught(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def catch(number: int) -> None:
+            if not self._signal.done():
+                self._signal.set_result(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, catch, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _beside(self, config: Config, plugins: Plugins, refusal: ConfigError) -> Outcome:
+        async with open_backends(config, plugins) as backends:
+            if not daemon_runs(await backends.describe()):
+                raise refusal  # it is another reason
+            await self._watch(backends.store)
+            return await self._outcome(backends.store, elsewhere=True)
+
+    async def _here(self, backends: Backends) -> Outcome:
+        """Where several daemons share the store one of them may have the sink, and does it: then this one waits."""
+        logging.getLogger("ingestd").setLevel(logging.WARNING)  # of a daemon's life nobody needs to hear
+        consumers = Consumers(backends.journal, backends.store, [self._feeder], died=self._has_died)
+        (status,) = consumers.statuses
+        owning = None
+        if backends.ownership is not None:
+            owning = asyncio.create_task(backends.ownership.keep(), name="ownership of the state")
+            owning.add_done_callback(self._owning_ended)
+        try:
+            await consumers.start()
+            await self._watch(backends.store, status)
+            deadline = asyncio.get_running_loop().time() + _REST
+            while status.held and not status.paused and asyncio.get_running_loop().time() < deadline:
+                if await self._is_told_to_stop(_LOOK / 10):
+                    break
+            return await self._outcome(backends.store, elsewhere=not status.held)
+        finally:
+            await consumers.stop(0)
+            if owning is not None:
+                owning.remove_done_callback(self._owning_ended)
+                owning.cancel()
+                await asyncio.wait([owning])
+
+    def _has_died(self, name: str, error: BaseException) -> None:
+        if not self._died.done():
+            failure = error if isinstance(error, ConfigError) else CommandError(f"the task {name} ended: {error!r}")
+            failure.__cause__ = error if failure is not error else None
+            self._died.set_exception(failure)
+            self._died.exception()  # it may come too late to be raised
+
+    def _owning_ended(self, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._has_died(task.get_name(), error or RuntimeError("ended by itself"))
+
+    async def _watch(self, store: Store, status: ConsumerStatus | None = None) -> None:
+        """Returns when it is done, or when we are told to stop. `status`: of what may do it here."""
+        loop = asyncio.get_running_loop()
+        last: Progress | None = None
+        moved = answered = loop.time()
+        while not self._signal.done():
+            try:
+                progress, orders, reason = await self._look(store)
+            except Unavailable:
+                if loop.time() - answered > _SILENCE:
+                    raise
+            else:
+                answered = loop.time()
+                self._see(progress)
+                if progress is not None and progress.order >= self._number:
+                    return
+                if progress is not None and progress.order == self._number - 1:
+                    self._show(progress)
+                if progress != last:
+                    last, moved = progress, answered
+                self._comment(orders, reason, is_here=status is not None and status.held, silence=answered - moved)
+            await self._is_told_to_stop(_LOOK)
+
+    def _see(self, progress: Progress | None) -> None:
+        """An order whose turn has come, and that has not begun, finds the counts it starts from."""
+        order, at = (0, 0) if progress is None else (progress.order, progress.at)
+        if order == self._number - 1 and not at:
+            self._before = progress or Progress(0)
+
+    async def _is_told_to_stop(self, seconds: float) -> bool:
+        """Whether it is within so many seconds. Raises what a task has died of."""
+        futures: list[asyncio.Future[Any]] = [self._signal, self._died]
+        await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self._died.done():
+            await self._died
+        return self._signal.done()
+
+    async def _look(self, store: Store) -> tuple[Progress | None, Orders, str | None]:
+        state = store.begin(times.now())
+        progress = await load_progress(state, self._name)
+        orders, trouble = await load_orders(state, self._name), await load_trouble(state, self._name)
+        await store.commit(state)
+        return progress, orders, None if trouble is None else trouble.reason
+
+    def _comment(self, orders: Orders, reason: str | None, *, is_here: bool, silence: float) -> None:
+        said = ""
+        if orders.paused:
+            said = f"{self._name} is paused: the order waits until it is resumed"
+        elif is_here:  # the log tells of failures
+            said = "no daemon has the sink, so this command writes to it"
+        elif reason is not None:
+            said = f"{self._name} is failing, and tried again: {reason}"
+        elif silence > _SILENCE:
+            said = f"nothing has come of it for {_SILENCE:g} s: does a daemon run that has the sink {self._name}?"
+        if said and said != self._said:
+            self._say(said)
+        self._said = said
+
+    async def _outcome(self, store: Store, *, elsewhere: bool) -> Outcome:
+        progress, _, _ = await self._look(store)
+        self._see(progress)
+        is_done = progress is not None and progress.order >= self._number
+        interrupted = None if is_done or not self._signal.done() else self._signal.result()
+        is_known = progress is not None and progress.order <= self._number
+        return Outcome(self._before, progress if is_known else None, interrupted, elsewhere)

@@ -1,0 +1,226 @@
+"""Runs the consumers: each one task, one place in the journal, its own retries; none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ingestd.api import times
+from ingestd.api.backoff import Backoff
+from ingestd.api.consumer import Consumer
+from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.journal import Journal
+from ingestd.api.store import Store
+from ingestd.consumers.task_end import ended
+
+from .retry import Attempts
+from .runner import Runner
+from .status import ConsumerStatus
+
+__all__ = ["ConsumerStatus", "Consumers", "Died"]
+
+_log = logging.getLogger("ingestd.consumers")
+
+Died = Callable[[str, BaseException], None]
+"""Called with a consumer's name and what its task died of: a bug in ingestd, the daemon must stop."""
+
+_LOOK = 2.0  # seconds after which it is looked how far others are, though no records come
+
+
+class Consumers:
+    """All consumers of a daemon. `now` gives the time of their steps, `died` is told of a dead task.
+
+    `backoff` is in place of each consumer's own, if given. `give_way` is what steps do for `Step.give_way`.
+
+    `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close. None is
+    waited for once `hurried` is set.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Store,
+        consumers: Iterable[Consumer],
+        *,
+        died: Died,
+        now: Callable[[], int] = times.now,
+        backoff: Backoff | None = None,
+        grace: float = 5.0,
+        hurried: asyncio.Event | None = None,
+        give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._died = died
+        self._now = now
+        self._own_backoff = backoff
+        self._backoff = backoff or Backoff()
+        self._grace = grace
+        self._hurried = hurried or asyncio.Event()
+        self._give_way = give_way
+        self._moved = asyncio.Event()
+        self._last = 0
+        self._runners = [self._runner(each) for each in consumers]
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        _check_names(self._runners)
+
+    def _runner(self, consumer: Consumer) -> Runner:
+        return Runner(
+            consumer,
+            journal=self._journal,
+            store=self._store,
+            now=self._now,
+            backoff=self._own_backoff or consumer.backoff,
+            grace=self._grace,
+            moved=self._moved,
+            give_way=self._give_way,
+        )
+
+    @property
+    def statuses(self) -> tuple[ConsumerStatus, ...]:
+        """One for each consumer, in their order."""
+        return tuple(runner.status for runner in self._runners)
+
+    def trimmed(self, up_to: int) -> None:
+        """The journal's records up to that position have been removed."""
+        for status in self.statuses:
+            status.trimmed(up_to)
+
+    async def start(self) -> None:
+        """Returns when every consumer has a durable place: from then on nothing passes it by.
+
+        Becoming its holder, opening and feeding it goes on in the background. Raises `Unavailable`.
+        """
+        for runner in self._runners:
+            await runner.place()
+        for runner in self._runners:
+            self._tasks[runner.name] = self._run(runner.name, runner.run())
+        self._tasks[""] = self._run("journal", self._follow())  # which may be the name of a consumer
+
+    async def place(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
+        """See to it that further consumers have durable places, so that they can come `exchange`.
+
+        `leaving` are the names of those that will have gone. Raises `ConfigError` for a name that is taken,
+        `Unavailable`.
+        """
+        runners = [self._runner(each) for each in consumers]
+        _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
+        for runner in runners:
+            await runner.place()
+        return runners
+
+    async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:
+        """End some consumers, each after what it is at or `patience` seconds, and begin others, which may go on there.
+
+        Meanwhile all others go on.
+        """
+        async with self._changing:
+            going = {each.name: each for each in self._runners if each.name in leaving}
+            await asyncio.gather(*(self._end(each, patience) for each in going.values()))
+            self._runners = [each for each in self._runners if each.name not in going]
+            for runner in coming:
+                if runner.name in going:
+                    runner.status.count_on(going[runner.name].status)
+                self._runners.append(runner)
+                self._tasks[runner.name] = self._run(runner.name, runner.run())
+
+    async def _end(self, runner: Runner, patience: float) -> None:
+        ending = asyncio.create_task(runner.end())
+        await ended([ending], patience, self._hurried)
+        ending.cancel()
+        task = self._tasks.pop(runner.name)
+        task.remove_done_callback(self._ended)
+        task.cancel()
+        await self._ends([task])
+        await runner.close(self._grace)
+        await runner.release()
+
+    async def stop(self, patience: float) -> dict[str, int]:
+        """Let every consumer catch up for at most `patience` seconds, then end and close them all.
+
+        Returns how many records are left for the next start, by name, of those that have any.
+        """
+        async with self._changing:
+            return await self._stop(patience)
+
+    async def _stop(self, patience: float) -> dict[str, int]:
+        for runner in self._runners:
+            runner.hurry()
+        catching_up = asyncio.create_task(self._caught_up())
+        await ended([catching_up], patience, self._hurried)
+        catching_up.cancel()
+        # What a broken journal keeps from being done or counted is there at the next start, like the rest.
+        with suppress(asyncio.CancelledError, Unavailable):
+            await catching_up
+        tasks, self._tasks = [*self._tasks.values()], {}
+        for task in tasks:
+            task.remove_done_callback(self._ended)
+            task.cancel()
+        await self._ends(tasks)
+        await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
+        for runner in self._runners:
+            await runner.release()
+        with suppress(Unavailable):
+            await self._look()
+        left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
+        for name, count in left.items():
+            _log.info("%s: %d records left for the next start", name, count)
+        return left
+
+    async def _caught_up(self) -> None:
+        while self._tasks:
+            await self._look()
+            self._moved.clear()
+            if not any(each.is_behind for each in self._runners):
+                return
+            await self._moved.wait()  # then look again: a consumer may have appended records for others
+
+    async def _look(self) -> int:
+        last = await self._journal.last()
+        shorter = last < self._last  # where several daemons share it, a failover may have lost its end
+        self._last = last
+        for status in self.statuses:
+            status.last = last if shorter else max(status.last, last)
+        others = {status.name: status for status in self.statuses if not status.held}
+        if others:  # are held by other daemons, if by any
+            for cursor in await self._journal.cursors():
+                if cursor.name in others and not others[cursor.name].held:
+                    others[cursor.name].position = cursor.position
+        return last
+
+    async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until all tasks have ended, but no longer than a stuck one is worth."""
+        if not await ended(tasks, self._grace + 1, self._hurried):
+            for task in tasks:
+                if not task.done():
+                    _log.error("%s: does not end; it is left behind", task.get_name())
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError("cancelled by nobody") if task.cancelled() else task.exception()
+        self._died(task.get_name(), error or RuntimeError("ended by itself"))
+
+    async def _follow(self) -> None:
+        """Keep `last` of every status for who reads it without waiting; under load, four times a second."""
+        attempts = Attempts("journal", self._backoff)
+        while True:
+            last = await attempts.until_done(self._look)
+            await asyncio.sleep(0.25)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await attempts.until_done(self._journal.wait, last)
+
+
+def _check_names(runners: Sequence[Runner]) -> None:
+    names = [runner.name for runner in runners]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"there are two consumers named {name}; they would share one place in the journal")

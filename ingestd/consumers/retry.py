@@ -1,0 +1,96 @@
+"""Doing something until it succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from ingestd.api.backoff import Backoff
+from ingestd.api.errors import IngestdError, NotHolder, SinkFailure, SinkRetry, Unavailable, reason_of
+from ingestd.api.message_kinds import message_kind
+
+from .status import ConsumerStatus
+
+__all__ = ["Attempts"]
+
+_log = logging.getLogger("ingestd.consumers")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_STORE_PAUSE = 1.0  # seconds at the most after which a store that failed is asked again
+
+
+@dataclass
+class Attempts:
+    """Does something again until it succeeds, with growing pauses, and logs without making a din.
+
+    Only that a place is another's is told at once.
+    """
+
+    name: str
+    backoff: Backoff
+    status: ConsumerStatus | None = None
+    rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Lets that many seconds pass."""
+    _failures: int = field(default=0, init=False)
+    _kind: str = field(default="", init=False)
+    """Of the last reason: a receiver may name a new id in each."""
+
+    async def until_done(self, attempt: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            try:
+                result = await attempt(*args, **kwargs)
+            except (Exception, asyncio.CancelledError) as error:
+                if task.cancelling():
+                    raise asyncio.CancelledError from error
+                if isinstance(error, NotHolder):
+                    raise
+                # Else a CancelledError came from inside the attempt, and is a failure like another.
+                self._failed(error)
+                await self.rest(self._pause(error))
+            else:
+                self._succeeded()
+                if task.cancelling():  # and the attempt kept it to itself
+                    raise asyncio.CancelledError
+                return result
+
+    def _pause(self, error: BaseException) -> float:
+        pause = self.backoff.pause(self._failures)
+        if isinstance(error, Unavailable):  # it is the store: to ask it costs little, and once it is back all wait
+            return min(pause, _STORE_PAUSE)
+        after = error.after if isinstance(error, SinkFailure | SinkRetry) else None
+        return pause if after is None else max(pause, after)
+
+    def _failed(self, error: BaseException) -> None:
+        reason = reason_of(error)
+        self._failures += 1
+        rare = self._failures & (self._failures - 1) == 0  # the 1st, 2nd, 4th, 8th …
+        kind = message_kind(reason)
+        if rare or kind != self._kind:
+            expected = isinstance(error, IngestdError | OSError)
+            _log.log(
+                logging.WARNING if expected else logging.ERROR,
+                "%s: %s; it is tried again (failure %d in a row)",
+                self.name,
+                reason,
+                self._failures,
+                exc_info=None if expected else error,
+            )
+        self._kind = kind
+        if self.status is not None:
+            self.status.failures += 1
+            self.status.last_error = reason
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            _log.info("%s: goes on after %d failures", self.name, self._failures)
+            self._failures = 0
+            self._kind = ""
+            if self.status is not None:
+                self.status.last_error = None

@@ -1,0 +1,23 @@
+"""Waits for the end of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["ended"]
+
+_HURRIED = 0.5  # seconds
+
+
+async def ended(tasks: Collection[asyncio.Task[Any]], patience: float, hurried: asyncio.Event) -> bool:
+    """Wait for tasks, at most `patience` seconds, and half a second in a hurry; returns whether all have ended."""
+    if tasks:
+        ending = asyncio.ensure_future(asyncio.wait(tasks, timeout=patience))
+        hurrying = asyncio.ensure_future(hurried.wait())
+        await asyncio.wait([ending, hurrying], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ending], timeout=_HURRIED)
+        ending.cancel()
+        hurrying.cancel()
+    return all(task.done() for task in tasks)

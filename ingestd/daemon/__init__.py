@@ -1,0 +1,1 @@
+"""The running daemon: wiring, reload, sockets, systemd and shutdown."""

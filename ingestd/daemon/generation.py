@@ -1,0 +1,132 @@
+"""All that is made of one reading of the configuration, and what may follow it in a running daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.api.errors import ConfigError
+from ingestd.api.options import Options
+from ingestd.config import SECTIONS, Config
+from ingestd.delivery import SinkConsumer, make_sink_consumer
+from ingestd.hooks.loader import Plugin, Plugins, load_plugins
+from ingestd.validation.validator import Validator
+
+__all__ = ["Generation", "differences", "first_generation", "is_fixed", "next_generation", "renewed"]
+
+_FIXED = frozenset([
+    "http.listen", "http.server", "ops.listen", "store.url", "journal.url", "ids.unusable", "plugins.enabled",
+    "plugins.also",
+])  # fmt: skip
+_FOR_LIFE = frozenset(["register_consumers", "register_stores"])
+_FOR_SINKS = frozenset(["register_sinks"])
+
+
+def is_fixed(path: str, plugin: Plugin | None) -> bool:
+    """Whether a restart alone can change an option; `plugin` is the one whose it is, None where it is none's."""
+    if plugin is None:
+        return path in _FIXED
+    return "take_over" not in plugin.hooks or bool(_FOR_LIFE & {*plugin.hooks})
+
+
+class Generation(NamedTuple):
+    number: int
+    config: Config
+    plugins: Plugins
+    validator: Validator
+    sinks: Sequence[SinkConsumer]
+
+
+def first_generation(config: Config, plugins: Plugins) -> Generation:
+    """Raises `ConfigError`."""
+    validator = Validator.load(config.schemas.directory)
+    return Generation(1, config, plugins, validator, _make_sinks(config, plugins, validator, {}))
+
+
+def next_generation(before: Generation, config: Config, validator: Validator) -> Generation:
+    """All of it checked, and nothing begun. Plugins and sinks whose options are the same are those there are.
+
+    Raises `ConfigError`, also for what only a restart can change.
+    """
+    paths = [path for path in _changed_options(before.config, config) if is_fixed(path, None)]
+    _refuse(paths, config)
+    plugins = load_plugins(config, before.plugins)
+    _refuse([*_fixed_plugins(before.plugins, plugins)], config)
+    sinks = _make_sinks(config, plugins, validator, {each.sink.name: each for each in before.sinks})
+    return Generation(before.number + 1, config, plugins, validator, sinks)
+
+
+def renewed(before: Plugins, after: Plugins) -> Mapping[str, object]:
+    """The plugins in force, by name, that others are to take over from."""
+    present = {plugin.name: plugin.instance for plugin in before.loaded}
+    return {
+        plugin.name: present[plugin.name]
+        for plugin in after.loaded
+        if plugin.name in present and present[plugin.name] is not plugin.instance
+    }
+
+
+def differences(before: Generation, after: Generation) -> list[str]:
+    """What has changed, by the paths of options and sections; no value is told."""
+    found = [*_changed_options(before.config, after.config)]
+    present = {plugin.name: plugin for plugin in before.plugins.loaded}
+    for plugin in after.plugins.loaded:
+        if plugin.name in present:
+            found += _changed(f"plugins.{plugin.name}", present[plugin.name].options, plugin.options)
+    olds, news = [{each.sink.name: each for each in generation.sinks} for generation in (before, after)]
+    for name in sorted(olds.keys() | news.keys()):
+        old, new = olds.get(name), news.get(name)
+        if old is not new:
+            found.append(f"sinks.{name} {'added' if old is None else 'removed' if new is None else 'begun anew'}")
+    if before.validator.sources != after.validator.sources:
+        found.append(f"schemas ({len(after.validator.keys)} event keys)")
+    return found
+
+
+def _make_sinks(
+    config: Config, plugins: Plugins, validator: Validator, present: Mapping[str, SinkConsumer]
+) -> list[SinkConsumer]:
+    return [
+        make_sink_consumer(name, table, plugins.sinks[table["type"]], config, validator.keys, before=present.get(name))
+        for name, table in config.sink_tables.items()
+    ]
+
+
+def _refuse(paths: Sequence[str], config: Config) -> None:
+    if paths:
+        others = "".join(f", {path}" for path in paths[1:])
+        raise ConfigError(
+            f"{config.place(paths[0])}{others}: a reload cannot change it, and changes nothing else either; restart"
+            " the daemon, or put it back as it was"
+        )
+
+
+def _changed_options(before: Config, after: Config) -> Iterator[str]:
+    for name in SECTIONS:
+        yield from _changed(name, getattr(before, name), getattr(after, name))
+
+
+def _changed(path: str, before: Options | None, after: Options | None) -> Iterator[str]:
+    if before is not None and after is not None:
+        for field in msgspec.structs.fields(after):
+            if getattr(before, field.name) != getattr(after, field.name):
+                yield f"{path}.{field.name}"
+
+
+def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
+    """Options that have been changed of plugins that cannot be exchanged, or which plugins there are."""
+    present = {plugin.name: plugin for plugin in before.loaded}
+    for plugin in after.loaded:
+        old = present.get(plugin.name)
+        if old is not None and old.instance is not plugin.instance:
+            changed = _changed(f"plugins.{plugin.name}", old.options, plugin.options)
+            yield from (path for path in changed if is_fixed(path, plugin))
+    if _order(before.loaded) != _order(after.loaded):
+        yield "plugins.enabled"
+
+
+def _order(plugins: Sequence[Plugin]) -> list[str]:
+    """Those that do more than to offer sinks, in the order in which their hooks are called."""
+    return [plugin.name for plugin in plugins if {*plugin.hooks} - _FOR_SINKS]

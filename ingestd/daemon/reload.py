@@ -1,0 +1,172 @@
+"""SIGHUP: the configuration is read again, checked as a whole, and then in force at once, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.hookspecs import Daemon
+from ingestd.config import Config
+from ingestd.consumers.group import Consumers
+from ingestd.consumers.runner import Runner
+from ingestd.hooks.caller import HookFailure
+from ingestd.http.allowed_hosts import OwnHosts
+from ingestd.http.app import Ingest
+from ingestd.http.connection_limits import Connections
+from ingestd.http.listeners import IngestListener
+from ingestd.http.settings import Terms
+from ingestd.observability.logs import configure_logs
+from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.handler import Pipeline
+from ingestd.storage.retention import Retention
+from ingestd.validation.validator import Validator
+
+from . import file_limits
+from .generation import Generation, differences, next_generation, renewed
+from .run_directory import write_run_file
+from .run_file import RunFile, RunState
+from .shutdown import Stop
+from .systemd.notifier import Notifier
+
+__all__ = ["Parts", "Reload"]
+
+log = logging.getLogger("ingestd.reload")
+
+
+class Parts(NamedTuple):
+    """What of a running daemon goes by its configuration."""
+
+    make_pipeline: Callable[[Generation], Pipeline]
+    show: Callable[[Generation], None]
+    room: Room
+    retention: Retention
+    ingest: Ingest
+    connections: Connections
+    public: IngestListener
+    hosts: OwnHosts
+    consumers: Consumers
+    metrics: Metrics
+
+    def adopt(self, after: Generation) -> None:
+        """Requests that begin from now on are answered, and limits kept, as this generation has it."""
+        config = after.config
+        configure_logs(config.logs)
+        file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        self.room.most = config.http.max_waiting
+        self.retention.adopt(config.journal)
+        self.connections.adopt(config.http)
+        self.public.adopt(config.http)
+        self.hosts.adopt(config.ops)
+        self.ingest.access.adopt(config.logs)
+        self.ingest.terms = Terms(self.make_pipeline(after), config.http)
+        self.metrics.generation.set(after.number)
+
+    async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Runner]) -> None:
+        """Those that are the same go on untouched; one with other options goes on at its place, and with its counts."""
+        leaving = {each.name: each for each in before.sinks if each not in after.sinks}
+        await self.consumers.exchange(leaving, coming, before.config.http.shutdown_timeout)
+        for sink in after.sinks:
+            if sink.name in leaving:
+                sink.count_on(leaving[sink.name])
+        self.show(after)
+
+
+class Reload:
+    """Reloads when it is asked to. `read` reads the configuration; `adopted` is told of each generation in force."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        generation: Generation,
+        parts: Parts,
+        *,
+        read: Callable[[], Config],
+        adopted: Callable[[Generation], None],
+        notifier: Notifier,
+        stop: Stop,
+        run_file: RunFile | None,
+        run_state: RunState,
+    ) -> None:
+        self._daemon = daemon
+        self._generation = generation
+        self._parts = parts
+        self._read = read
+        self._adopted = adopted
+        self._notifier = notifier
+        self._stop = stop
+        self._run_file = run_file
+        self._state = run_state
+
+    async def run(self, asked: asyncio.Event) -> None:
+        """Reload whenever that is set. What is asked for during a reload is done behind it."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        log.info("reading the configuration again")
+        self._note(begun=self._state.begun + 1)
+        self._notifier.reloading()
+        before = self._generation
+        try:
+            after, coming = await self._prepare(before)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon goes on as it was
+            self._refused(error)
+            return
+        self._generation = after
+        self._adopted(after)
+        self._parts.adopt(after)
+        await self._parts.exchange_sinks(before, after, coming)
+        changes = ", ".join(differences(before, after)) or "nothing has changed"
+        log.info("generation %d of the configuration is in force: %s", after.number, changes)
+        self._over()
+
+    async def _prepare(self, before: Generation) -> tuple[Generation, Sequence[Runner]]:
+        """All that may fail."""
+        config, validator = await asyncio.to_thread(self._read_files)
+        after = next_generation(before, config, validator)
+        leaving = [each.name for each in before.sinks if each not in after.sinks]
+        coming = [each for each in after.sinks if each not in before.sinks]
+        runners = await self._parts.consumers.place(coming, leaving)
+        await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self._daemon)
+        if self._stop.ordered:  # sinks must not begin while others end
+            raise Unavailable("the daemon is shutting down")
+        return after, runners
+
+    def _read_files(self) -> tuple[Config, Validator]:
+        config = self._read()
+        return config, Validator.load(config.schemas.directory)
+
+    def _refused(self, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error, HookFailure) else error
+        reason = f"{error}: {cause!r}" if isinstance(error, HookFailure) else str(error)
+        if isinstance(cause, Unavailable | OSError):
+            code = os.EX_TEMPFAIL
+        else:
+            code = os.EX_CONFIG if isinstance(error, HookFailure | ConfigError) else 1
+        expected = isinstance(cause, IngestdError | OSError)
+        number = self._generation.number
+        log.error(
+            "the configuration is not reloaded, generation %d stays in force: %s",
+            number, reason or repr(error), exc_info=None if expected else cause,
+        )  # fmt: skip
+        self._over(refused=reason or repr(error), code=code)
+
+    def _over(self, *, refused: str | None = None, code: int = 0) -> None:
+        self._parts.metrics.reloaded.set(refused is None)
+        self._notifier.remark("" if refused is None else f"the last reload was refused: {refused}")
+        if not self._stop.ordered:
+            self._notifier.ready(f"serving: generation {self._generation.number}")
+        self._note(ended=self._state.begun, generation=self._generation.number, refused=refused, code=code)
+
+    def _note(self, **changes: object) -> None:
+        self._state = msgspec.structs.replace(self._state, **changes)
+        write_run_file(self._run_file, self._state)

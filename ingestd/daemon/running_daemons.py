@@ -1,0 +1,142 @@
+"""The daemons that run with a configuration, as `ingestd reload` finds them.
+
+On this machine these are the daemons that were started with the configuration's file, and those that have its store.
+The file alone must do: it may be faulty now, or name another store than before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingestd.api.backend import DaemonProcess
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.config import load_config
+from ingestd.hooks.loader import load_plugins
+from ingestd.storage.backends import Backends
+
+from .run_directory import find_run_files, runtime_directory
+from .run_file import RunFile, RunState
+
+__all__ = ["RunningDaemon", "RunningDaemons", "find_daemons", "systemd_unit", "user_of"]
+
+_PATIENCE = 10.0  # seconds for the store to answer
+
+
+@dataclass(frozen=True)
+class RunningDaemon:
+    file: RunFile
+    state: RunState
+
+
+@dataclass
+class RunningDaemons:
+    here: list[RunningDaemon] = field(default_factory=list)
+    without_file: list[int] = field(default_factory=list)
+    """Processes on this machine that have the store, but no run file that can be read."""
+    elsewhere: list[DaemonProcess] = field(default_factory=list)
+    """Daemons on other machines that have the store."""
+    is_partial: bool = False
+    """Whether run files or the store may be read only by another user."""
+    trouble: IngestdError | None = None
+    """The reason if the store could not be asked."""
+
+
+async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons:
+    found = RunningDaemons()
+    running: dict[int | Path, RunningDaemon] = {}
+    for file in find_run_files():
+        try:
+            state = file.read()
+        except OSError as error:  # another user's file may be anything
+            found.is_partial |= isinstance(error, PermissionError)
+        else:
+            if state is not None:  # a link may lead to a run file twice
+                running.setdefault(state.pid or file.directory, RunningDaemon(file, state))
+    processes = await _ask_store(config, overrides, found)
+    host = socket.gethostname()
+    owners = {each.pid for each in processes if each.host == host}
+    found.here = [each for each in running.values() if each.state.pid in owners or _is_same(config, each.state.config)]
+    for pid in sorted(owners - running.keys()):
+        daemon = _daemon_of(pid)
+        if daemon is not None:
+            found.here.append(daemon)
+        elif _is_serving(pid):
+            found.without_file.append(pid)
+    found.elsewhere = sorted({each for each in processes if each.host != host}, key=lambda each: (each.host, each.pid))
+    return found
+
+
+async def _ask_store(config: Path, overrides: Sequence[str], found: RunningDaemons) -> Sequence[DaemonProcess]:
+    try:
+        configuration = load_config(config, overrides)
+        async with asyncio.timeout(_PATIENCE):
+            return await Backends(configuration, load_plugins(configuration)).daemons()
+    except (ConfigError, Unavailable) as error:
+        found.trouble = error
+    except TimeoutError:
+        found.trouble = Unavailable("the store does not answer")
+    except OSError as error:
+        found.is_partial |= isinstance(error, PermissionError)
+        found.trouble = Unavailable(str(error))
+    return []
+
+
+def _is_same(config: Path, other: str) -> bool:
+    """Both as they are written and where links lead: a link may lead elsewhere since the daemon was started."""
+    return bool(other) and (os.path.abspath(config) == other or os.path.realpath(config) == os.path.realpath(other))
+
+
+def _daemon_of(pid: int) -> RunningDaemon | None:
+    """The daemon that is this process, by its environment: `RUNTIME_DIRECTORY` may be outside of /run."""
+    try:
+        variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+        pairs = (each.partition(b"=") for each in variables)
+        directory = runtime_directory({os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs})
+        state = None if directory is None else RunFile(directory).read()
+    except OSError:  # another user's process, or it has ended: `without_file` tells which
+        return None
+    if directory is None or state is None or state.pid != pid:
+        return None
+    return RunningDaemon(RunFile(directory), state)
+
+
+def _is_serving(pid: int) -> bool:
+    """Whether the process runs and looks like a daemon: in a container, another process may have the number."""
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"serve" in words and any(b"ingestd" in word for word in words)
+
+
+def user_of(pid: int) -> str | None:
+    """The name of the process's user; None if it is our own, or the process is hidden or gone."""
+    try:
+        user = Path("/proc", str(pid)).stat().st_uid
+    except OSError:
+        return None
+    if user == os.geteuid():
+        return None
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def systemd_unit(pid: int) -> str | None:
+    """The service of the system that the process belongs to."""
+    try:
+        groups = Path("/proc", str(pid), "cgroup").read_text()
+    except OSError:
+        return None
+    for line in groups.splitlines():
+        _, slice_, unit = line.rpartition("/system.slice/")
+        if slice_ and unit.endswith(".service"):
+            return unit.rpartition("/")[2]
+    return None

@@ -1,0 +1,355 @@
+"""The one place that wires: configuration, plugins, back end, pipeline, consumers, listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from tornado.httpserver import HTTPServer
+from tornado.web import Application
+
+from ingestd import __version__
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.options import Address
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.config import Config
+from ingestd.consumers.group import Consumers
+from ingestd.delivery import sink_statuses
+from ingestd.hooks.caller import HookFailure
+from ingestd.hooks.loader import Plugins
+from ingestd.http.allowed_hosts import OwnHosts
+from ingestd.http.app import Ingest
+from ingestd.http.client_address import STORED_FORMS
+from ingestd.http.connection_limits import Connections
+from ingestd.http.listeners import SERVERS, IngestListener
+from ingestd.http.ops import make_ops_app
+from ingestd.observability.dashboard import Overview, Panels, Shown, Sources
+from ingestd.observability.logs import RecentLines
+from ingestd.observability.loop_holder import plugin_modules
+from ingestd.observability.loop_monitor import LoopMonitor
+from ingestd.observability.metrics import Metrics
+from ingestd.observability.metrics.loop_delay import watch_loop_delay
+from ingestd.observability.unusable_id_reports import UnusableIdReports
+from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.handler import Pipeline
+from ingestd.storage.backends import Backends
+from ingestd.storage.retention import Retention
+from ingestd.storage.store_loss import LossRecovery
+
+from . import file_limits
+from .generation import Generation, first_generation
+from .memory import give_back_free_memory, keep_large_pieces_apart
+from .reload import Parts, Reload
+from .run_directory import hold_run_file, release_run_file
+from .run_file import RunState
+from .shutdown import Stop
+from .sockets import bind
+from .systemd.notifier import Notifier
+from .systemd.passed_sockets import EVENTS, OPERATORS, inherited_sockets
+
+__all__ = ["Server", "TaskDied", "tune_the_interpreter"]
+
+log = logging.getLogger("ingestd.server")
+
+_TO_CLOSE = 30.0  # seconds a stop may take beside what it waits for
+
+
+class TaskDied(IngestdError):
+    """A task that must never end has ended; the daemon stops rather than go on without it."""
+
+
+class Server:
+    """The daemon: `await Server(config, plugins).run()` serves until told to stop.
+
+    It is what plugins get as `Daemon`.
+    """
+
+    def __init__(self, config: Config, plugins: Plugins, *, read: Callable[[], Config], shared: bool = False) -> None:
+        """`read` reads the configuration again. `shared`: others serve the same shop, from the same store.
+
+        Raises `ConfigError`.
+        """
+        self._generation = first_generation(config, plugins)
+        self._read = read
+        self.notifier = Notifier()
+        self._metrics = Metrics()
+        self.registry: CollectorRegistry = self._metrics.registry
+        self._backends = Backends(config, plugins)
+        if shared:
+            self._backends.must_be_shared(config)
+        self.store = self._backends.store
+        self.journal = self._backends.journal
+        self.unusable_ids = UnusableIds(config.ids.unusable)
+        self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
+        self._loss = LossRecovery(self.store, self._recover)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop: Stop | None = None
+        self._lines = RecentLines()
+        self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
+
+    def plugin(self, name: str) -> object | None:
+        return self._generation.plugins.manager.get_plugin(name)
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.ensure_future(work)
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._died(task.get_name(), error or RuntimeError("ended by itself"))
+
+    def _died(self, name: str, error: BaseException) -> None:
+        log.critical("the task %s ended, so the daemon stops", name, exc_info=error)
+        if self._stop is not None:
+            self._stop.fail(TaskDied(f"the task {name} ended: {error!r}"))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; a second one hurries. Raises `ConfigError`, `OSError`, `TaskDied`."""
+        loop = asyncio.get_running_loop()
+        self._stop = Stop()
+        reload = asyncio.Event()
+        handlers = {signal.SIGTERM: self._stop.order, signal.SIGINT: self._stop.order, signal.SIGHUP: reload.set}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            await self._serve(self._stop, reload)
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the last moments are no time to die of it
+            self.notifier.close()
+
+    async def _serve(self, stop: Stop, reload: asyncio.Event) -> None:
+        generation, metrics = self._generation, self._metrics
+        config = generation.config
+        file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        inherited = inherited_sockets()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(_collecting(self._lines))
+            run_file = hold_run_file(self._run_state)
+            stack.callback(release_run_file, run_file)
+            async with self.notifier.patience("starting: opening the store"):
+                await self._backends.open(serving=True)
+            stack.push_async_callback(self._backends.close)
+            stack.push_async_callback(self._cancel_tasks)
+            if self._backends.ownership is not None:
+                self.watch(self._backends.ownership.keep(), name="ownership of the state")
+            for name, work in _looking_after_itself(metrics):
+                self.watch(work, name=name)
+            stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
+            await self._start_plugins()
+            room = Room(config.http.max_waiting)
+            consumers = Consumers(
+                self.journal, self.store, [*generation.plugins.consumers, *generation.sinks],
+                died=self._died, hurried=stop.hurried, give_way=room.give_way,
+            )  # fmt: skip
+            await consumers.start()
+            stack.push_async_callback(self._stop_consumers, consumers)
+            retention = Retention(self.journal, config.journal, consumers, refuse=room.refuse)
+            await retention.start()
+            metrics.show_journal(retention)
+            self.watch(retention.run(), name="retention")
+            metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
+            ingest = Ingest(self._make_pipeline(generation, room), config.http, config.logs, metrics)
+            problem = partial(self._problem, ingest, retention)
+            overview = self._begin_overview(problem, retention)
+            show = partial(self._show, consumers, overview)
+            show(generation)
+            hosts = OwnHosts(config.ops)
+            ops = make_ops_app(self.registry, problem, overview.render, hosts)
+            await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
+            connections = Connections(config.http, metrics, ingest.refusal)
+            public = SERVERS[config.http.server](ingest, config.http, connections)
+            self.watch(connections.watch(), name="http: limits of time")
+            _listen(public, config.http.listen, "events", inherited.get(EVENTS))
+            stack.push_async_callback(
+                self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
+            )
+            parts = Parts(
+                partial(self._make_pipeline, room=room), show, room, retention, ingest, connections, public, hosts,
+                consumers, metrics,
+            )  # fmt: skip
+            reloading = Reload(
+                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
+                run_file=run_file, run_state=self._run_state,
+            )  # fmt: skip
+            self.watch(reloading.run(reload), name="reload")
+            self._begin_to_serve(ingest, retention)
+            stack.callback(self._tell_stopping)
+            log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
+            await stop.wait()
+        log.info("stopped")
+
+    def _begin_to_serve(self, ingest: Ingest, retention: Retention) -> None:
+        tune_the_interpreter()
+        # Not before: nobody waits yet for what plugins do at the start.
+        monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
+        self.watch(monitor.run(), name="monitor of the loop")
+        self.notifier.ready("serving: generation 1")
+        self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
+
+    def _make_pipeline(self, generation: Generation, room: Room) -> Pipeline:
+        http = generation.config.http
+        return Pipeline(
+            generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
+            room=room, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
+        )  # fmt: skip
+
+    def _adopt(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def _tell_stopping(self) -> None:
+        limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
+        self.notifier.stopping("shutting down", limit)
+
+    def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
+        if ingest.draining:
+            return "shutting down"
+        return self._backends.problem() or self._loss.problem or retention.problem
+
+    async def _recover(self) -> list[str]:
+        """Have all plugins make good what the store has lost; what they miss."""
+        missing = await self._generation.plugins.hooks.store_lost(self.store)
+        await self._backends.remember_store()
+        return missing
+
+    def _begin_overview(self, problem: Callable[[], str | None], retention: Retention) -> Overview:
+        panels = Panels(lambda: self._generation.plugins.hooks, self.store)
+        overview = Overview(Sources(self._metrics, problem, retention, self._lines), panels.ask)
+        self.watch(overview.follow(), name="overview")
+        return overview
+
+    def _show(self, consumers: Consumers, overview: Overview, generation: Generation) -> None:
+        """Sinks and consumers, where they are looked at."""
+        sinks = sink_statuses(consumers, generation.sinks)
+        self._metrics.show_consumers(consumers.statuses)
+        self._metrics.show_sinks(sinks)
+        fed = {sink.consumer.name for sink in sinks}
+        types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
+        overview.show(Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed]))
+
+    def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
+        """What an operator sees of the daemon in `systemctl status`."""
+        before = 0.0
+
+        def describe(seconds: float) -> str:
+            nonlocal before
+            accepted = self._metrics.accepted()
+            rate, before = (accepted - before) / seconds, accepted
+            problem = self._problem(ingest, retention)
+            state = "serving" if problem is None else f"not ready: {problem}"
+            count = len(self._generation.sinks)
+            sinks = f"{count} sink{'s' * (count != 1)}"
+            return f"{state}: generation {self._generation.number}, {sinks}, {rate:.0f} events/s"
+
+        return describe
+
+    async def _drain(
+        self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop, *, own_socket: bool
+    ) -> None:
+        """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
+        options = self._generation.config.http
+        log.info("shutting down: answering %d open requests", len(ingest.active))
+        ingest.draining = True
+        if own_socket:  # else they wait in its queue for the daemon that comes next
+            public.accept_queued()
+        public.stop()
+        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.hurried)
+        if unanswered:
+            log.warning("shutting down: %d requests were cut off unanswered", unanswered)
+        await public.close_all_connections()
+        ingest.access.end_second()
+
+    async def _stop_consumers(self, consumers: Consumers) -> None:
+        await consumers.stop(self._generation.config.http.shutdown_timeout)
+
+    async def _start_plugins(self) -> None:
+        """Start them, and have them called after losses of data from now on."""
+        try:
+            await self._generation.plugins.hooks.startup(self)
+        except HookFailure as failure:
+            cause = failure.__cause__
+            log.error("%s", failure, exc_info=cause)  # noqa: TRY400 - the traceback is that of the plugin
+            reason = f"{failure}: {cause!r}"
+            # A file or a network may come back; anything else is a plugin to mend or to leave out.
+            raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
+        self._metrics.show_losses(self.store)
+        self.watch(self._loss.run(), name="losses of data")
+
+    async def _shut_plugins_down(self) -> None:
+        for failure in await self._generation.plugins.hooks.shutdown():
+            log.error("%s", failure, exc_info=failure.__cause__)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.remove_done_callback(self._ended)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    yield "memory", give_back_free_memory()
+    yield "delay of the loop", watch_loop_delay(metrics.loop_delay.observe)
+
+
+@contextlib.contextmanager
+def _collecting(lines: RecentLines) -> Iterator[None]:
+    """Keep the last lines of the log for the operators' page."""
+    logging.getLogger().addHandler(lines)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(lines)
+
+
+@contextlib.asynccontextmanager
+async def _serving_operators(
+    ops: Application, address: Address, inherited: list[socket.socket] | None
+) -> AsyncIterator[None]:
+    server = HTTPServer(ops)
+    _listen(server, address, "operators", inherited)
+    try:
+        yield
+    finally:
+        server.stop()
+        await server.close_all_connections()
+
+
+def tune_the_interpreter() -> None:
+    """Settings of Python that pay for a loop that is busy answering, with threads that wait for the disk.
+
+    The garbage collector looks, seldom, at what requests leave (almost all is freed at once by reference
+    counts) and never at what start-up made: there is next to no garbage in it, and to look for it once would take a
+    tenth of the start. A thread that comes back from the disk gets its turn after a tenth of a millisecond instead of
+    five: answers wait for it, some six times a commit.
+    """
+    keep_large_pieces_apart()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+    sys.setswitchinterval(0.0001)
+
+
+def _listen(
+    server: HTTPServer | IngestListener, address: Address, what: str, inherited: list[socket.socket] | None
+) -> None:
+    sockets = inherited or bind(address)
+    server.add_sockets(sockets)
+    for sock in sockets:
+        host, port = sock.getsockname()[:2]
+        shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
+        log.info("listening for %s on http://%s:%d%s", what, shown, port, ", a socket of systemd" if inherited else "")

@@ -1,0 +1,1 @@
+"""The protocols of systemd: notifications and passed sockets."""

@@ -1,0 +1,62 @@
+"""Listening sockets that systemd has opened for the daemon, by the protocol of sd_listen_fds(3).
+
+They are told apart by their names (`FileDescriptorName=` of the socket unit), and used in place of the
+addresses of the configuration. systemd keeps them open over a restart of the daemon, so that who connects
+meanwhile waits in their queue; closing them here takes nothing from that.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from ingestd.api.errors import ConfigError
+
+__all__ = ["EVENTS", "OPERATORS", "inherited_sockets"]
+
+EVENTS = "ingestd"
+OPERATORS = "ingestd-ops"
+
+_FIRST = 3  # behind standard input, output and error
+_HINT = f"FileDescriptorName= of a socket unit is {EVENTS} for events, {OPERATORS} for the operators' port"
+
+
+def inherited_sockets(
+    environment: Mapping[str, str] = os.environ, first: int = _FIRST
+) -> dict[str, list[socket.socket]]:
+    """By their names; empty where nothing was passed to this process. Raises `ConfigError`.
+
+    They must not be taken twice. `first` is the number of the first one.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):  # none, or meant for a process that has started us
+        return {}
+    given = environment.get("LISTEN_FDS", "")
+    if not (given.isascii() and given.isdigit()):
+        raise ConfigError(f"LISTEN_FDS is {given!r}, and must be the number of sockets passed")
+    count = int(given)
+    names = environment["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in environment else ["unknown"] * count
+    if len(names) != count:
+        raise ConfigError(f"LISTEN_FDNAMES has {len(names)} names for {count} sockets")
+    found: dict[str, list[socket.socket]] = {}
+    for number, name in enumerate(names, start=_FIRST):
+        if name not in {EVENTS, OPERATORS}:
+            raise ConfigError(f"systemd has passed a socket with the name {name!r}: {_HINT}")
+        found.setdefault(name, []).append(_listening(number, name))
+    return found
+
+
+def _listening(number: int, name: str) -> socket.socket:
+    try:
+        sock = socket.socket(fileno=number)
+    except OSError as error:
+        raise ConfigError(
+            f"systemd has passed {name} as descriptor {number}, which is no socket: {error.strerror}"
+        ) from error
+    if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type != socket.SOCK_STREAM:
+        raise ConfigError(f"the socket {name} must be one of TCP: ListenStream= with an address and a port")
+    if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise ConfigError(f"the socket {name} must be one that listens: Accept=no")
+    sock.set_inheritable(False)
+    sock.setblocking(False)
+    return sock

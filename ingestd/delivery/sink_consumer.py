@@ -1,0 +1,316 @@
+"""Feeds a sink from the journal: a consumer like any other, so what it delivers, it delivers at least once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from ingestd.api import times
+from ingestd.api.consumer import Consumer, Step, Turn
+from ingestd.api.errors import NotHolder, Unavailable, reason_of
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
+from ingestd.api.store import State
+
+from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written, within
+from .dead_letter_log import DeadLetterLog
+from .dead_letters import DeadLetter, bury, read_letter, read_letters, remove_letter
+from .evidence import Evidence
+from .filters import make_filter
+from .operator_commands import Order, Orders, Replay, Retry, load_orders
+from .options import SinkOptions
+from .progress import Progress, Trouble, load_progress, load_trouble, save_progress, save_trouble
+
+__all__ = ["PREFIX", "SinkConsumer"]
+
+PREFIX = "sink:"
+
+_T = TypeVar("_T")
+
+_LOOK = 0.4  # seconds between two looks for orders
+_DISCARDED = 1000  # dead letters thrown away in one step
+_LETTERS_SIZE = 2 << 20  # bytes of the dead letters that are in hand at a time, about
+_AHEAD = 500  # records behind those in hand among which the sink may find one to take
+
+
+class _Outcome(NamedTuple):
+    """What came of the records of a step: which of them the sink was to have, by index, and how far that came."""
+
+    records: Sequence[Record]
+    wanted: Sequence[int]
+    written: Written
+
+
+class SinkConsumer(Consumer):
+    """The consumer of one sink. Its name is `sink:NAME`.
+
+    A write that fails is made again, without end, with the records it had and then some pause; the place
+    in the journal waits. What the sink rejects, and a record that alone keeps a batch from being taken
+    (see `BatchWriter`), become dead letters in the step that goes on behind them.
+    """
+
+    attended = True
+
+    def __init__(self, sink: Sink, options: SinkOptions, own_options: Options | None = None) -> None:
+        self.name = PREFIX + sink.name
+        self.made_of = type(sink), options, own_options
+        """What another must be made of to be its equal."""
+        self.start = options.start
+        self.max_records = options.batch.max_events
+        self.linger = float(options.batch.max_wait)
+        self.backoff = options.retry.backoff
+        self.sink = sink
+        self.delivered = 0
+        """Records the sink has taken and that will not be written again, since the start of the daemon."""
+        self.filtered = 0
+        """Records it was spared, since then."""
+        self.given_up = 0
+        """Records that became dead letters, since then; not those that it was given again."""
+        self.progress: Progress | None = None
+        """None while it is not known, or there is none."""
+        self.last_reason: str | None = None
+        """Of the newest dead letter, if that is still kept."""
+        self._timeout = float(options.timeout)
+        self._filter = make_filter(options.filter)
+        self._evidence = Evidence()
+        self._writer = BatchWriter(sink, options, self._evidence)
+        self._replays = BatchWriter(sink, options, self._evidence, in_turn=False)
+        self._retries = LetterWriter(sink, options, self._evidence)
+        self._splits = 0
+        """Splits counted by earlier writers."""
+        self._outcomes: list[_Outcome] = []
+        """Of the records of a step, and of the next one's, for as long as they are not stored."""
+        self._orders = Orders()
+        self._looked: float | None = None
+        self._trouble: Trouble | None = None
+        self._log = DeadLetterLog(sink.name)
+
+    @property
+    def _writers(self) -> tuple[BatchWriter, ...]:
+        return self._writer, self._replays, self._retries
+
+    @property
+    def splits(self) -> int:
+        return self._splits + sum(writer.splits for writer in self._writers)
+
+    def count_on(self, other: SinkConsumer) -> None:
+        """Go on from the counts of the one that was in its place."""
+        self.delivered += other.delivered
+        self.filtered += other.filtered
+        self._splits += other.splits
+
+    async def open(self) -> None:
+        await self._tried(within(self._timeout, self.sink.open(), "opening it"))
+
+    async def check(self) -> None:
+        await within(self._timeout, self.sink.check(), "a check")
+
+    async def close(self) -> None:
+        # Another daemon may go on with it: what is known here is of no use when it comes back.
+        self.progress = self.last_reason = self._looked = self._trouble = None
+        self._outcomes = []
+        self._evidence.forget()
+        for writer in self._writers:
+            writer.forget()
+        await self.sink.close()
+
+    async def turn(self, state: State) -> Turn:
+        if self._looked is None or time.monotonic() - self._looked >= _LOOK:
+            await self._look(state)
+        if self._orders.paused:
+            return "nothing"
+        return "records" if self._next_order() is None and not self._evidence.wanted else "errand"
+
+    async def _look(self, state: State) -> None:
+        name = self.sink.name
+        self._orders = await load_orders(state, name)
+        self.progress = progress = await load_progress(state, name)
+        letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
+        self.last_reason = None if letter is None else letter.reason
+        if self._trouble != await load_trouble(state, name):
+            await save_trouble(state, name, self._trouble)
+        self._looked = time.monotonic()
+
+    async def prepare(self, records: Sequence[Record]) -> None:
+        await self._tried(self._write(records))
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        await self._tried(self._process(records, step))
+
+    async def _process(self, records: Sequence[Record], step: Step) -> None:
+        progress = await self._progress(step.state, records[0].position - 1)
+        outcome = await self._write(records)
+        wanted, written = outcome.wanted, outcome.written
+        done = len(records) if written.done == len(wanted) else wanted[written.done]
+        delivered, filtered = written.done - len(written.given_up), done - written.done
+        letters = [
+            await self._bury(step.state, progress, records[wanted[at]], given_up)
+            for at, given_up in written.given_up.items()
+        ]
+        progress.delivered += delivered
+        progress.given_up += len(written.given_up)
+        progress.filtered += filtered
+        await save_progress(step.state, self.sink.name, progress)
+        step.done = done
+        step.committed = lambda: self._committed(progress, letters, outcome, delivered, filtered)
+
+    async def _write(self, records: Sequence[Record]) -> _Outcome:
+        """Not again what was prepared, nor while it is the store that fails: the sink has them."""
+        for outcome in self._outcomes:
+            if outcome.records is records:
+                return outcome
+        wanted: Sequence[int] = range(len(records))
+        if self._filter is not None:
+            wanted = [index for index in wanted if self._filter(records[index])]
+        written = Written(0, {})
+        if wanted:
+            some = records if len(wanted) == len(records) else [records[index] for index in wanted]
+            written = await self._writer.write(some)
+        outcome = _Outcome(records, wanted, written)
+        self._outcomes = [*self._outcomes[-1:], outcome]
+        return outcome
+
+    def _committed(
+        self,
+        progress: Progress,
+        letters: Sequence[DeadLetter],
+        outcome: _Outcome | None = None,
+        delivered: int = 0,
+        filtered: int = 0,
+    ) -> None:
+        """`letters` are the step's new ones. Those of an order do not count as given up: the sink has had its turn."""
+        self.progress = progress
+        self._outcomes = [each for each in self._outcomes if each is not outcome]
+        self.delivered += delivered
+        self.filtered += filtered
+        self.given_up += len(letters) if outcome is not None else 0
+        self._log.report(letters, progress.dead)
+
+    async def errand(self, step: Step, journal: Journal) -> None:
+        place = await self._place(journal)
+        if self._evidence.wanted:
+            await self._read_ahead(journal, place)
+        order = self._next_order()
+        if order is None:
+            return
+        progress = await self._progress(step.state, place)
+        letters: Sequence[DeadLetter] = ()
+        if isinstance(order, Replay):
+            letters = await self._tried(self._replay(order, step, progress, journal, place))
+        else:
+            await self._tried(self._see_to_letters(order, step, progress))
+        await save_progress(step.state, self.sink.name, progress)
+        step.committed = lambda: self._committed(progress, letters)
+
+    def _next_order(self) -> Order | None:
+        done = self.progress.order if self.progress is not None else 0
+        return next((order for order in self._orders.waiting if order.number > done), None)
+
+    async def _place(self, journal: Journal) -> int:
+        for cursor in await journal.cursors():
+            if cursor.name == self.name:
+                return cursor.position
+        raise NotHolder("its place is not in the journal any more")
+
+    async def _read_ahead(self, journal: Journal, place: int) -> None:
+        """Look for records that the sink may take, when it takes none of those in hand."""
+        ahead = await journal.read(place, self.max_records + _AHEAD)
+        self._evidence.ahead = [record for record in ahead if self._passes(record)]
+        self._evidence.wanted = False
+
+    def _passes(self, record: Record) -> bool:
+        return self._filter is None or self._filter(record)
+
+    async def _replay(
+        self, order: Replay, step: Step, progress: Progress, journal: Journal, place: int
+    ) -> Sequence[DeadLetter]:
+        """Returns the new ones."""
+        letters = []
+        last = min(order.last, place)  # what is behind its place comes in its turn
+        after = max(progress.at, order.first - 1)
+        read = await journal.read(after, self.max_records) if after < last else ()
+        records = [record for record in read if record.position <= last]
+        wanted = [record for record in records if self._is_replayed(record, order)]
+        if not wanted:
+            progress.at = records[-1].position if records else last
+        else:
+            written = await self._replays.write(wanted)
+            progress.at = wanted[written.done - 1].position
+            progress.replayed += written.done - len(written.given_up)
+            progress.given_up_again += len(written.given_up)
+            for index, given_up in written.given_up.items():
+                letters.append(await self._bury(step.state, progress, wanted[index], given_up))
+        if progress.at >= last:
+            _finish(progress, order)
+        return letters
+
+    def _is_replayed(self, record: Record, order: Replay) -> bool:
+        return self._passes(record) and (order.keys is None or record.decode().get("key") in order.keys)
+
+    async def _see_to_letters(self, order: Order, step: Step, progress: Progress) -> None:
+        assert not isinstance(order, Replay)
+        most = self.max_records if isinstance(order, Retry) else _DISCARDED
+        letters: list[DeadLetter] = []
+        size, last = 0, min(order.last, progress.letters)
+        async for letter in read_letters(step.state, self.sink.name, progress.at, last, order.letters):
+            letters.append(letter)
+            size += letter.size
+            if len(letters) == most or size >= _LETTERS_SIZE:
+                break
+        if not letters:
+            _finish(progress, order)
+        elif isinstance(order, Retry):
+            await self._retry(letters, step.state, progress)
+        else:
+            for letter in letters:
+                await remove_letter(step.state, self.sink.name, letter.number)
+            progress.discarded += len(letters)
+            progress.at = letters[-1].number
+
+    async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress) -> None:
+        written = await self._retries.write([letter.to_record() for letter in letters])
+        for index, letter in enumerate(letters[: written.done]):
+            given_up = written.given_up.get(index)
+            if given_up is None:
+                await remove_letter(state, self.sink.name, letter.number)
+                progress.retried += 1
+            else:
+                letter.reason, letter.at = given_up.reason, times.now()
+                letter.attempts += given_up.attempts
+                await bury(state, self.sink.name, letter)
+        progress.at = letters[written.done - 1].number
+
+    async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
+        progress.letters += 1
+        letter = DeadLetter(
+            progress.letters, given_up.reason, times.now(), given_up.attempts, record.type, record.position, record.at,
+            msgspec.Raw(record.body),
+        )  # fmt: skip
+        await bury(state, self.sink.name, letter)
+        return letter
+
+    async def _progress(self, state: State, began: int) -> Progress:
+        return await load_progress(state, self.sink.name) or Progress(began)
+
+    async def _tried(self, work: Awaitable[_T]) -> _T:
+        """Await work of the sink, and keep what it fails of for who asks how it is."""
+        try:
+            result = await work
+        except (Unavailable, NotHolder):  # the store's trouble
+            raise
+        except Exception as error:
+            at, before = times.now(), self._trouble
+            since, failures = (at, 0) if before is None else (before.since, before.failures)
+            self._trouble = Trouble(reason_of(error), since, at, failures + 1)
+            raise
+        self._trouble = None
+        return result
+
+
+def _finish(progress: Progress, order: Order) -> None:
+    progress.order, progress.at = order.number, 0

@@ -1,0 +1,1 @@
+"""Plugins: found, checked, configured, and called by their hooks."""

@@ -1,0 +1,325 @@
+"""Calls the hooks on the path of an event, and awaits those that want it.
+
+pluggy's own `hook` caller would take the coroutine of an async implementation for its answer, so
+the chains are called here: frozen at start, one implementation after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pluggy
+
+from ingestd.api.check_result import Finding
+from ingestd.api.errors import ConfigError, IngestdError, Refused
+from ingestd.api.events import Event, Principal, Request, Session
+from ingestd.api.hookspecs import Daemon
+from ingestd.api.panels import Panel
+from ingestd.api.privacy import Person, Visitors
+from ingestd.api.store import State, Store
+
+__all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
+
+_PANEL = 2.0  # seconds a plugin has to make one
+
+
+class HookFailure(IngestdError):
+    """A plugin's hook raised what is not an answer to the caller. The cause has the details."""
+
+    def __init__(self, plugin: str, hook: str) -> None:
+        super().__init__(f"plugin {plugin}: {hook} failed")
+
+
+class _Call(NamedTuple):
+    plugin: str
+    function: Callable[..., Any]
+
+
+class Hooks:
+    """One typed function or method per hook. The implementations are those registered when it is made."""
+
+    screen: Callable[[Request], Awaitable[None]]
+    authenticate: Callable[[Request], Awaitable[Principal | None]]
+    admit: Callable[[Request, Principal | None], Awaitable[None]]
+    check_identity: Callable[[Event], None]
+    prepare: Callable[[Event, Request], str | None] | None
+    """None where no plugin implements it."""
+    resolve_user: Callable[[Event, State], Awaitable[str | None]]
+    resolve_session: Callable[[Event, State], Awaitable[Session | None]]
+    store_identity: Callable[[Event, State], Awaitable[None]]
+    enrich: Callable[[Event, State], Awaitable[None]]
+    filter_event: Callable[[Event], Awaitable[str | None]]
+    event_dropped: Callable[[Event, State], Awaitable[None]]
+
+    def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
+        """`started` are the plugins that have been, or that take over from such."""
+        self.screen = _all(manager, "screen")
+        self.authenticate = _first(manager, "authenticate")
+        self.admit = _all(manager, "admit")
+        self.check_identity = _plain(manager, "check_identity")
+        self.prepare = _prepare(manager)
+        self.resolve_user = _first(manager, "resolve_user")
+        self.resolve_session = _first(manager, "resolve_session")
+        self.store_identity = _all(manager, "store_identity")
+        self.enrich = _all(manager, "enrich")
+        self.filter_event = _first(manager, "filter_event")
+        self.event_dropped = _all(manager, "event_dropped")
+        self.alters_events = bool(_chain(manager, "enrich") or _chain(manager, "filter_event"))
+        """Whether any plugin enriches or drops events."""
+        self._startup = _chain(manager, "startup")
+        self._shutdown = _chain(manager, "shutdown")[::-1]
+        self._take_over = _chain(manager, "take_over")
+        self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
+        self._store_lost = _chain(manager, "store_lost")
+        self._show_panel = _chain(manager, "show_panel")
+        self._advise = _chain(manager, "advise")
+        self._find_visitors = _chain(manager, "find_visitors")
+        self._forget_person = _chain(manager, "forget_person")
+        for name in ("authenticate", "resolve_session"):
+            if not _chain(manager, name):
+                raise ConfigError(f"plugins.enabled: no plugin implements {name}, so no event could be accepted")
+
+    async def startup(self, daemon: Daemon) -> None:
+        for call in self._startup:
+            await _call_all([call], "startup", daemon)
+            self._waiting.discard(call.plugin)
+
+    async def take_over(self, predecessors: Mapping[str, object], daemon: Daemon) -> None:
+        """Have the plugins of these names take over from those before them."""
+        for call in self._take_over:
+            if call.plugin in predecessors:
+                await _call_all([call], "take_over", predecessors[call.plugin], daemon)
+
+    async def store_lost(self, store: Store) -> list[str]:
+        """What plugins miss after a loss of data. Raises `HookFailure`, `Unavailable`."""
+        return await _each(self._store_lost, "store_lost", store)
+
+    async def show_panel(self, store: Store, selection: Mapping[str, str]) -> list[tuple[str, Panel | HookFailure]]:
+        """What each plugin shows, by its name; or how it failed, which is nothing to the others."""
+        answers: list[tuple[str, Panel | HookFailure]] = []
+        for call in self._show_panel:
+            try:
+                async with asyncio.timeout(_PANEL):
+                    panels: list[Panel] = await _each([call], "show_panel", store, selection)
+            except Exception as error:  # noqa: BLE001 - whatever one raises, the page shows the others
+                failure = HookFailure(call.plugin, "show_panel")
+                failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
+                answers.append((call.plugin, failure))
+            else:
+                answers += [(call.plugin, panel) for panel in panels]
+        return answers
+
+    async def advise(self, store: Store) -> list[Finding]:
+        """What plugins advise. Raises `HookFailure`, `Unavailable`."""
+        return [finding for answer in await _each(self._advise, "advise", store) for finding in answer]
+
+    async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
+        answers = await _each(self._find_visitors, "find_visitors", tenant, user_id, store)
+        return Visitors({digest for answer in answers for digest in answer.digests})
+
+    async def forget_person(self, person: Person, state: State) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for answer in await _each(self._forget_person, "forget_person", person, state):
+            counts.update(answer)
+        return counts
+
+    async def shutdown(self) -> list[HookFailure]:
+        """Calls every implementation, whatever the others raise; returns what they raised.
+
+        Passes by plugins whose startup was not called or failed.
+        """
+        failures = []
+        for plugin, function in self._shutdown:
+            if plugin in self._waiting:
+                continue
+            try:
+                answer = function()
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:  # noqa: BLE001 - nothing one raises may keep others from their end
+                failure = HookFailure(plugin, "shutdown")
+                failure.__cause__ = error
+                failures.append(failure)
+        return failures
+
+
+def register_all(manager: pluggy.PluginManager, hook: str, argument: object) -> None:
+    """Call a registration hook, `register_…`, of every plugin.
+
+    Raises `ConfigError` naming the plugin that raised, or whose hook is a coroutine function.
+    """
+    register_each(manager, hook, lambda plugin: argument)
+
+
+def register_each(manager: pluggy.PluginManager, hook: str, argument_for: Callable[[str], object]) -> None:
+    """As `register_all`, with an argument for each plugin, by its name."""
+    for plugin, function in _chain(manager, hook):
+        try:
+            answer = function(argument_for(plugin))
+        except ConfigError as error:
+            raise ConfigError(f"plugin {plugin}: {error}") from error
+        except Exception as error:
+            raise ConfigError(f"plugin {plugin}: {hook} failed: {error!r}") from error
+        if inspect.iscoroutine(answer):
+            answer.close()
+            raise ConfigError(f"plugin {plugin}: {hook} cannot be a coroutine function")
+
+
+def _chain(manager: pluggy.PluginManager, name: str) -> list[_Call]:
+    caller = getattr(manager.hook, name)
+    names = tuple(caller.spec.argnames)
+    calls = []
+    for impl in reversed(caller.get_hookimpls()):
+        if impl.hookwrapper or impl.wrapper:
+            raise ConfigError(f"plugin {impl.plugin_name}: {name} cannot be a wrapper")
+        calls.append(_Call(impl.plugin_name, _adapt(impl.function, impl.argnames, names)))
+    return calls
+
+
+def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str, ...]) -> Callable[..., Any]:
+    """Let an implementation leave out arguments, at no cost to one that takes them all."""
+    if tuple(takes) == given:
+        return function
+    places = [given.index(name) for name in takes]
+
+    def call(*arguments: Any) -> Any:
+        return function(*[arguments[place] for place in places])
+
+    return call
+
+
+def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[Any]]:
+    """A function that calls one implementation after the other, until one answers."""
+    chain = _chain(manager, hook)
+    if len(chain) == 1 and inspect.iscoroutinefunction(chain[0].function):
+        return _guarded(chain[0], hook)
+
+    async def first(*arguments: Any) -> Any:
+        for plugin, function in chain:
+            try:
+                answer = function(*arguments)
+                if hasattr(answer, "__await__"):
+                    answer = await answer
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, hook) from error
+            if answer is not None:
+                return answer
+        return None
+
+    return first
+
+
+def _guarded(call: _Call, hook: str) -> Callable[..., Awaitable[Any]]:
+    """As `_first`, of one coroutine function: what most hooks of an event are."""
+    plugin, function = call
+
+    async def guarded(*arguments: Any) -> Any:
+        try:
+            return await function(*arguments)
+        except Refused:
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+
+    return guarded
+
+
+def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[None]]:
+    """A function that calls all implementations, one after the other."""
+    return partial(_call_all, _chain(manager, hook), hook)
+
+
+def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
+    """A function that calls all implementations, none of which is a coroutine function."""
+    chain = _plain_chain(manager, hook)
+
+    def call_all(*arguments: Any) -> None:
+        for plugin, function in chain:
+            try:
+                function(*arguments)
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, hook) from error
+
+    return call_all
+
+
+def _prepare(manager: pluggy.PluginManager) -> Callable[[Event, Request], str | None] | None:
+    """A function that calls one `prepare` after the other, until one drops the event. None where there is none."""
+    chain = _plain_chain(manager, "prepare")
+
+    def prepare(event: Event, request: Request) -> str | None:
+        for plugin, function in chain:
+            anonymous_id, session_id = event.anonymous_id, event.session_id
+            user_id, message_id = event.user_id, event.message_id
+            try:
+                reason = function(event, request)
+                if reason is not None:
+                    return _reason(reason)
+                if not (
+                    event.anonymous_id is anonymous_id
+                    and event.session_id is session_id
+                    and event.user_id is user_id
+                    and event.message_id is message_id
+                ):
+                    event.check_ids()
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(plugin, "prepare") from error
+        return None
+
+    return prepare if chain else None
+
+
+def _reason(answer: object) -> str:
+    """The reason to drop an event. An event that is returned by mistake would drop every event."""
+    if isinstance(answer, str):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TypeError(f"expected None or the reason to drop the event, a text; got a {type(answer).__name__}")
+
+
+def _plain_chain(manager: pluggy.PluginManager, hook: str) -> list[_Call]:
+    for impl in getattr(manager.hook, hook).get_hookimpls():
+        if inspect.iscoroutinefunction(impl.function) or inspect.isasyncgenfunction(impl.function):
+            raise ConfigError(f"plugin {impl.plugin_name}: {hook} cannot be a coroutine function")
+    return _chain(manager, hook)
+
+
+async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
+    for plugin, function in chain:
+        try:
+            answer = function(*arguments)
+            if hasattr(answer, "__await__"):
+                await answer
+        except (Refused, ConfigError):
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+
+
+async def _each(chain: Sequence[_Call], hook: str, *arguments: Any) -> list[Any]:
+    """The answers that are not None."""
+    answers = []
+    for plugin, function in chain:
+        try:
+            answer = function(*arguments)
+            if hasattr(answer, "__await__"):
+                answer = await answer
+        except IngestdError:
+            raise
+        except Exception as error:
+            raise HookFailure(plugin, hook) from error
+        if answer is not None:
+            answers.append(answer)
+    return answers

@@ -1,0 +1,307 @@
+"""Finds, imports and registers the plugins a configuration asks for, and only those.
+
+Plugins are entry points of the group `ingestd`, the built-in ones like anyone's. What `[plugins]
+enabled` and `also` name is loaded; so is the plugin called like the scheme of `[store] url` or the type
+of a sink, where no enabled plugin offers that scheme or type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pluggy
+
+from ingestd.api import hookspecs
+from ingestd.api.consumer import Consumer
+from ingestd.api.errors import ConfigError
+from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
+from ingestd.config import Config
+
+from .caller import Hooks, register_all, register_each
+from .plugin_validation import check_consumer, check_entry_point, check_hooks, check_plugin_class, check_sink_class
+
+__all__ = ["Plugin", "Plugins", "load_plugins"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plugin and where it comes from."""
+
+    name: str
+    instance: object
+    distribution: str
+    version: str
+    source: str
+    options: Options | None
+    hooks: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    """The types of sinks it registers,"""
+    stores: tuple[str, ...] = ()
+    """and the schemes of stores."""
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """What the loaded plugins offer."""
+
+    loaded: tuple[Plugin, ...]
+    manager: pluggy.PluginManager
+    hooks: Hooks
+    stores: Mapping[str, BackendFactory]
+    sinks: Mapping[str, type[Sink]]
+    consumers: tuple[Consumer, ...]
+
+
+class _Offered(NamedTuple):
+    """A plugin that is installed, and the name and version of what it is installed with."""
+
+    point: EntryPoint
+    distribution: str
+    version: str
+
+
+def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
+    """Load and register. Raises `ConfigError` naming the plugin that is unknown or broken.
+
+    Of `before`, the plugins in force, those stay whose options are the same.
+    """
+    present = {} if before is None else {plugin.name: plugin for plugin in before.loaded}
+    available = _available()
+    enabled = _enabled(config, available)
+    loaded = [_load(name, option, available, config, present=present) for name, option in enabled.items()]
+    stores: _Offers[BackendFactory] = _Offers("store", "scheme", lambda scheme, factory: None)
+    sinks: _Offers[type[Sink]] = _Offers("sink", "type", check_sink_class)
+    manager = _register(loaded)
+    _collect(manager, stores, sinks)
+    wanted: list[tuple[str, str, _Offers[Any]]] = [
+        (_scheme(url), option, stores)
+        for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
+        if url is not None
+    ]
+    for name, table in config.sink_tables.items():
+        option, kind = f"sinks.{name}.type", table.get("type")
+        if not isinstance(kind, str):
+            known = ", ".join(sorted(sinks.made))
+            raise ConfigError(f"{config.place(option)}: expected a kind of sink ({known}), got {kind!r}")
+        wanted.append((kind, option, sinks))
+    for name, option, offers in wanted:
+        if name not in offers.made and name not in {plugin.name for plugin in loaded}:
+            if name not in available:
+                raise _unknown_offer(config.place(option), name, available, loaded, offers)
+            plugin = _load(name, option, available, config, present=present)
+            loaded.append(plugin)
+            _collect(_register([plugin]), stores, sinks)
+        if name not in offers.made:
+            raise ConfigError(f"{config.place(option)}: the plugin {name} offers {offers.instead_of(name)}")
+    if len(loaded) > len(enabled):
+        manager = _register(loaded)  # anew, since pluggy calls first what was registered last
+    _refuse_tables_of_others(config, loaded, available)
+    consumers: list[Consumer] = []
+
+    def register_consumer(consumer: Consumer) -> None:
+        check_consumer(consumer)
+        consumers.append(consumer)
+
+    register_all(manager, "register_consumers", register_consumer)
+    return Plugins(
+        loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
+        manager=manager,
+        hooks=Hooks(manager, started=present),
+        stores=stores.made,
+        sinks=sinks.made,
+        consumers=tuple(consumers),
+    )
+
+
+def _available() -> dict[str, _Offered]:
+    found: dict[str, _Offered] = {}
+    known: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
+    for point in entry_points(group=HOOK_NAMESPACE):
+        dist = point.dist
+        if dist is not None and dist not in known:
+            metadata = dist.metadata  # each time it is asked for, the file is read anew
+            known[dist] = metadata["Name"], metadata["Version"]
+        offered = _Offered(point, *known[dist])
+        other = found.setdefault(point.name, offered)
+        # The same distribution may be found twice, by its installed and its source metadata.
+        if (other.point.value, other.distribution) != (point.value, offered.distribution):
+            raise ConfigError(
+                f"plugin {point.name}: offered by two distributions, {other.distribution} and"
+                f" {offered.distribution}; uninstall one"
+            )
+    return found
+
+
+def _enabled(config: Config, available: Mapping[str, _Offered]) -> dict[str, str]:
+    """The plugins to be loaded whatever is used of them, in order, with the option that names each."""
+    enabled, also = config.plugins.enabled, config.plugins.also
+    for option, names in (("plugins.enabled", enabled or ()), ("plugins.also", also)):
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{config.place(option)}: a plugin is named twice")
+    if enabled is None:
+        enabled = tuple(name for name, offered in available.items() if offered.distribution == "ingestd")
+    for name in also:
+        if name in enabled:
+            why = "is built in" if config.plugins.enabled is None else "is in plugins.enabled"
+            raise ConfigError(f"{config.place('plugins.also')}: {name} {why}, and so is loaded already; leave it out")
+    return dict.fromkeys(enabled, "plugins.enabled") | dict.fromkeys(also, "plugins.also")
+
+
+def _load(
+    name: str,
+    option: str,
+    available: Mapping[str, _Offered],
+    config: Config,
+    *,
+    present: Mapping[str, Plugin],
+) -> Plugin:
+    if name not in available:
+        raise _unknown_plugin(config.place(option), name, available)
+    point, distribution, version = available[name]
+    try:
+        target: Any = point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"plugin {name} ({distribution} {version}, {point.value}): cannot be imported: {error!r}"
+        ) from error
+    try:
+        check_entry_point(point, target)
+        if inspect.isclass(target):
+            check_plugin_class(target)
+    except ConfigError as error:
+        raise ConfigError(f"plugin {name} ({distribution} {version}, {point.value}): {error}") from error
+    table = config.plugin_tables.get(name, {})
+    instance: object = target
+    options: Options | None = None
+    if inspect.isclass(target):
+        factory: Any = target
+        options_type: type[Options] | None = getattr(factory, "Options", None)
+        try:
+            if options_type is not None:
+                options, table = config.read(options_type, table, f"plugins.{name}"), {}
+            same = present.get(name)
+            if same is not None and type(same.instance) is factory and same.options == options:
+                instance = same.instance
+            else:
+                instance = _make(factory, options, config)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"plugin {name} ({distribution} {version}): cannot be set up: {error!r}") from error
+    if table:
+        raise ConfigError(f"{config.place(f'plugins.{name}')}: this plugin has no options")
+    return Plugin(name, instance, distribution, version, point.value, options)
+
+
+def _make(factory: Any, options: Options | None, config: Config) -> object:
+    try:
+        return factory() if options is None else factory(options)
+    except ConfigError as error:  # it names the option, and cannot know the file
+        raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(HOOK_NAMESPACE)
+    manager.add_hookspecs(hookspecs)
+    for plugin in reversed([*loaded]):  # pluggy calls first what was registered last
+        try:
+            manager.register(plugin.instance, plugin.name)
+            check_hooks(manager, plugin.instance)
+        except (pluggy.PluginValidationError, ValueError, ConfigError) as error:
+            reason = "; ".join(str(error).splitlines())  # the last line of a log says it all
+            raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {reason}") from error
+    return manager
+
+
+class _Offers(Generic[_T]):
+    """What plugins offer of one kind, each name once."""
+
+    def __init__(self, what: str, named: str, check: Callable[[str, _T], None]) -> None:
+        """`named` is what a name of the kind is called; `check` raises `ConfigError` for what cannot be one."""
+        self.made: dict[str, _T] = {}
+        self._what = what
+        self._named = named
+        self._check = check
+        self._plugins: dict[str, str] = {}
+
+    def register_for(self, plugin: str) -> Callable[[str, _T], None]:
+        def register(name: str, offer: _T) -> None:
+            if name in self.made:
+                raise ConfigError(f"{self._what} {self._named} {name}: another plugin has registered it")
+            self._check(name, offer)
+            self.made[name] = offer
+            self._plugins[name] = plugin
+
+        return register
+
+    def of(self, plugin: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name, by in self._plugins.items() if by == plugin))
+
+    def instead_of(self, name: str) -> str:
+        """What the plugin of that name offers, where it offers nothing of that name, and the cure."""
+        offered = self.of(name)
+        text = f"no {self._what} of that name"
+        if not offered:
+            return text
+        return (
+            f"{text}; it offers the {self._named} {', '.join(offered)}: use that, and add the plugin to plugins.also"
+            f" unless it is loaded already, or register the {self._what} as {name}"
+        )
+
+
+def _unknown_plugin(place: str, name: str, known: Iterable[str]) -> ConfigError:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
+    return ConfigError(f"{place}: there is no plugin {name!r}; {hint}")
+
+
+def _unknown_offer(
+    place: str, name: str, available: Mapping[str, _Offered], loaded: Iterable[Plugin], offers: _Offers[Any]
+) -> ConfigError:
+    """A sink type or a store scheme that no loaded plugin offers, and that no plugin is called."""
+    error = _unknown_plugin(place, name, {*available, *offers.made})
+    others = {each for each, offered in available.items() if offered.distribution != "ingestd"}
+    others -= {plugin.name for plugin in loaded}
+    if not others:
+        return error
+    return ConfigError(
+        f"{error}; if a plugin with another name offers it, add that to plugins.also: {', '.join(sorted(others))}"
+    )
+
+
+def _collect(manager: pluggy.PluginManager, stores: _Offers[BackendFactory], sinks: _Offers[type[Sink]]) -> None:
+    """Add what these plugins offer."""
+    register_each(manager, "register_stores", stores.register_for)
+    register_each(manager, "register_sinks", sinks.register_for)
+
+
+def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available: Iterable[str]) -> None:
+    names = {plugin.name for plugin in loaded}
+    for name in config.plugin_tables:
+        if name not in names:
+            near = difflib.get_close_matches(name, [*names], n=1)
+            hint = "it is not in plugins.enabled or plugins.also" if name in available else "no such plugin"
+            if near:
+                hint += f"; did you mean plugins.{near[0]}?"
+            raise ConfigError(f"{config.place(f'plugins.{name}')}: {hint}")
+
+
+def _described(plugin: Plugin, manager: pluggy.PluginManager, sinks: _Offers[Any], stores: _Offers[Any]) -> Plugin:
+    """With what it adds."""
+    callers = manager.get_hookcallers(plugin.instance) or []
+    hooks = tuple(sorted(caller.name for caller in callers))
+    return replace(plugin, hooks=hooks, sinks=sinks.of(plugin.name), stores=stores.of(plugin.name))
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]

@@ -1,0 +1,181 @@
+"""Checks what a plugin brings while it is loaded: a mistake of its author stops the start and is told with its cure."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from importlib.metadata import EntryPoint
+from typing import Any, get_type_hints
+
+import pluggy
+
+from ingestd.api import hookspecs
+from ingestd.api.consumer import Consumer
+from ingestd.api.errors import ConfigError
+from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.options import Options
+from ingestd.api.sink import Sink
+
+__all__ = ["check_consumer", "check_entry_point", "check_hooks", "check_plugin_class", "check_sink", "check_sink_class"]
+
+_SINK_METHODS = {"open": (), "write": ("batch",), "check": (), "close": ()}
+
+
+def check_entry_point(point: EntryPoint, target: object) -> None:
+    """Check that the object of an entry point can be a plugin at all. Raises `ConfigError`."""
+    kind = target if isinstance(target, type) else type(target)
+    cure = f'name the module instead, {point.name} = "{point.module}"'
+    if issubclass(kind, Sink):
+        raise ConfigError(
+            f"its entry point is the sink {kind.__name__} itself; {cure}, and register the class there in"
+            " register_sinks"
+        )
+    if issubclass(kind, Consumer):
+        raise ConfigError(
+            f"its entry point is the consumer {kind.__name__} itself; {cure}, and register an instance there in"
+            " register_consumers"
+        )
+    if issubclass(kind, Options):
+        raise ConfigError(f"its entry point is the options {kind.__name__}; {cure}, or the class with these options")
+    if inspect.isroutine(target):
+        raise ConfigError(f"its entry point is the function {target.__name__}; {cure}")
+
+
+def check_plugin_class(plugin_class: type) -> None:
+    """Check its `Options` and its constructor. Raises `ConfigError`."""
+    _check_options(plugin_class)
+    if getattr(plugin_class, "Options", None) is not None:
+        _check_parameters(plugin_class, f"{plugin_class.__name__}.__init__", ("options",), is_bound=True)
+    else:
+        _check_parameters(plugin_class, f"{plugin_class.__name__}.__init__, without Options,", (), is_bound=True)
+
+
+def check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
+    """Check that a registered plugin implements hooks, and only hooks that exist. Raises `ConfigError`."""
+    known = _hook_names()
+    callers = manager.get_hookcallers(plugin) or []
+    for caller in callers:
+        is_optional = all(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is plugin)
+        if not caller.has_spec() and not is_optional:
+            raise ConfigError(f"unknown hook {caller.name!r}; {_nearest(caller.name, known)}")
+    if not callers:
+        functions = [name for name in dir(plugin) if inspect.isroutine(inspect.getattr_static(plugin, name, None))]
+        unmarked = [name for name in functions if name in known]
+        examples = f": {', '.join(unmarked)}" if unmarked else _misspelt_hook(functions, known)
+        raise ConfigError(f"implements no hook; mark its functions with ingestd.api.hookimpl{examples}")
+
+
+def check_sink_class(kind: object, sink_class: object) -> None:
+    """Check what a plugin registers as a kind of sink. Raises `ConfigError`."""
+    if not isinstance(kind, str):
+        raise ConfigError(
+            'register takes the type of the sink and then its class, as in register("shop", ShopSink);'
+            f" the type given is {_kind_of(kind)}"
+        )
+    if not isinstance(sink_class, type) or not issubclass(sink_class, Sink):
+        what = f"the instance of {_kind_of(type(sink_class))}" if isinstance(sink_class, Sink) else _kind_of(sink_class)
+        raise ConfigError(f"sink type {kind}: register a subclass of ingestd.api.sink.Sink, not {what}")
+    name = sink_class.__name__
+    try:
+        if sink_class.write is Sink.write:
+            own = sorted({*dir(sink_class)} - {*dir(Sink)})
+            near = difflib.get_close_matches("write", own, n=1) or [each for each in own if "write" in each.lower()]
+            hint = f"; rename {near[0]} to write" if near else "; add `async def write(self, batch)`"
+            raise ConfigError(f"{name} has no write{hint}")
+        for method, parameters in _SINK_METHODS.items():
+            _check_coroutine_function(sink_class, method, parameters)
+        _check_options(sink_class)
+        _check_parameters(sink_class, f"{name}.__init__", ("name", "options"), is_bound=True)
+    except ConfigError as error:
+        raise ConfigError(f"sink type {kind}: {error}") from error
+
+
+def check_sink(sink: Sink, name: str) -> None:
+    """Check that a constructor has made the sink of that name. Raises `ConfigError`."""
+    missing = [each for each in ("name", "options") if not hasattr(sink, each)]
+    class_name = _kind_of(type(sink))
+    cure = f"call super().__init__(name, options) first in {type(sink).__name__}.__init__"
+    if missing:
+        raise ConfigError(f"{class_name} has no {' and no '.join(missing)}; {cure}")
+    if sink.name != name:
+        raise ConfigError(f"{class_name} does not have the name it was given; {cure}, and keep sink.name")
+
+
+def check_consumer(consumer: object) -> None:
+    """Check what a plugin registers as a consumer. Raises `ConfigError`."""
+    if not isinstance(consumer, Consumer):
+        if isinstance(consumer, type) and issubclass(consumer, Consumer):
+            raise ConfigError(f"register an instance, {consumer.__name__}(…), not the class {consumer.__name__}")
+        raise ConfigError(
+            f"register an instance of a subclass of ingestd.api.consumer.Consumer, not {_kind_of(consumer)}"
+        )
+    if not isinstance(getattr(consumer, "name", None), str) or not consumer.name:
+        raise ConfigError(f"the consumer {type(consumer).__name__} has no name; give it one that never changes")
+    _check_coroutine_function(type(consumer), "process", ("records", "step"))
+
+
+def _check_coroutine_function(owner: type, method: str, parameters: Collection[str]) -> None:
+    function = getattr(owner, method)
+    form = f"`async def {method}({', '.join(['self', *parameters])})`"
+    # A decorator may wrap a coroutine function in a plain one, or a plain one in a coroutine function.
+    functions = [function, inspect.unwrap(function)] if callable(function) else []
+    if any(map(inspect.isasyncgenfunction, functions)):
+        raise ConfigError(f"{owner.__name__}.{method} is a generator; take the yield out of {form}")
+    if not any(map(inspect.iscoroutinefunction, functions)):
+        raise ConfigError(f"{owner.__name__}.{method} is no coroutine function; write {form}")
+    is_bound = isinstance(inspect.getattr_static(owner, method), staticmethod | classmethod)
+    _check_parameters(function, f"{owner.__name__}.{method}", parameters, is_bound=is_bound)
+
+
+def _check_parameters(function: Callable[..., Any], name: str, parameters: Collection[str], *, is_bound: bool) -> None:
+    """Check that a function can be called with these arguments, by position."""
+    try:
+        # The parameters of a decorator's wrapper count, as the wrapper may add arguments of its own.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except ValueError:  # a class written in C may not tell its parameters
+        return
+    given = parameters if is_bound else ("self", *parameters)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        expected = ", ".join(["self", *parameters])
+        raise ConfigError(f"{name} must take ({expected}): {error}") from error
+
+
+def _check_options(owner: type) -> None:
+    options = getattr(owner, "Options", None)
+    if options is None and not issubclass(owner, Sink):
+        return
+    name = f"{owner.__name__}.Options"
+    if not isinstance(options, type) or not issubclass(options, Options):
+        raise ConfigError(f"{name} is no subclass of ingestd.api.options.Options; make it one")
+    try:
+        get_type_hints(options, include_extras=True)
+    except Exception as error:
+        raise ConfigError(f"the types of {name} cannot be read: {error!r}; import them where the class is") from error
+
+
+def _hook_names() -> list[str]:
+    marker = f"{HOOK_NAMESPACE}_spec"
+    return sorted(name for name, each in vars(hookspecs).items() if hasattr(each, marker))
+
+
+def _misspelt_hook(functions: Iterable[str], known: Collection[str]) -> str:
+    for name in functions:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if near and not name.startswith("_"):
+            return f"; rename {name} to {near[0]}"
+    return ""
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+
+
+def _kind_of(value: object) -> str:
+    """What may be told of a value: a class by its name, anything else by the name of its class."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return "None" if value is None else f"a value of the type {type(value).__name__}"

@@ -1,0 +1,33 @@
+"""The servers that `[http] server` chooses from: to callers they are the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from tornado.httputil import HTTPServerConnectionDelegate
+
+from ingestd.config import HttpOptions
+
+from .connection_limits import Connections
+from .server.server import FastServer
+from .tornado_server import IngestServer
+
+__all__ = ["SERVERS", "IngestListener"]
+
+
+class IngestListener(Protocol):
+    """What the daemon asks of a server."""
+
+    def adopt(self, options: HttpOptions) -> None: ...
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None: ...
+    def accept_queued(self) -> None: ...
+    def stop(self) -> None: ...
+    async def close_all_connections(self) -> None: ...
+
+
+SERVERS: Mapping[str, Callable[[HTTPServerConnectionDelegate, HttpOptions, Connections], IngestListener]] = {
+    "fast": FastServer,
+    "tornado": IngestServer,
+}

@@ -1,0 +1,149 @@
+"""How the body of a request is told from what follows it: by its length, or chunk by chunk."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from ingestd.http.body import most_chunks
+
+from .head_parser import FIELD_LINE
+
+__all__ = ["Body", "ChunkedBody", "FixedBody"]
+
+_CRLF = b"\r\n"
+_PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,62})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
+# What may become such a line; the end of what may not is not waited for.
+_PART_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,62}(?:[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?)?\r?")
+_MOST_BESIDE = 4096  # bytes of extensions and trailers
+_MOST_ELSE = 64  # bytes of a size and its CR
+
+
+class Body:
+    """`feed` takes what has come and returns what of it is the body's.
+
+    Then `done` tells whether that was the end, with what came behind it in `rest`, and `malformed` whether there
+    is no telling; that is told after all that came before it, however the bytes were cut into pieces.
+    """
+
+    done = False
+    malformed = False
+    rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class FixedBody(Body):
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.done = not length
+
+    def feed(self, data: bytes) -> bytes:
+        left = self._left
+        if len(data) >= left:
+            self.done = True
+            if len(data) > left:
+                self.rest = data[left:]
+                return data[:left]
+        self._left = left - len(data)
+        return data
+
+
+class _Part(Enum):
+    """What a body in chunks comes to next."""
+
+    SIZE = 1
+    DATA = 2
+    DATA_END = 3
+    TRAILER = 4
+
+
+class ChunkedBody(Body):
+    """Extensions and trailers are read over (RFC 9112, 7.1), up to 4 KiB of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._room = most
+        self._chunks = 0
+        self._left = 0
+        self._beside = 0
+        self._part = _Part.SIZE
+        self._kept = b""
+
+    def feed(self, data: bytes) -> bytes:
+        if self._kept:
+            data = self._kept + data
+        pieces: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end and not self.malformed:
+            if self._part is _Part.DATA:
+                piece = data[at : at + self._left]
+                pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if not self._left:
+                    self._part = _Part.DATA_END
+                continue
+            if self._part is _Part.SIZE:
+                at = self._whole_chunks(data, at, pieces)
+            stop = data.find(_CRLF, at)
+            if stop < 0:
+                self.malformed = not self._may_become_a_line(data[at:])
+                break
+            self._line(data[at:stop])
+            at = stop + 2
+            if self.done:
+                self.rest = data[at:]
+                break
+        self._kept = data[at:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+        """Read over chunks that have come whole and are as usual, which saves most of the time that small ones take.
+
+        Returns where they end. Whatever else is there is left to be read line by line.
+        """
+        read, room, chunks = _PLAIN_SIZE.match, self._room, self._chunks
+        most = most_chunks(self._most - room)
+        while (match := read(data, at)) is not None:
+            start, size = match.end(), int(match[1], 16)
+            stop = start + size
+            if not size or size > room or chunks >= most or data[stop : stop + 2] != _CRLF:
+                break
+            pieces.append(data[start:stop])
+            at, room, chunks = stop + 2, room - size, chunks + 1
+        self._room, self._chunks = room, chunks
+        return at
+
+    def _line(self, line: bytes) -> None:
+        if self._part is _Part.SIZE:
+            match = _SIZE.fullmatch(line)
+            if match is None:
+                self.malformed = True
+                return
+            self._left = int(match[1], 16)
+            self._room -= self._left
+            self._chunks += 1
+            self._beside += len(line) - len(match[1])
+            too_many = self._chunks > most_chunks(self._most - self._room)
+            self.malformed = self._room < 0 or self._beside > _MOST_BESIDE or too_many
+            self._part = _Part.DATA if self._left else _Part.TRAILER
+        elif self._part is _Part.DATA_END:
+            self.malformed = line != b""
+            self._part = _Part.SIZE
+        elif line:
+            self._beside += len(line) + 2
+            self.malformed = FIELD_LINE.fullmatch(line) is None or self._beside > _MOST_BESIDE
+        else:
+            self.done = True
+
+    def _may_become_a_line(self, start: bytes) -> bool:
+        if self._part is _Part.SIZE:
+            right = _PART_OF_SIZE.fullmatch(start) is not None
+        elif self._part is _Part.DATA_END:
+            right = start == b"\r"
+        else:
+            right = b"\n" not in start
+        return right and self._beside + len(start) <= _MOST_BESIDE + _MOST_ELSE

@@ -1,0 +1,352 @@
+"""A client's connection to the fast server: requests are read one by one, each when that before it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Awaitable, Hashable
+from typing import TYPE_CHECKING, cast
+
+from tornado.httputil import HTTPInputError, HTTPMessageDelegate
+
+from ingestd.api.errors import HeadersTooLarge
+from ingestd.api.outcomes import Refusal
+from ingestd.http.client_connection import Client, malformed
+from ingestd.http.header_names import name_too_long
+
+from .body import Body, ChunkedBody, FixedBody
+from .head_parser import (
+    HEAD_END,
+    LongName,
+    Malformed,
+    body_length,
+    ends_wrongly,
+    is_persistent,
+    parse_head,
+    wants_to_continue,
+)
+from .response import Response
+
+if TYPE_CHECKING:
+    from .server import FastServer, Peer
+
+__all__ = ["FastConnection"]
+
+log = logging.getLogger("ingestd.http")
+
+_MOST_HELD = 65536
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class FastConnection(asyncio.BufferedProtocol, Client):
+    """While a request is being answered, what comes behind it is held; beyond 64 KiB it is left to the client's system.
+
+    All connections read into one buffer, since what has come is taken from it before another reads.
+    """
+
+    def __init__(self, server: FastServer, peer: Peer, origin: Hashable) -> None:
+        Client.__init__(self, server.connections, origin)
+        self.context = peer
+        self.max_body = server.max_body
+        """Of the request whose headers come next or are being looked at."""
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._response: Response | None = None
+        """Of the request that is being read or answered."""
+        self._delegate: HTTPMessageDelegate | None = None
+        """Of the request that has not come whole."""
+        self._body: Body = FixedBody(0)
+        self._rest = b""
+        """What has come and has not been looked at, or is the start of a head."""
+        self._holding = False
+        """Whether what comes is not to be looked at yet."""
+        self._paused = False
+        self._ended = False
+        """Whether the client has said that it sends no more."""
+        self._flushed = True
+        self._drained: Future[None] | None = None
+        """What those wait for who have written more than the client takes."""
+        self._leaving = False
+        self._closed = False
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # other loops' transports are not of asyncio's class
+        self._transport.set_write_buffer_limits(0)  # so that it tells when all has gone out
+        if self._closed:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._server.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        if self.phase == "end":
+            return
+        data = self._server.view[:count].tobytes()
+        if self._rest:
+            data = self._rest + data
+        self._rest = data
+        if not self._holding:
+            self.connections.arrived(self, count)
+            if self.connections.is_far_too_much(count):
+                self.connections.refuse_at_once(self)
+            else:
+                self._look()
+            return
+        self.connections.held(self, count)
+        if self.phase == "answer" and self.connections.is_far_too_much(count):
+            self.drop_rest()
+        if len(self._rest) > _MOST_HELD:
+            self._stop_reading()
+
+    def eof_received(self) -> bool:
+        """Whether the connection stays: who has no more to send may wait for an answer all the same."""
+        self._ended = True
+        return self._holding or self._leaving
+
+    def pause_writing(self) -> None:
+        self._flushed = False
+
+    def resume_writing(self) -> None:
+        self._flushed = True
+        if self.unread:
+            self.let_go(self.unread)
+            self.unread = 0
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+        if self._leaving:
+            self._leave()
+        elif self.phase == "request":
+            self._go_on_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        self.phase = "end"
+        self.connections.closed(self)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        delegate, self._delegate = self._delegate, None
+        response, self._response = self._response, None
+        try:
+            if delegate is not None:
+                delegate.on_connection_close()
+            elif response is not None and response.close_callback is not None:
+                response.close_callback()
+            self._server.lost(self)
+        except Exception:
+            log.exception("a handler failed when its client had gone")
+
+    # What comes
+
+    def _look(self) -> None:
+        """Look at what has come, as far as it goes."""
+        try:
+            if self.phase == "body":
+                self._read_body()
+            else:
+                self._read_head()
+        except (Malformed, HTTPInputError):
+            self.refuse(malformed(), Refusal.MALFORMED)
+        except LongName:
+            self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
+        except Exception:
+            log.exception("a request could not be handed on")
+            self.close()
+
+    def _read_head(self) -> None:
+        data = self._rest
+        end = data.find(HEAD_END) + len(HEAD_END)
+        most = self._server.max_header_size
+        if not len(HEAD_END) <= end <= most:
+            if ends_wrongly(data, most):
+                raise Malformed
+            if len(data) > most:
+                too_large = HeadersTooLarge("The headers are larger than this server takes.")
+                self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
+            return
+        start_line, headers = parse_head(data[:end])
+        self._rest = data[end:]
+        self.max_body = self._server.max_body
+        response = Response(self, start_line, persistent=is_persistent(start_line, headers))
+        self._response = response
+        self.reading_body()
+        self._delegate = self._server.delegate.start_request(self, response)
+        waiting = self._delegate.headers_received(start_line, headers)
+        if self.phase != "body":  # answered, and so refused
+            return
+        length = body_length(start_line, headers)
+        if length is not None and length > self.max_body:
+            raise Malformed
+        self._body = ChunkedBody(self.max_body) if length is None else FixedBody(length)
+        if length != 0 and not self._rest and wants_to_continue(start_line, headers):
+            self.send(_CONTINUE)
+        if waiting is not None:
+            self._wait_for(waiting)
+        else:
+            self._read_body()
+
+    def _read_body(self) -> None:
+        body, delegate = self._body, self._delegate
+        assert delegate is not None
+        while not (body.done or body.malformed):
+            if not self._rest:
+                return
+            piece = body.feed(self._rest)
+            self._rest = body.rest
+            waiting = delegate.data_received(piece) if piece else None
+            if self.phase != "body":
+                return
+            if waiting is not None:
+                self._wait_for(waiting)
+                return
+        if body.malformed:
+            raise Malformed
+        self._holding = True
+        self.read_whole()
+        delegate.finish()
+        self._delegate = None
+
+    def _wait_for(self, waiting: Awaitable[None]) -> None:
+        """Look at nothing more until a delegate is ready for it."""
+        self._holding = True
+        asyncio.ensure_future(waiting).add_done_callback(self._ready)
+
+    def _ready(self, future: Future[None]) -> None:
+        if self._closed:
+            future.cancelled() or future.exception()  # nobody is there to be told
+            return
+        try:
+            future.result()
+        except HTTPInputError:
+            self.refuse(malformed(), Refusal.MALFORMED)
+        except (Exception, asyncio.CancelledError):
+            log.exception("a request could not be handed on")
+            self.close()
+        else:
+            self._go_on()
+
+    def _go_on_soon(self) -> None:
+        """Not at once, so that others get their turn; and in no request's context, for the next one is another."""
+        asyncio.get_running_loop().call_soon(self._go_on, context=self._server.context.copy())
+
+    def _go_on(self) -> None:
+        """Look at what has been held."""
+        if self.phase == "end":
+            return
+        self._holding = False
+        if self._rest and self.phase == "request":
+            self.connections.began(self, "headers")
+        if self._rest or self.phase == "body":
+            self._look()
+        self._read_on()
+        if self._ended and not self._holding and not self._leaving:
+            self.close()
+
+    def _read_on(self) -> None:
+        """Read again, unless what is held is enough."""
+        enough = self._holding and len(self._rest) > _MOST_HELD
+        if self._paused and not enough and self.phase != "end" and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # What goes
+
+    def is_gone(self, response: Response) -> bool:
+        """Whether what is written to this response can reach nobody."""
+        return self._response is not response or self._closed
+
+    def send(self, data: bytes) -> Future[None]:
+        """Returns a future for flow control."""
+        assert self._transport is not None
+        self._transport.write(data)
+        if self._flushed:
+            return self._server.done
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+        return self._drained
+
+    def finished(self, response: Response) -> None:
+        """The response is written. On to the next request, if there is to be one."""
+        if self.is_gone(response):
+            return
+        self._response = None
+        whole = self.phase == "answer"
+        last = response.no_keep_alive or not whole
+        self.answered(last=last)
+        if last:
+            self.hang_up()
+            return
+        if self._rest:
+            self.connections.held(self, len(self._rest))
+        if not self._flushed:
+            self._hold_unread()
+            return  # the client takes this answer before its next request is read
+        if self._rest or self._ended:
+            self._go_on_soon()
+        else:
+            self._holding = False
+
+    def _hold_unread(self) -> None:
+        """What the client has not taken of its answers counts until it has."""
+        assert self._transport is not None
+        self.unread = self._transport.get_write_buffer_size()
+        self.connections.held(self, self.unread)
+
+    # What ends it
+
+    def descriptor(self) -> int:
+        transport = self._transport
+        descriptor: int = -1 if transport is None else transport.get_extra_info("socket").fileno()
+        return descriptor
+
+    def say(self, answer: bytes) -> None:
+        # After the start of another answer it would be taken for a part of that.
+        if not self._closed and (self._response is None or not self._response.begun):
+            self.send(answer)
+
+    def drop_rest(self) -> None:
+        """The connection ends with the answer, for what is dropped was the start of further requests."""
+        if self._rest and self._response is not None:
+            self.let_go(len(self._rest))
+            self._rest = b""
+            self._response.no_keep_alive = True
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def hang_up(self) -> None:
+        if self._leaving or self._closed:
+            return
+        self._leaving = True
+        self._response = None
+        self.lingers = not self._ended  # who asked for the end, too, may have sent more than was read
+        self._rest = b""
+        self.answered(last=True)
+        if self._flushed:
+            self._leave()
+        else:
+            self._hold_unread()
+
+    def _leave(self) -> None:
+        if not self._closed:
+            assert self._transport is not None
+            if self.lingers:
+                self.connections.linger(self._transport.get_extra_info("socket"))
+            self._closed = True
+            self.connections.closed(self)
+            self._transport.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.phase = "end"
+        self.connections.closed(self)
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,107 @@
+"""The fast server: its listening sockets, and all that its connections share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import Future
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from tornado.httputil import HTTPServerConnectionDelegate
+from tornado.netutil import add_accept_handler
+
+from ingestd.config import HttpOptions
+from ingestd.http.accepting import accept_queued, remote_ip
+from ingestd.http.connection_limits import Connections
+
+from .connection import FastConnection
+
+__all__ = ["FastServer", "Peer"]
+
+_READ_AT_ONCE = 65536
+_MOST_BODY = 100 * 2**20  # unless a delegate sets another limit; Tornado's too
+
+
+class Peer:
+    """Who is at the other end, with the attributes Tornado's has."""
+
+    def __init__(self, sock: socket.socket, address: Any) -> None:
+        self.address = address
+        self.address_family = sock.family
+        self.protocol = "http"
+        self.remote_ip = remote_ip(sock, address)
+
+    def __str__(self) -> str:
+        return self.remote_ip
+
+
+class FastServer:
+    """Serves `delegate` as Tornado's HTTPServer does. `connections.watch()` must be running, for the time limits."""
+
+    def __init__(self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections) -> None:
+        self.delegate = delegate
+        self.connections = connections
+        self.adopt(options)
+        self.max_body = _MOST_BODY
+        self.buffer = bytearray(_READ_AT_ONCE)
+        self.view = memoryview(self.buffer)
+        self.context = copy_context()
+        """In which requests begin."""
+        self.done: Future[None] = asyncio.get_running_loop().create_future()
+        """What is done already."""
+        self.done.set_result(None)
+        self._open: set[FastConnection] = set()
+        self._making: set[asyncio.Task[Any]] = set()
+        self._listening: list[tuple[socket.socket, Callable[[], None]]] = []
+
+    def adopt(self, options: HttpOptions) -> None:
+        self.max_header_size = int(options.max_header_size)
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections from sockets that listen."""
+        self._listening += [(sock, add_accept_handler(sock, self._accepted)) for sock in sockets]
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock, _ in self._listening:
+            accept_queued(sock, self._accepted)
+
+    def stop(self) -> None:
+        """Accept no more."""
+        for sock, remove in self._listening:
+            remove()
+            sock.close()
+        self._listening = []
+
+    async def close_all_connections(self) -> None:
+        for client in list(self._open):
+            client.close()
+        while self._open:  # noqa: ASYNC110 - the loop loses them in its next turns
+            await asyncio.sleep(0)
+        self.connections.close()
+
+    def lost(self, client: FastConnection) -> None:
+        self._open.discard(client)
+        self.delegate.on_close(client)
+
+    def _accepted(self, sock: socket.socket, address: Any) -> None:
+        sock.setblocking(False)
+        peer = Peer(sock, address)
+        admitted = self.connections.admit(sock, peer.remote_ip)
+        if admitted is None:
+            sock.close()
+            return
+        client = FastConnection(self, peer, admitted.origin)  # counted from now on
+        self._open.add(client)
+        making = asyncio.get_running_loop().connect_accepted_socket(lambda: client, sock)
+        task = asyncio.ensure_future(making)
+        self._making.add(task)
+        task.add_done_callback(lambda task: self._made(client, task))
+
+    def _made(self, client: FastConnection, task: asyncio.Task[Any]) -> None:
+        self._making.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            client.close()
+            self._open.discard(client)

@@ -1,0 +1,31 @@
+"""What a configuration says of requests: each is read and answered under the terms it began with."""
+
+from __future__ import annotations
+
+from ingestd.config import HttpOptions
+from ingestd.pipeline.handler import Pipeline
+
+from .client_address import Peers
+from .cors import Cors
+
+__all__ = ["Terms"]
+
+
+class Terms:
+    def __init__(self, pipeline: Pipeline, options: HttpOptions) -> None:
+        self.pipeline = pipeline
+        self.peers = Peers(options.trusted_proxies)
+        self.cors = Cors(options.allowed_origins, options.allowed_headers)
+        self.plain_head = _plain_head(self.cors)
+        """The head of a 200, but for request id and Content-Length, if it is the same to every origin; else empty."""
+        self.max_body = int(options.max_body)
+        self.max_batch_body = int(options.max_batch_body)
+        self.max_headers = options.max_headers
+
+
+def _plain_head(cors: Cors) -> bytes:
+    if not cors.any_origin:
+        return b""
+    lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in cors.headers({}))]
+    lines += ["Content-Type: application/json", "X-Request-Id: %b", "Content-Length: %d"]
+    return "\r\n".join([*lines, "", ""]).encode()

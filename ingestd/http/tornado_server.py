@@ -1,0 +1,72 @@
+"""Tornado's HTTP server below the ingest endpoints, with limits on all that a client may take up."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+from tornado.iostream import IOStream
+
+from ingestd.config import HttpOptions
+
+from .accepting import accept_queued, remote_ip
+from .connection_limits import Connections
+from .tornado_stream import IngestStream, StreamConnection, Watched
+
+__all__ = ["IngestServer"]
+
+_READ_AT_ONCE = 65536
+
+
+class IngestServer(HTTPServer):
+    """Serves `delegate`. `connections.watch()` must be running, for the time limits.
+
+    Every answer is sent at once: TCP_NODELAY is set for good, not switched on and off for each answer, as
+    Tornado does with two system calls a request.
+    """
+
+    def initialize(  # type: ignore[override]  # Tornado's way of subclassing: the arguments are the class's own
+        self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections
+    ) -> None:
+        self._delegate = delegate
+        self._limits = connections
+        super().initialize(delegate)
+        self.conn_params.header_timeout = None  # else a timer for each request
+        self.adopt(options)
+
+    def adopt(self, options: HttpOptions) -> None:
+        self.conn_params.max_header_size = int(options.max_header_size)
+        # What a connection that comes from now on reads ahead of what is wanted of it stays below this.
+        self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
+
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        sock: socket.socket = stream.socket
+        admitted = self._limits.admit(sock, remote_ip(sock, address))
+        if admitted is None:
+            stream.close()
+            return
+        client = IngestStream(sock, self._limits, admitted.origin, max_buffer_size=self._room)
+        client.set_nodelay(True)
+        client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
+        super().handle_stream(client, address)
+
+    def accept_queued(self) -> None:
+        """Accept those who have connected by now, and have not been waited for."""
+        for sock in self._sockets.values():
+            accept_queued(sock, self._handle_connection)
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        connection = StreamConnection(request_conn)
+        return Watched(self._delegate.start_request(server_conn, connection), connection.client)
+
+    async def close_all_connections(self) -> None:
+        await super().close_all_connections()
+        self._limits.close()
+
+
+def _leave_nodelay(value: bool) -> None:
+    """It is on already."""

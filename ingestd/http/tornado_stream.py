@@ -1,0 +1,221 @@
+"""A client's connection to Tornado's server, and what Tornado does not tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import Future
+from collections.abc import Awaitable, Hashable
+from typing import Any
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import (
+    HTTPHeaders,
+    HTTPInputError,
+    HTTPMessageDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+from tornado.ioloop import IOLoop
+from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
+
+from ingestd.api.errors import HeadersTooLarge
+from ingestd.api.outcomes import Refusal
+
+from .body import most_chunks
+from .client_connection import Client, ClientConnection, malformed
+from .connection_limits import SMALL, Connections
+from .header_names import has_long_name, name_too_long
+
+__all__ = ["IngestStream", "StreamConnection", "Watched"]
+
+_TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+_CHUNKS_AT_A_TIME = 16  # which take Tornado a millisecond
+_OF_HEADER = 250  # bytes that Tornado keeps of a header beside its line
+
+
+class IngestStream(IOStream, Client):
+    """Knows what Tornado's connection does with it, and words the answers that Tornado would leave bare."""
+
+    def __init__(
+        self, sock: socket.socket, connections: Connections, origin: Hashable, *, max_buffer_size: int
+    ) -> None:
+        IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
+        Client.__init__(self, connections, origin)
+        self._chunks = 0
+        self._body = 0
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that have come behind what has been read."""
+        return self._read_buffer_size
+
+    def body_begins(self) -> None:
+        self._chunks = self._body = 0
+
+    def body_came(self, count: int) -> None:
+        self._body += count
+
+    def descriptor(self) -> int:
+        descriptor: int = -1 if self.closed() else self.socket.fileno()
+        return descriptor
+
+    def say(self, answer: bytes) -> None:
+        super().write(answer)
+
+    def drop_rest(self) -> None:
+        self.close()  # Tornado has it in a buffer of its own
+
+    def hang_up(self) -> None:
+        self.close()
+        # Nobody reads it any more, and Tornado keeps it for some turns.
+        self._read_buffer, self._read_buffer_size = bytearray(), 0
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        if self.connections.is_far_too_much(len(buf)):  # thousands of connections are read in one turn
+            if self.received >= SMALL:
+                self.connections.refuse_at_once(self)
+                return None
+            buf = memoryview(buf)[:SMALL]
+        count = super().read_from_fd(buf)
+        if count:
+            self.connections.arrived(self, count)
+        elif count == 0 and not self.reading():
+            # The client has no more to send, and may wait for its answer all the same. To be told of the end
+            # again and again meanwhile would keep the loop busy; the next read finds it anyway.
+            self.io_loop.update_handler(self.fileno(), IOLoop.ERROR)
+            return None
+        return count
+
+    # Of a stream that has been closed Tornado reads what is left in its buffer, and for ever if that is no line.
+
+    def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        """Tornado's next head: nothing else is read by this."""
+        self._must_be_open()
+        return self._read_head(super().read_until_regex(regex, max_bytes))
+
+    async def _read_head(self, coming: Awaitable[bytes]) -> bytes:
+        head = await coming
+        if has_long_name(head):
+            self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
+            raise StreamClosedError(real_error=self.error)
+        self.connections.held(self, head.count(b"\n") * _OF_HEADER)
+        return head
+
+    def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        """Tornado's next line before a chunk: nothing else is read by this."""
+        self._must_be_open()
+        self._chunks += 1
+        if self._chunks > most_chunks(self._body):
+            raise HTTPInputError("too many chunks")
+        if self._chunks % _CHUNKS_AT_A_TIME == 0:
+            return self._read_later(delimiter, max_bytes)
+        return super().read_until(delimiter, max_bytes)
+
+    async def _read_later(self, delimiter: bytes, max_bytes: int | None) -> bytes:
+        """Tornado would give others no turn as long as there is more in its buffer."""
+        await asyncio.sleep(0)
+        self._must_be_open()
+        return await super().read_until(delimiter, max_bytes)
+
+    def _must_be_open(self) -> None:
+        if self.closed():
+            raise StreamClosedError(real_error=self.error)
+
+    def write(self, data: bytes | memoryview) -> Future[None]:
+        if data == _TORNADO_S_400:
+            self.refuse(malformed(), Refusal.MALFORMED)
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return super().write(data)
+
+    def close(self, exc_info: Any = False) -> None:
+        if self.closed():
+            return
+        if isinstance(exc_info, UnsatisfiableReadError) and not self.lingers:
+            if self.exchange is None:
+                too_large = HeadersTooLarge("The headers are larger than this server takes.")
+                self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
+            else:  # the line before a chunk has no end
+                self.refuse(malformed(), Refusal.MALFORMED)
+            return
+        if self.lingers:
+            self.connections.linger(self.socket)
+        self.connections.closed(self)
+        super().close(exc_info)
+        if self.error is not None:
+            # Frames of it refer to this stream: its buffers would stay in memory until the garbage collector comes.
+            self.error.__traceback__ = self.error.__context__ = None
+
+
+class StreamConnection(ClientConnection):
+    """Tornado's connection, which tells its stream when a request is answered."""
+
+    def __init__(self, connection: HTTP1Connection) -> None:
+        assert isinstance(connection.stream, IngestStream)
+        self.client: IngestStream = connection.stream
+        self.context = connection.context
+        self._connection = connection
+        self._last = False
+        """Whether the answer says that the connection ends with it."""
+        self._written = 0
+
+    def set_max_body_size(self, max_body_size: int) -> None:
+        self._connection.set_max_body_size(max_body_size)
+
+    def write_headers(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None
+    ) -> Future[None]:
+        self._last = headers.get("Connection") == "close"
+        self._written += len(chunk or b"")
+        return self._connection.write_headers(start_line, headers, chunk)
+
+    def write(self, chunk: bytes) -> Future[None]:
+        self._written += len(chunk)
+        return self._connection.write(chunk)
+
+    def finish(self) -> None:
+        self.client.answered(last=self._last)
+        self.client.unread = self._written if self.client.writing() else 0
+        self.client.connections.held(self.client, self.client.unread + self.client.ahead)  # until the next answer
+        if self._last:
+            self.client.lingers = True
+            # Tornado goes by the request alone.
+            self._connection._disconnect_on_finish = True
+        self._connection.finish()
+
+
+class Watched(HTTPMessageDelegate):
+    """A request's delegate, which tells the stream how far the request has come."""
+
+    def __init__(self, delegate: HTTPMessageDelegate, stream: IngestStream) -> None:
+        self._delegate = delegate
+        self._stream = stream
+        self._begun = False
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        if self._stream.closed():  # what is left in its buffer came behind the last request
+            return None
+        self._begun = True
+        self._stream.body_begins()
+        self._stream.reading_body()
+        return self._delegate.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        self._stream.body_came(len(chunk))
+        # Tornado reads all that has come on a connection before another has its turn.
+        if self._stream.connections.is_far_too_much(len(chunk)):
+            self._stream.connections.refuse_at_once(self._stream)
+        return self._delegate.data_received(chunk) if self._begun else None
+
+    def finish(self) -> None:
+        if self._begun:
+            self._stream.read_whole()
+            self._delegate.finish()
+
+    def on_connection_close(self) -> None:
+        if self._begun:
+            self._delegate.on_connection_close()

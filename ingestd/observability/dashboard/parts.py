@@ -1,0 +1,207 @@
+"""The members of the JSON that the operators' page shows. docs/operators-page.md tells of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ingestd import __version__
+from ingestd.api import times
+from ingestd.api.panels import Panel
+from ingestd.consumers.group import ConsumerStatus
+from ingestd.delivery import SinkStatus
+from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
+from ingestd.observability.metrics import JournalStatus, Metrics
+from ingestd.observability.metrics.counts import Counts
+from ingestd.observability.metrics.refusals import RefusalCounter
+
+from .history import STEP, History, Point, Sample, between, point, quantile
+
+__all__ = ["Shown", "Sources", "body_of"]
+
+_NOW = 10.0  # seconds that the present rates are of
+_MINUTE = 60.0
+_MAX_REFUSALS = 20  # rows
+
+
+class Shown(NamedTuple):
+    """What a reload may exchange; to be read on any thread, like `Sources`."""
+
+    sinks: Sequence[SinkStatus] = ()
+    types: Mapping[str, str] = {}
+    """Of the sinks."""
+    consumers: Sequence[ConsumerStatus] = ()
+    """That are not those of sinks."""
+
+
+class Sources(NamedTuple):
+    """Where the rest is from, for the daemon's life."""
+
+    metrics: Metrics
+    problem: Callable[[], str | None]
+    """Why the daemon is not ready, None if it is."""
+    journal: JournalStatus
+    lines: RecentLines
+
+
+def body_of(
+    sources: Sources, shown: Shown, history: History, sample: Sample, panels: Sequence[Panel]
+) -> dict[str, Any]:
+    lately, minute = history.before(sample, _NOW), history.before(sample, _MINUTE)
+    problem = sources.problem()
+    return {
+        "version": __version__,
+        "time": times.format_time(sample.time),
+        "uptimeSeconds": round(sample.at, 1),
+        "ready": problem is None,
+        "problem": problem,
+        "now": _rates(point(lately, sample)),
+        "events": _events(minute.counts, sample.counts),
+        "identifies": _outcomes(minute.counts.identifies, sample.counts.identifies),
+        "refusals": _refusals(sources.metrics.refusals, minute, sample),
+        "sessions": _count(minute.counts.sessions, sample.counts.sessions),
+        "latency": _latency(minute.counts, sample.counts),
+        "sinks": [_sink(each, shown.types, minute, sample) for each in shown.sinks],
+        "consumers": [_consumer(each) for each in shown.consumers],
+        "journal": {
+            "records": sources.journal.records,
+            "bytes": sources.journal.bytes,
+            "oldestSeconds": sources.journal.oldest_seconds,
+        },
+        "panels": panels,
+        "errors": [_error(line) for line in sources.lines.newest_first()],
+        "history": {"stepSeconds": STEP, **_columns(history.points)},
+    }
+
+
+def _rates(now: Point) -> dict[str, float]:
+    return {
+        "acceptedPerSecond": round(now.accepted, 2),
+        "skippedPerSecond": round(now.skipped, 2),
+        "refusedPerSecond": round(now.refused, 2),
+        "failedPerSecond": round(now.failed, 2),
+        "sessionsPerMinute": round(now.sessions, 2),
+    }
+
+
+def _count(before: float, after: float) -> dict[str, int]:
+    return {"lastMinute": round(after - before), "total": round(after)}
+
+
+def _outcomes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    return {outcome: _count(before.get(outcome, 0), count) for outcome, count in after.items() if count}
+
+
+def _events(before: Counts, after: Counts) -> dict[str, Any]:
+    keys: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    whole: tuple[dict[str, float], dict[str, float]] = {}, {}
+    for place, counts in enumerate((before, after)):
+        for (key, outcome), count in counts.events.items():
+            for sums in (keys.setdefault(key, ({}, {}))[place], whole[place]):
+                sums[outcome] = sums.get(outcome, 0) + count
+    return {
+        **_count(sum(whole[0].values()), sum(whole[1].values())),
+        "byOutcome": _outcomes(*whole),
+        "byKey": [
+            {"key": key, **_count(sum(old.values()), sum(new.values())), "byOutcome": _outcomes(old, new)}
+            for key, (old, new) in sorted(keys.items(), key=lambda each: (-sum(each[1][1].values()), each[0]))
+        ],
+    }
+
+
+def _refusals(refusals: RefusalCounter, minute: Sample, sample: Sample) -> list[dict[str, Any]]:
+    """The most frequent reasons: those of the last minute first, then by how often there have been in all."""
+    rows = [
+        {
+            "endpoint": each.endpoint.value,
+            "key": each.key,
+            "pointer": each.pointer,
+            "reason": each.reason,
+            **_count(minute.refusals.get(each, 0), total),
+            "lastAt": times.format_time(refusals.last_at(each)),
+        }
+        for each, total in sample.refusals.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["lastMinute"], -row["total"]))[:_MAX_REFUSALS]
+
+
+def _latency(before: Counts, after: Counts) -> list[dict[str, Any]]:
+    found = []
+    for operation in after.durations:
+        buckets = list(between(before, after, operation))
+        if after.durations[operation][-1]:
+            found.append({
+                "operation": operation,
+                "lastMinute": round(buckets[-1]),
+                "total": round(after.durations[operation][-1]),
+                "p50Seconds": quantile(0.5, buckets),
+                "p99Seconds": quantile(0.99, buckets),
+            })  # fmt: skip
+    return found
+
+
+def _state(consumer: ConsumerStatus) -> str:
+    if consumer.paused:
+        return "paused"
+    if not consumer.held:
+        return "on another daemon"
+    return "running" if consumer.last_error is None else "failing"
+
+
+def _presentable(reason: str | None) -> str | None:
+    return None if reason is None else presentable(reason)
+
+
+def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sample) -> dict[str, Any]:
+    name = sink.sink_name
+    return {
+        "sink": name,
+        "type": types.get(name),
+        "state": _state(sink.consumer),
+        "delivered": _count(minute.delivered.get(name, 0), sample.delivered.get(name, 0)),
+        "filtered": sink.filtered,
+        "retries": sink.retries,
+        "pending": sink.pending,
+        "oldestPendingSeconds": sink.oldest_pending_seconds,
+        "deadLetters": sink.dead_letters,
+        "lastDeadLetterReason": _presentable(sink.last_dead_letter_reason),
+        "lastError": _presentable(sink.consumer.last_error),
+    }
+
+
+def _consumer(consumer: ConsumerStatus) -> dict[str, Any]:
+    return {
+        "consumer": consumer.name,
+        "state": _state(consumer),
+        "pending": consumer.pending,
+        "oldestPendingSeconds": consumer.oldest_pending_seconds,
+        "failures": consumer.failures,
+        "lastError": _presentable(consumer.last_error),
+    }
+
+
+def _error(line: RecentLine) -> dict[str, Any]:
+    return {
+        "at": times.format_time(round(line.at * 1000)),
+        "times": line.times,
+        "level": line.level,
+        "logger": line.logger,
+        "message": line.message,
+        "error": line.error,
+        "requestId": line.request_id,
+        "recordId": line.record_id,
+    }
+
+
+def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
+    """As charts want them: a list of each member."""
+    return {
+        "time": [each.time / 1000 for each in points],
+        "accepted": [round(each.accepted, 2) for each in points],
+        "skipped": [round(each.skipped, 2) for each in points],
+        "refused": [round(each.refused, 2) for each in points],
+        "failed": [round(each.failed, 2) for each in points],
+        "sessions": [round(each.sessions, 2) for each in points],
+        "p50": [None if each.p50 is None else round(each.p50, 6) for each in points],
+        "p99": [None if each.p99 is None else round(each.p99, 6) for each in points],
+    }

@@ -1,0 +1,160 @@
+"""The last lines at WARNING and above, for a page that operators look at.
+
+A log is read by who may read it; a page is left open on a screen, and shown around. So what is kept here says less
+than the log does: no secret, as there, but also nothing that errors quote, no address, no traceback. The id of a
+request or record leads from a line here to the one in the log, and where there is none, the time does.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ingestd.api.message_kinds import message_kind
+
+from .formats import current_request, message_of
+from .redaction import redact
+
+__all__ = ["RecentLine", "RecentLines", "presentable"]
+
+_T = TypeVar("_T", bound=Hashable)
+
+_SHOWN = 20  # kinds
+_KEPT = 100  # kinds
+_LONGEST = 300  # characters of each
+
+# What stands in quotes is what was given. An apostrophe within a word opens none.
+_QUOTED = re.compile(r"""(?<![\w\\])([bBrRuU]{0,2})(['"])(?:(?!\2)[^\\]|\\.)*\2(?!\w)""", re.DOTALL)
+_MAIL = re.compile(r"""[^\s@'"<>()\[\],;:=]+@[^\s@'"<>()\[\],;:=]+\.\w+""")
+
+
+def presentable(text: str) -> str:
+    """What an error says, without what it quotes: for a page, not for a log."""
+    return _cut(_without_quotes(text))
+
+
+def _without_quotes(text: str) -> str:
+    text = _MAIL.sub("…", _QUOTED.sub(r"\1\2…\2", redact(text, current_request.get())))
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+class RecentLine(NamedTuple):
+    """The newest line of its kind."""
+
+    at: float
+    """When it was written, in seconds,"""
+    times: int
+    """and how many of its kind have been."""
+    level: str
+    logger: str
+    message: str
+    error: str | None
+    """The class of the exception, if it tells of one."""
+    request_id: str | None
+    record_id: str | None
+
+
+class _Kind(NamedTuple):
+    level: str
+    logger: str
+    message: str
+    error: str | None
+    beginning: str
+    """The first word of the message, which may be a sink's name."""
+
+
+class _Kinds:
+    """The newest line of each kind, and how many kinds there are of each logger and beginning."""
+
+    def __init__(self) -> None:
+        self.lines: OrderedDict[_Kind, RecentLine] = OrderedDict()
+        self._of_logger: Counter[str] = Counter()
+        self._alike: Counter[tuple[str, str]] = Counter()
+
+    def add(self, kind: _Kind, line: RecentLine) -> None:
+        before = self.lines.pop(kind, None)
+        if before is None:
+            self._of_logger[kind.logger] += 1
+            self._alike[kind.logger, kind.beginning] += 1
+            self.lines[kind] = line
+        else:
+            self.lines[kind] = line._replace(times=before.times + 1)
+
+    def shrink(self, most: int) -> None:
+        while len(self.lines) > most:
+            kinds = max(self._of_logger.values())
+            noisy = {alike: count for alike, count in self._alike.items() if self._of_logger[alike[0]] == kinds}
+            greatest = max(noisy.values())
+            goes = next(kind for kind in self.lines if noisy.get((kind.logger, kind.beginning)) == greatest)
+            del self.lines[goes]
+            _take_one(self._of_logger, goes.logger)
+            _take_one(self._alike, (goes.logger, goes.beginning))
+
+    def copy(self) -> _Kinds:
+        made = _Kinds()
+        made.lines, made._of_logger, made._alike = self.lines.copy(), self._of_logger.copy(), self._alike.copy()
+        return made
+
+
+def _take_one(counter: Counter[_T], key: _T) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+class RecentLines(logging.Handler):
+    """One line of each kind; those that differ in ids, numbers or quoted texts only are one kind.
+
+    There is room for so many kinds. Of the logger with most of them, and there of the beginning with most of them, the
+    one that was seen longest ago goes. So no noisy logger, and no noisy sink, takes room from the others.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kinds = _Kinds()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            kind, line = _read(record)
+        except Exception:  # noqa: BLE001 - whatever the parts of a record raise: the log has the line
+            return
+        self._kinds.add(kind, line)
+        self._kinds.shrink(_KEPT)
+
+    def newest_first(self) -> list[RecentLine]:
+        """To be called on any thread."""
+        self.acquire()
+        try:
+            kinds = self._kinds.copy()
+        finally:
+            self.release()
+        kinds.shrink(_SHOWN)
+        return [*reversed(kinds.lines.values())]
+
+
+def _read(record: logging.LogRecord) -> tuple[_Kind, RecentLine]:
+    fields: Mapping[str, Any] = getattr(record, "ingestd_fields", {})
+    message, peer, request = message_of(record), fields.get("peer"), current_request.get()
+    if peer:
+        message = message.replace(peer, "…")
+    message = _without_quotes(message)
+    level, error = record.levelname.lower(), record.exc_info[0] if record.exc_info else None
+    line = RecentLine(
+        at=record.created,
+        times=1,
+        level=level,
+        logger=record.name,
+        message=_cut(message),
+        error=None if error is None else error.__name__,
+        request_id=fields.get("request_id") or (None if request is None else request.id),
+        record_id=fields.get("record_id"),
+    )
+    alike = message_kind(message)
+    return _Kind(level, record.name, alike, line.error, alike.partition(" ")[0]), line

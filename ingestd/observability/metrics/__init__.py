@@ -1,0 +1,347 @@
+"""What Prometheus sees. docs/metrics.md describes each; children are bound once, not per event."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Protocol, TypeVar
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ingestd import __version__
+from ingestd.api.errors import Refused
+from ingestd.api.events import Endpoint
+from ingestd.api.outcomes import IgnoredTimestamp, Outcome, Refusal
+from ingestd.observability.loop_monitor import COLLECTOR, CORE
+from ingestd.observability.unusable_id_reports import IdField
+
+from .counts import BOUNDS, Counts, RequestCounter
+from .refusals import RefusalCounter
+
+__all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus", "StoreStatus"]
+
+_Value = TypeVar("_Value", bound=Enum)
+
+
+class ConsumerStatus(Protocol):
+    """What is shown of a consumer, read at each scrape, on another thread than the event loop's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def oldest_pending_seconds(self) -> float: ...
+    @property
+    def failures(self) -> int: ...
+
+
+class SinkStatus(Protocol):
+    """What is shown of a sink, read like that of a consumer."""
+
+    @property
+    def sink_name(self) -> str: ...
+    @property
+    def delivered(self) -> int: ...
+    @property
+    def filtered(self) -> int: ...
+    @property
+    def given_up(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def oldest_pending_seconds(self) -> float: ...
+    @property
+    def dead_letters(self) -> int: ...
+    @property
+    def paused(self) -> bool: ...
+
+
+class JournalStatus(Protocol):
+    """What is shown of the journal, read at each scrape."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def max_bytes(self) -> float: ...
+    @property
+    def oldest_seconds(self) -> float: ...
+    @property
+    def removed(self) -> Mapping[str, int]: ...
+    @property
+    def lost(self) -> Iterable[tuple[str, int]]: ...
+
+
+class StoreStatus(Protocol):
+    """What is shown of losses of data, read at each scrape."""
+
+    @property
+    def losses(self) -> int: ...
+    @property
+    def loss(self) -> str | None: ...
+
+
+class Metrics:
+    """The daemon's own metrics, in a registry of their own: no two daemons in one process share one."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        self._requests = RequestCounter()
+        self.registry.register(self._requests)
+        self.refusals = RefusalCounter()
+        """Why events and identify requests were refused."""
+        self.registry.register(self.refusals)
+        self.waiting = Gauge(
+            "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
+        )
+        self.connections = Gauge(
+            "ingestd_http_connections", "Connections of callers that are open.", registry=self.registry
+        )
+        self.buffered = Gauge(
+            "ingestd_http_buffered_bytes",
+            "Bytes of requests begun and not yet answered.",
+            registry=self.registry,
+        )
+        self._refused = self._count_by(
+            "ingestd_http_refused",
+            "Connections and requests refused for how they came, whatever they say.",
+            "reason",
+            Refusal,
+        )
+        self._ignored_timestamps = self._count_by(
+            "ingestd_timestamps_ignored",
+            "Timestamps of events and identify requests that were not taken: the time of receipt was.",
+            "reason",
+            IgnoredTimestamp,
+        )
+        self._unusable_ids = self._count_by(
+            "ingestd_unusable_ids",
+            "Ids of events and identify requests that are a word for nothing.",
+            "field",
+            IdField,
+        )
+        self.store_up = Gauge(
+            "ingestd_store_up", "1 while events can be stored durably, else 0.", registry=self.registry
+        )
+        self.loop_delay = Histogram(
+            "ingestd_loop_delay_seconds",
+            "How late the event loop comes to what is due, looked at ten times a second.",
+            buckets=BOUNDS,
+            registry=self.registry,
+        )
+        self._loop_held = Counter(
+            "ingestd_loop_held_seconds",
+            "Seconds for which the event loop was held, in holds of more than a tenth of a second.",
+            ["holder"],
+            registry=self.registry,
+        )
+        self._loop_holds = Counter(
+            "ingestd_loop_holds", "How many such holds there were.", ["holder"], registry=self.registry
+        )
+        for holder in (CORE, COLLECTOR):
+            self._loop_holds.labels(holder)
+            self._loop_held.labels(holder)
+        self.generation = Gauge(
+            "ingestd_config_generation",
+            "How many configurations this daemon has had in force, the present one included.",
+            registry=self.registry,
+        )
+        self.reloaded = Gauge(
+            "ingestd_config_last_reload_successful",
+            "0 while the last reload that was asked for is one that was refused, else 1.",
+            registry=self.registry,
+        )
+        self.generation.set(1)
+        self.reloaded.set(1)
+        self._consumers = _ConsumerCollector()
+        self._sinks = _SinkCollector()
+        self.registry.register(self._consumers)
+        self.registry.register(self._sinks)
+        Gauge(
+            "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
+        ).labels(__version__, platform.python_version()).set(1)
+
+    def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
+        """A counter with one label. Returns what counts each of its values."""
+        counter = Counter(name, help, [label], registry=self.registry)
+        return {value: counter.labels(value.value).inc for value in values}
+
+    def answered(
+        self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False, events: int = 1
+    ) -> None:
+        """Count a request that had one outcome, and so many events; `key` is a known event key or empty."""
+        self._requests.answered(endpoint, key, outcome, events, seconds, batch=batch)
+
+    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
+        """Count events, or identify requests, of one outcome."""
+        self._requests.count(endpoint, key, outcome, events)
+
+    def count_refusal(self, endpoint: Endpoint, key: str, refused: Refused, events: int = 1) -> None:
+        """Count why events, or identify requests, of one key were refused; `key` as for `answered`."""
+        self.refusals.count(endpoint, key, refused, events)
+
+    def accepted(self) -> int:
+        """How many events have been, since the start."""
+        return self._requests.accepted()
+
+    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
+        """Count a request by how long it took to answer."""
+        self._requests.took(endpoint, seconds, batch=batch)
+
+    def session_begun(self) -> None:
+        """Count a session that an event or identify request has begun."""
+        self._requests.sessions += 1
+
+    def refused(self, reason: Refusal) -> None:
+        """Count a connection or request that was refused for how it came."""
+        self._refused[reason]()
+
+    def loop_held(self, holder: str, seconds: float) -> None:
+        """Count that a plugin, a sink or a consumer has held the event loop."""
+        self._loop_holds.labels(holder).inc()
+        self._loop_held.labels(holder).inc(seconds)
+
+    def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
+        """Count a `timestamp` that was not taken as the time of its event."""
+        self._ignored_timestamps[reason]()
+
+    def unusable_id(self, field: IdField) -> None:
+        """Count an id that is a word for nothing."""
+        self._unusable_ids[field]()
+
+    def counts(self) -> Counts:
+        """What has been counted since the start, for who shows it; to be called on any thread."""
+        return self._requests.counts()
+
+    def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
+        """Show these consumers, those of sinks among them, at every scrape, and no others any more."""
+        self._consumers.shown = tuple(consumers)
+
+    def show_journal(self, journal: JournalStatus) -> None:
+        """Show the journal at every scrape."""
+        self.registry.register(_JournalCollector(journal))
+
+    def show_losses(self, store: StoreStatus) -> None:
+        """Show losses of data at every scrape."""
+        self.registry.register(_LossCollector(store))
+
+    def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
+        """Show these sinks at every scrape, and no others any more."""
+        self._sinks.shown = tuple(sinks)
+
+
+class _ConsumerCollector(Collector):
+    def __init__(self) -> None:
+        self.shown: tuple[ConsumerStatus, ...] = ()
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        pending = GaugeMetricFamily(
+            "ingestd_consumer_pending",
+            "Records in the journal that the consumer has not done with.",
+            labels=["consumer"],
+        )
+        oldest = GaugeMetricFamily(
+            "ingestd_consumer_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["consumer"]
+        )
+        failures = CounterMetricFamily(
+            "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
+        )
+        for consumer in self.shown:
+            pending.add_metric([consumer.name], consumer.pending)
+            oldest.add_metric([consumer.name], consumer.oldest_pending_seconds)
+            failures.add_metric([consumer.name], consumer.failures)
+        yield from (pending, oldest, failures)
+
+
+class _JournalCollector(Collector):
+    def __init__(self, journal: JournalStatus) -> None:
+        self._journal = journal
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        journal = self._journal
+        yield GaugeMetricFamily("ingestd_journal_records", "Records in the journal.", journal.records)
+        yield GaugeMetricFamily("ingestd_journal_bytes", "Bytes they hold, as limits count them.", journal.bytes)
+        yield GaugeMetricFamily(
+            "ingestd_journal_max_bytes", "Bytes they may hold, +Inf without a limit.", journal.max_bytes
+        )
+        yield GaugeMetricFamily(
+            "ingestd_journal_oldest_seconds", "Age of the oldest of them, 0 if none.", journal.oldest_seconds
+        )
+        removed = CounterMetricFamily("ingestd_journal_removed", "Records removed from the journal.", labels=["reason"])
+        for reason, count in journal.removed.items():
+            removed.add_metric([reason], count)
+        lost = CounterMetricFamily(
+            "ingestd_journal_lost",
+            "Records removed before the consumer had been given them.",
+            labels=["consumer"],
+        )
+        for name, count in journal.lost:
+            lost.add_metric([name], count)
+        yield from (removed, lost)
+
+
+class _LossCollector(Collector):
+    def __init__(self, store: StoreStatus) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "ingestd_store_losses", "How often the store was found to have lost data.", value=self._store.losses
+        )
+        yield GaugeMetricFamily(
+            "ingestd_store_lost",
+            "1 while a loss of data is neither made good nor acknowledged, else 0.",
+            value=self._store.loss is not None,
+        )
+
+
+class _SinkCollector(Collector):
+    def __init__(self) -> None:
+        self.shown: tuple[SinkStatus, ...] = ()
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        families = self._families()
+        for sink in self.shown:
+            values = (
+                sink.delivered, sink.filtered, sink.given_up, sink.retries, sink.pending, sink.oldest_pending_seconds,
+                sink.dead_letters, sink.paused,
+            )  # fmt: skip
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([sink.sink_name], value)
+        yield from families
+
+    @staticmethod
+    def _families() -> list[CounterMetricFamily | GaugeMetricFamily]:
+        return [
+            CounterMetricFamily("ingestd_sink_delivered", "Records the sink has taken.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_filtered", "Records its filter kept from it.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_given_up", "Records that became dead letters.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_retries", "Writes that failed and were tried again.", labels=["sink"]),
+            GaugeMetricFamily("ingestd_sink_pending", "Records in the journal not yet in the sink.", labels=["sink"]),
+            GaugeMetricFamily(
+                "ingestd_sink_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["sink"]
+            ),
+            GaugeMetricFamily("ingestd_sink_dead_letters", "Records this sink does not get, kept.", labels=["sink"]),
+            GaugeMetricFamily("ingestd_sink_paused", "1 while operators have it paused.", labels=["sink"]),
+        ]

@@ -1,0 +1,155 @@
+"""A body as an event: checked against its schema, what it does not name kept apart, and its time within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from ingestd.api import times
+from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.outcomes import IgnoredTimestamp, Outcome
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.observability.unusable_id_reports import IdField
+from ingestd.validation.validator import Validator
+
+from .resolver import Resolved, lone_session
+
+__all__ = ["Kind", "Reader"]
+
+Kind = Literal["event", "identify"]
+
+_DAY = 86_400_000
+_YEAR_2000 = 946_684_800_000
+"""No event is older: an earlier time is the zero of a clock, a date type or a number that nobody set."""
+_EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
+_IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
+
+
+class Reader:
+    """`stored_address` makes of a client's address what is stored of it; None: nothing is.
+
+    `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each
+    field that holds one of `unusable_ids`.
+    `check_identity` raises for an identify request that a plugin refuses. `prepare` returns why a plugin drops an
+    event, or None.
+    """
+
+    def __init__(
+        self,
+        validator: Validator,
+        stored_address: Callable[[str], str] | None,
+        *,
+        timestamp_ignored: Callable[[IgnoredTimestamp], None],
+        unusable_ids: UnusableIds,
+        unusable_id: Callable[[IdField], None],
+        check_identity: Callable[[Event], None],
+        prepare: Callable[[Event, Request], str | None] | None,
+    ) -> None:
+        self._validator = validator
+        self._check_identity = check_identity
+        self._prepare = prepare
+        self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
+        self._stored_address = stored_address
+        self._timestamp_ignored = timestamp_ignored
+        self._unusable_ids = unusable_ids
+        self._unusable_id = unusable_id
+
+    def key_of(self, body: Mapping[str, Any]) -> str:
+        """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
+        named = body.get("key")
+        return self._keys.get(named, "") if isinstance(named, str) else ""
+
+    def read(
+        self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
+    ) -> Event | Resolved:
+        """The event, or the result of one that a plugin drops. Raises `Refused`, `HookFailure`."""
+        is_event = kind == "event"
+        if is_event:
+            self._validator.event(body)
+        else:
+            self._validator.identify(body)
+        if principal.check_event is not None:
+            principal.check_event(body, request.received_at)
+        endpoint = request.endpoint
+        public = endpoint.is_public
+        if public and not is_event:  # what a server tells of a visitor, in a batch, is no browser's doing
+            endpoint = Endpoint.IDENTIFY
+        received_at = timestamp = request.received_at
+        known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
+        extra = {}
+        if not known.issuperset(body):
+            extra = {name: value for name, value in body.items() if name not in known}
+            if "timestamp" in extra:
+                timestamp = self._take_timestamp(extra, received_at, public=public)
+        dispatch_id = body.get("dispatchId")
+        if not is_event and isinstance(dispatch_id, str):
+            # An identify request may tell it, but nothing else under that name is refused there.
+            del extra["dispatchId"]
+        context = body.get("context", {})
+        if public and self._stored_address is not None and request.peer:
+            # Unless the caller tells one; and not that of a shop's backend, which is nobody's.
+            context.setdefault("ip", self._stored_address(request.peer))
+        user_id = body.get("userId") or None
+        data = body["data"] if is_event else {}
+        event = Event(  # by position: by so many names it would take three times as long
+            record_id,
+            kind,
+            principal.tenant,
+            endpoint,
+            received_at,
+            timestamp,
+            body["key"] if is_event else None,
+            data,
+            {} if is_event else body.get("traits", {}),
+            body["anonymousId"],
+            user_id,
+            body.get("sessionId"),
+            False,
+            dispatch_id if isinstance(dispatch_id, str) else None,
+            body.get("messageId"),
+            context,
+            extra,
+            self._check_ids(body["anonymousId"], user_id, data),
+            principal.signed,
+        )
+        if not is_event:
+            self._check_identity(event)
+        if self._prepare is not None:
+            anonymous_id, session_id = event.anonymous_id, event.session_id
+            if self._prepare(event, request) is not None:
+                return Resolved(Outcome.DROPPED, lone_session(session_id))
+            if event.anonymous_id is not anonymous_id:
+                event.has_visitor = event.anonymous_id not in self._unusable_ids
+        return event
+
+    def _check_ids(self, anonymous_id: str, user_id: str | None, data: Mapping[str, Any]) -> bool:
+        """Report each unusable id. Returns whether the event has a visitor."""
+        unusable_ids = self._unusable_ids
+        if user_id is not None and user_id in unusable_ids:
+            self._unusable_id(IdField.USER_ID)
+        order_id = data.get("order_id")
+        if order_id and isinstance(order_id, str) and order_id in unusable_ids:
+            self._unusable_id(IdField.ORDER_ID)
+        if anonymous_id in unusable_ids:
+            self._unusable_id(IdField.ANONYMOUS_ID)
+            return False
+        return True
+
+    def _take_timestamp(self, extra: dict[str, Any], received_at: int, *, public: bool) -> int:
+        """The time of the event. A `timestamp` that names a time leaves `extra`, also where receipt counts instead."""
+        sent = extra["timestamp"]
+        at = times.parse_time(sent) if isinstance(sent, str) else None
+        if at is None:
+            self._timestamp_ignored(IgnoredTimestamp.UNPARSABLE)
+            return received_at
+        if at < _YEAR_2000:
+            self._timestamp_ignored(IgnoredTimestamp.UNSET)
+            return received_at
+        del extra["timestamp"]
+        if at > received_at:
+            self._timestamp_ignored(IgnoredTimestamp.FUTURE)
+            return received_at
+        if public and at < received_at - _DAY:
+            self._timestamp_ignored(IgnoredTimestamp.TOO_OLD)
+            return received_at
+        return at

@@ -1,0 +1,71 @@
+"""An event resolved on what the daemon remembers of its visitor: one trip to a distant store instead of two."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingestd.api.errors import Stale
+from ingestd.api.events import Event
+from ingestd.api.journal import Journal
+from ingestd.api.store import State
+from ingestd.hooks.caller import Hooks
+
+from .resolver import Resolved, Resolver
+
+__all__ = ["Recalled", "Recaller"]
+
+
+class Recalled(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out.
+
+    Until then its data and context are in its record alone: they are larger than all else of it, and what is freed at
+    once leaves its place in the processor's cache to the next event.
+    """
+
+    resolved: Resolved
+    state: State
+    user_id: str | None
+    session_id: str | None
+
+    def undo(self, event: Event) -> None:
+        """Make the event again what it was when it came."""
+        _restore(event, self.user_id, self.session_id)
+        assert self.resolved.record is not None
+        said = self.resolved.record.decode()
+        event.data, event.context, event.extra = said["data"], said["context"], said["extra"]
+
+
+class Recaller:
+    """`works` says whether any event may be resolved so.
+
+    Not where plugins enrich or filter events: what has turned out wrong is done anew, and theirs is not to be called
+    twice for one event. Nor do identify requests, which are there to change what is remembered.
+    """
+
+    def __init__(self, hooks: Hooks, resolver: Resolver, journal: Journal) -> None:
+        self.works = not hooks.alters_events and journal.recall(0) is not None
+        self._resolver = resolver
+        self._journal = journal
+
+    async def recall(self, event: Event) -> Recalled | None:
+        """None where what is remembered is not enough. Raises `Refused`, and whatever a plugin raises."""
+        if event.type != "event":
+            return None
+        state = self._journal.recall(event.received_at)
+        if state is None:
+            return None
+        user_id, session_id = event.user_id, event.session_id
+        try:
+            resolved = await self._resolver.recall(event, state)
+        except Stale:
+            _restore(event, user_id, session_id)
+            return None
+        except Exception:
+            _restore(event, user_id, session_id)
+            raise
+        event.data = event.context = event.extra = {}
+        return Recalled(resolved, state, user_id, session_id)
+
+
+def _restore(event: Event, user_id: str | None, session_id: str | None) -> None:
+    event.user_id, event.session_id, event.session_is_new = user_id, session_id, False

@@ -1,0 +1,68 @@
+"""What a caller is answered: 200 with the session, or one problem in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ingestd.api.errors import Refused
+from ingestd.api.events import Endpoint, Session
+
+__all__ = ["Answer", "problem", "results", "success"]
+
+
+class Answer(NamedTuple):
+    """A status and a JSON body; `retry_after` in seconds, `allow` a list of methods, `code` a problem's word."""
+
+    status: int
+    body: bytes
+    retry_after: int | None = None
+    allow: str | None = None
+    code: str = ""
+
+    @property
+    def content_type(self) -> str:
+        return "application/json" if self.status < 400 else "application/problem+json"
+
+
+def success(endpoint: Endpoint, session: Session) -> Answer:
+    """200, as the endpoint words it."""
+    return Answer(200, f"{{{_members(endpoint, session)}}}".encode())
+
+
+def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
+    """200 to a batch: each event's own answer, with its status in it."""
+    texts = ",".join(
+        [
+            problem(one).body.decode() if isinstance(one, Refused) else f'{{"status":200,{_members(endpoint, one)}}}'
+            for one in each
+        ]
+    )
+    head = '"success":true,' if endpoint.is_public else ""
+    return Answer(200, f'{{{head}"results":[{texts}]}}'.encode())
+
+
+def _members(endpoint: Endpoint, session: Session) -> str:
+    """A session id is a caller's text only in UUID form, so needs no escapes."""
+    if not endpoint.is_public:
+        return f'"session":{{"sessionId":"{session.session_id}"}}'
+    is_new = "true" if session.is_new else "false"
+    return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'
+
+
+def problem(refused: Refused, *, allow: str | None = None) -> Answer:
+    """The problem document (RFC 9457) of an error."""
+    document: dict[str, Any] = {
+        "type": f"urn:ingestd:problem:{refused.code}",
+        "title": refused.title,
+        "status": refused.status,
+        "detail": refused.detail,
+        "success": False,
+        "code": refused.code,
+        "message": refused.detail,
+    }
+    if refused.errors:
+        document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
+    return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)

@@ -1,0 +1,122 @@
+"""The events of a batch become durable: each is resolved as if it had come by itself, and one commit has all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from ingestd.api.errors import Claimed, Stale
+from ingestd.api.events import Event
+from ingestd.api.journal import Append, Journal
+from ingestd.api.store import Store
+from ingestd.hooks.caller import Hooks
+
+from .backpressure import Room
+from .chains import beside_each_other, chains
+from .members import Member, result_of
+from .one_by_one import OneByOne
+from .pace import Pace
+from .recalling import Recaller
+from .resolver import Resolved, Resolver, repeated
+from .storing import keep
+from .stretches import Stretches
+
+__all__ = ["Together"]
+
+
+class Together:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
+        self._resolver = Resolver(hooks, store, journal)
+        self._recaller = Recaller(hooks, self._resolver, journal)
+        self._store = store
+        self._journal = journal
+        self._room = room
+
+    async def store(self, events: Iterable[Event | None], *, going_on: bool = False) -> list[Resolved | Exception]:
+        """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
+
+        `events` are asked for one by one, with pauses for others, since to read one takes time; None is one that was
+        refused, and has no result. There is room for them (`Room.turn`). Raises `Unavailable` where none is stored;
+        `going_on`: not if others of their batch are.
+        """
+        coming, pace = iter(events), Pace()
+        for event in coming:
+            if pace.is_over():
+                await pace.pause()
+            if event is not None:
+                if not going_on:
+                    self._room.check()
+                break
+        else:
+            return []
+        coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
+        del event
+        if not self._store.distant:
+            return await OneByOne(self._resolver, self._store, self._journal, pace).store(coming)
+        members = await self._resolve_far(coming, pace)
+        stored: list[Resolved | Exception] = [each.result for each in members if isinstance(each.result, Resolved)]
+        if len(stored) == len(members):  # as nearly always
+            return stored
+        loose = [each for each in members if each.first is None and not isinstance(each.result, Resolved)]
+        if loose:
+            await asyncio.gather(*map(self._settle, loose))
+        return [result_of(member) for member in members]
+
+    async def _resolve_far(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
+        """All are read first, and recalled if they can be, so that what the others ask for leaves together."""
+        members: list[Member] = []
+        stretches = Stretches(self._resolver, self._recaller, self._store, {})
+        for event in events:
+            if pace.is_over():
+                await pace.pause()
+            if event is not None:
+                member = Member(event)
+                members.append(member)
+                await stretches.recall(member)
+
+        async def resolve(coming: Iterator[Sequence[int]]) -> None:
+            for chain in coming:
+                await stretches.resolve([members[place] for place in chain])
+
+        await beside_each_other(resolve, chains([member.event for member in members]))
+        await self._append_all(members)
+        if stale := [member for member in members if isinstance(member.result, Stale)]:
+            await self._store_anew(stale, stretches)
+        return members
+
+    async def _store_anew(self, members: Sequence[Member], stretches: Stretches) -> None:
+        """Those that something was remembered wrongly of, or that came behind such a one."""
+        for member in members:
+            member.result = None
+        wrong = [member for member in members if member.recalled is not None]
+
+        async def resolve(coming: Iterator[Sequence[int]]) -> None:
+            for chain in coming:
+                await stretches.resolve_anew([wrong[place] for place in chain])
+
+        await beside_each_other(resolve, chains([member.event for member in wrong]))
+        await self._append_all(members)
+
+    async def _append_all(self, members: Sequence[Member]) -> None:
+        """Append what there is to append; where that succeeds, or fails for good, it is the result."""
+        wanted: list[Member] = []
+        appends: list[Append] = []
+        for member in members:
+            resolved = member.resolved
+            if resolved is not None and resolved.record is not None:
+                wanted.append(member)
+                appends.append(Append(resolved.record, member.state, resolved.claim))
+        for member, error in zip(wanted, await self._journal.append_each(appends), strict=True):
+            assert member.resolved is not None
+            if error is None:
+                member.result = member.resolved
+            elif isinstance(error, Claimed):
+                member.resolved = repeated(error.value)
+            else:
+                member.result = error
+
+    async def _settle(self, member: Member) -> None:
+        result = member.result if isinstance(member.result, Exception) else member.resolved
+        assert result is not None
+        [member.result] = await keep(self._store, [result], member.state)

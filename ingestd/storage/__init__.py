@@ -1,0 +1,1 @@
+"""The store and the journal that the configuration names."""

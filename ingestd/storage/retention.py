@@ -1,0 +1,235 @@
+"""How much the journal keeps: removes its oldest records, and tells when it can hold no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from ingestd.api import times
+from ingestd.api.errors import Unavailable
+from ingestd.api.journal import Extent, Journal
+from ingestd.config import JournalOptions
+from ingestd.consumers.group import Consumers
+
+__all__ = ["Retention"]
+
+_log = logging.getLogger("ingestd.retention")
+
+_STEP = 500  # records: a few milliseconds of a commit at the most
+_PAUSE = 0.01  # seconds between two steps, for other commits
+_LOOK = 1.0  # seconds between two looks where there is nothing to remove
+_WATCH = 0.1  # the same where there is a limit: what comes in between goes beyond it
+_ROOM = 64 * 1024 * 1024  # bytes (a twentieth of a small limit) below the limit to which a full journal is emptied
+_QUIET = 60.0  # seconds between two lines about the losses of one consumer
+
+
+class Retention:
+    """`[journal] keep_for`, `keep_size` and `max_size`, kept in steps that are too short to stall answers.
+
+    Records go oldest first, so what all consumers have done with goes before what they have not.
+    `refuse` is told why no more events may be stored, and None when they may again.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        options: JournalOptions,
+        consumers: Consumers,
+        *,
+        refuse: Callable[[str | None], None],
+        now: Callable[[], int] = times.now,
+    ) -> None:
+        self.problem: str | None = None
+        """Why events are refused, for operators; None when they are not."""
+        self._journal = journal
+        self._options = options
+        self._consumers = consumers
+        self._refuse = refuse
+        self._now = now
+        self._extent = Extent(1, 0, 0, 0, None)
+        self._full = False
+        self._unplaced = False
+        """Whether the journal has come in place of another, and consumers may not have their places in it yet."""
+        self._removed = {"age": 0, "size": 0, "full": 0}
+        self._old_to = 0  # the position of the last record known to be old
+        self._looked_to = 0
+        self._young_at: int | None = None  # the time of the record behind that, which was not old yet
+        self._still_to_come: int | None = None  # the earliest time of those behind the old ones that was still to come
+        self._told: dict[str, tuple[int, float]] = {}  # of each consumer: losses in the log, and when
+
+    @property
+    def records(self) -> int:
+        return self._extent.records
+
+    @property
+    def bytes(self) -> int:
+        return self._extent.bytes
+
+    @property
+    def max_bytes(self) -> float:
+        """The limit, infinite if there is none."""
+        return math.inf if self._options.max_size is None else int(self._options.max_size)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """The age of the oldest record, 0 if there is none."""
+        at = self._extent.oldest_at
+        return 0.0 if at is None else max(0, self._now() - at) / 1000
+
+    @property
+    def removed(self) -> Mapping[str, int]:
+        """How many records were removed since the start of the daemon, by reason."""
+        return self._removed
+
+    @property
+    def lost(self) -> Iterator[tuple[str, int]]:
+        """Of each consumer, how many were removed before it was given them."""
+        return ((status.name, status.lost) for status in self._consumers.statuses)
+
+    def adopt(self, options: JournalOptions) -> None:
+        """Keep these bounds from the next step on."""
+        self._options = options
+
+    async def start(self) -> None:
+        """Take a first look. The consumers hold their places. Raises `Unavailable`."""
+        configured = {status.name for status in self._consumers.statuses}
+        left = [cursor.name for cursor in await self._journal.cursors() if cursor.name not in configured]
+        if left:
+            _log.info("not configured any more, so the journal keeps nothing for them: %s", ", ".join(left))
+        self._judge(await self._look())
+
+    async def run(self) -> None:
+        """Keep the journal within its bounds for the daemon's life."""
+        while True:
+            removed = 0
+            try:
+                removed = await self.step()
+            except Unavailable as error:
+                _log.debug("%s", error)  # the back end tells of it, and the next turn tries again
+            idle = _LOOK if self._options.max_size is None else _WATCH
+            await asyncio.sleep(_PAUSE if removed else idle)
+
+    async def step(self) -> int:
+        """Remove what may go next, if anything; returns how many records that were. Raises `Unavailable`."""
+        extent = await self._look()
+        removed = await self._remove_some(extent)
+        if removed:
+            extent = await self._look()
+        self._judge(extent)
+        self._tell_losses()
+        return removed
+
+    async def _look(self) -> Extent:
+        before, self._extent = self._extent, await self._journal.extent()
+        if self._extent.last < before.last or self._extent.first < before.first:  # it is another journal by now
+            self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
+            self._unplaced = True
+        return self._extent
+
+    async def _remove_some(self, extent: Extent) -> int:
+        options = self._options
+        if self._unplaced:
+            self._unplaced = any(status.position > extent.last for status in self._consumers.statuses)
+            return 0
+        done = min((status.position for status in self._consumers.statuses), default=extent.last)
+        may_go = done if options.wait_for_consumers else extent.last
+        if options.keep_for is not None:
+            removed = await self._remove("age", extent, min(await self._old(extent, options.keep_for), may_go))
+            if removed:
+                return removed
+        if options.keep_size is not None:
+            removed = await self._shrink("size", extent, may_go, int(options.keep_size))
+            if removed:
+                return removed
+        if options.max_size is not None:
+            must_go = extent.last if self._full and options.on_full == "drop" else done
+            return await self._shrink("full", extent, must_go, _emptied(int(options.max_size)))
+        return 0
+
+    async def _shrink(self, reason: str, extent: Extent, may_go: int, size: int) -> int:
+        """Remove no more than is needed to come down to that size, and not all of that in one step."""
+        excess = extent.bytes - size
+        if excess <= 0 or may_go < extent.first:
+            return 0
+        up_to = 0
+        for record in await self._journal.outlines(extent.first - 1, _STEP):
+            up_to = record.position
+            excess -= record.bytes
+            if excess <= 0:
+                break
+        return await self._remove(reason, extent, min(up_to, may_go))
+
+    async def _remove(self, reason: str, extent: Extent, up_to: int) -> int:
+        if up_to < extent.first:
+            return 0
+        count = await self._journal.trim(up_to, _STEP)
+        self._removed[reason] += count
+        self._consumers.trimmed(extent.first + count - 1)
+        return count
+
+    async def _old(self, extent: Extent, keep_for: float) -> int:
+        """The position up to which records are old; it looks a step further each time.
+
+        Records are nearly in the order of their times, but a clock may have been wrong. One whose time is
+        still to come says nothing of its age: it goes with the next one that is old.
+        """
+        now = self._now()
+        before = now - round(keep_for * 1000)
+        if self._looked_to < extent.first - 1:  # at the first look, and when it was removed for another reason
+            self._looked_to, self._young_at, self._still_to_come = extent.first - 1, None, None
+        if self._still_to_come is not None and self._still_to_come < before:  # it has come, and has become old
+            self._looked_to, self._young_at, self._still_to_come = max(self._old_to, extent.first - 1), None, None
+        if self._looked_to >= extent.last or (self._young_at is not None and before <= self._young_at <= now):
+            return self._old_to
+        for record in await self._journal.outlines(self._looked_to, _STEP):
+            if before <= record.at <= now:
+                self._young_at = record.at
+                break
+            self._looked_to = record.position
+            if record.at < before:
+                self._old_to, self._still_to_come = record.position, None
+            else:
+                self._still_to_come = min(record.at, self._still_to_come or record.at)
+        return self._old_to
+
+    def _judge(self, extent: Extent) -> None:
+        """Full at the limit; no longer full when there is some room again, so that it does not flap."""
+        limit = self._options.max_size
+        full = limit is not None and extent.bytes > (_emptied(int(limit)) if self._full else int(limit) - 1)
+        refused, self.problem = self.problem, None
+        if full and self._options.on_full == "refuse":
+            self.problem = self._full_of(extent)
+        if self.problem is not None and refused is None:
+            _log.warning("%s; events are refused", self.problem)
+            self._refuse("The journal is full. Send it again later.")
+        elif self.problem is None and refused is not None:
+            _log.info("the journal has room again; events are accepted")
+            self._refuse(None)
+        self._full = full
+
+    def _full_of(self, extent: Extent) -> str:
+        problem = f"the journal is full ([journal] max_size = {self._options.max_size})"
+        slowest = min(self._consumers.statuses, key=lambda status: status.position, default=None)
+        if slowest is not None and slowest.position < extent.last:
+            problem += f" and waits for {slowest.name}"
+        return problem
+
+    def _tell_losses(self) -> None:
+        clock = asyncio.get_running_loop().time()
+        for name, lost in self.lost:
+            told, at = self._told.get(name, (0, -_QUIET))
+            if lost > told and clock - at >= _QUIET:
+                _log.warning(
+                    "%s: %d records were removed from the journal before it came to them (%d since the start)",
+                    name,
+                    lost - told,
+                    lost,
+                )
+                self._told[name] = lost, clock
+
+
+def _emptied(limit: int) -> int:
+    """The size to which a journal is emptied that may hold so much."""
+    return limit - min(limit // 20, _ROOM)

@@ -1,0 +1,86 @@
+"""What a daemon does about a store that has lost data: plugins make good what they can, and tell what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from ingestd.api.errors import IngestdError, Unavailable
+from ingestd.api.store import Store
+
+__all__ = ["LossRecovery"]
+
+_log = logging.getLogger("ingestd.store_loss")
+
+_LOOK = 0.1  # seconds between two looks whether this process has met a loss
+_AGAIN = 1.0  # seconds after what failed
+_LOOKS = 8  # such looks between two questions to the store, which others may have told
+
+CURE = "restore the store, or run `ingestd store acknowledge-loss`"
+
+
+class LossRecovery:
+    """Calls `recover` after each loss, and about every second while one stands.
+
+    `recover` is the hook `store_lost` of all plugins: what is missing, by plugin. Once nothing is, the loss is cleared.
+    """
+
+    def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        self._store = store
+        self._recover = recover
+        self._missing: Sequence[str] = ()
+        self._told: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """The loss that stands, with its cure, for operators; None where none stands."""
+        loss = self._store.loss
+        if loss is None:
+            return None
+        missing = "".join(f"; missing: {each}" for each in self._missing)
+        return f"{loss}{missing}; {CURE}"
+
+    async def run(self) -> None:
+        """For the daemon's whole life."""
+        store, seen, looks = self._store, 0, 0
+        if store.loss is not None and not store.losses:
+            _log.warning("a loss of data is not acknowledged yet: %s; %s", store.loss, CURE)
+        while True:
+            looks += 1
+            if store.losses != seen or looks >= _LOOKS:
+                looks, losses = 0, store.losses
+                if await self._look(is_new=losses != seen):
+                    seen = losses
+                else:
+                    await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_LOOK)
+
+    async def _look(self, *, is_new: bool) -> bool:
+        """Returns whether all was done that can be done at present."""
+        try:
+            await self._store.look_for_loss()
+            if is_new or self._store.loss is not None:
+                await self._make_good()
+        except Unavailable as error:  # the back end tells of it, and this is tried again
+            _log.debug("%s", error)
+            return False
+        except IngestdError as error:
+            self._tell_failure(error)
+            return False
+        return True
+
+    async def _make_good(self) -> None:
+        losses = self._store.losses
+        self._missing = await self._recover()
+        # After another loss meanwhile, what was found is not known to be there.
+        if self._missing or self._store.losses != losses or self._store.loss is None:
+            return
+        await self._store.clear_loss()
+        _log.info("nothing is missing after the loss of data, so it stands no more")
+
+    def _tell_failure(self, error: IngestdError) -> None:
+        text = f"after a loss of data: {error}"
+        if text != self._told:
+            self._told = text
+            _log.error("%s", text, exc_info=error.__cause__)

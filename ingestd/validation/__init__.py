@@ -1,0 +1,1 @@
+"""Checks bodies against JSON Schema."""

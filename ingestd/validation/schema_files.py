@@ -1,0 +1,178 @@
+"""The files of event schemas: read and checked before anything starts.
+
+A directory of schemas has one `*.json` per event key, and definitions they share in `definitions/`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jsonschema_rs
+
+from ingestd.api.errors import ConfigError
+
+__all__ = ["DRAFT", "SchemaFile", "json_pointer", "read_schemas", "shorten"]
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_MAX_KEY = 100
+_MAX_REASON = 200
+
+Schema = dict[str, Any]
+
+
+class SchemaFile(NamedTuple):
+    """One schema: the file's name as messages give it, its content, and the event key it describes.
+
+    `key` is None for a definition; `builtin` tells ingestd's own files from a shop's.
+    """
+
+    file: str
+    schema: Schema
+    key: str | None
+    builtin: bool
+
+    @property
+    def uri(self) -> str:
+        return str(self.schema["$id"])
+
+    def refuse(self, path: Iterable[str | int], reason: str) -> NoReturn:
+        """Raise the `ConfigError` of a fault at this path of the file."""
+        raise _fault(self.file, path, reason)
+
+
+def json_pointer(path: Iterable[str | int]) -> str:
+    """RFC 6901: `["data", "a/b", 0]` is `/data/a~1b/0`; no steps at all are the empty text."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, cut to `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def read_schemas(directory: Path | None) -> list[SchemaFile]:
+    """The built-in schemas and those of a shop's directory, in the order of their names.
+
+    Raises `ConfigError` with the file, the place in it and the reason, of every file at fault.
+    """
+    schemas = list(_read_directory(files("ingestd.schemas"), builtin=True))
+    if directory is not None:
+        if not directory.is_dir():
+            raise ConfigError(f"{directory}: the directory of schemas does not exist")
+        schemas += _read_directory(directory, builtin=False)
+    _check_unique(schemas)
+    if directory is not None:
+        _check_references(schemas)
+    return schemas
+
+
+def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:
+    faults = []
+    for subfolder in ("definitions/", ""):
+        folder = directory / subfolder
+        if not folder.is_dir():
+            continue
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.name.endswith(".json"):
+                name = f"{subfolder}{entry.name}" if builtin else str(entry)
+                try:
+                    schema = _parse(name, entry)
+                    yield _check(name, schema, is_event=not subfolder, builtin=builtin)
+                except RecursionError:
+                    faults.append(_fault(name, (), "nested too deeply"))
+                except ConfigError as error:
+                    faults.append(error)
+    if len(faults) > 1:
+        raise ConfigError("; ".join(map(str, faults)))
+    if faults:
+        raise faults[0]
+
+
+def _parse(name: str, entry: Traversable) -> Schema:
+    def refuse_constant(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        value = json.loads(entry.read_text(encoding="utf-8"), parse_constant=refuse_constant)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
+    except ValueError as error:  # not UTF-8, NaN, a number of thousands of digits
+        raise ConfigError(f"{name}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise _fault(name, (), "expected a JSON object")
+    return value
+
+
+def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> SchemaFile:
+    if schema.get("$schema") != DRAFT:
+        raise _fault(name, ["$schema"], f'expected "{DRAFT}"')
+    _check_form(name, schema, builtin=builtin)
+    uri = schema.get("$id", "")
+    if not re.match("[A-Za-z][A-Za-z0-9+.-]*:", uri) or "#" in uri:
+        raise _fault(name, ["$id"], 'expected an absolute URI without #, such as "urn:shop:schema:gift_wrapped"')
+    if not builtin:
+        _check_names(name, schema)
+    key = schema.get("title", "")
+    if is_event:
+        if not (0 < len(key) <= _MAX_KEY and key.isprintable() and key == key.strip()):
+            raise _fault(name, ["title"], f"expected the event key, 1 to {_MAX_KEY} printable characters")
+        if schema.get("type") != "object":
+            raise _fault(name, ["type"], 'expected "object": the data of an event is one')
+    return SchemaFile(name, schema, key if is_event else None, builtin)
+
+
+def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
+    if builtin:
+        try:
+            jsonschema_rs.meta.validate(schema)
+        except jsonschema_rs.ValidationError as error:
+            raise _fault(name, error.instance_path, error.message) from error
+    else:
+        from .meta_schema import faults_of_form  # here, as below: a start without files of a shop's own is shorter
+
+        for path, reason in faults_of_form(schema):
+            raise _fault(name, path, reason)
+
+
+def _check_names(name: str, schema: Schema) -> None:
+    from .meta_schema import faults_of_names
+
+    for path, reason in faults_of_names(schema):
+        raise _fault(name, path, reason)
+
+
+def _check_unique(schemas: Iterable[SchemaFile]) -> None:
+    uris: dict[str, SchemaFile] = {}
+    keys: dict[str, SchemaFile] = {}
+    for file in schemas:
+        other = uris.setdefault(file.uri, file)
+        if other is not file:
+            file.refuse(["$id"], f"{file.uri} is the $id of {other.file}")
+        if file.key is None:
+            continue
+        other = keys.setdefault(file.key, file)
+        if other is not file and other.builtin:
+            file.refuse(["title"], f'"{file.key}" is a built-in event key; a shop may add keys, never replace one')
+        if other is not file:
+            file.refuse(["title"], f'"{file.key}" is the event key of {other.file}')
+
+
+def _check_references(schemas: Iterable[SchemaFile]) -> None:
+    from .meta_schema import References
+
+    references = References(file.schema for file in schemas)
+    for file in schemas:
+        for path, reason in references.faults(file.schema):
+            file.refuse(path, reason)
+
+
+def _fault(name: str, path: Iterable[str | int], reason: str) -> ConfigError:
+    return ConfigError(f"{name}#{json_pointer(path)}: {shorten(reason, _MAX_REASON)}")

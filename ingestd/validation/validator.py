@@ -1,0 +1,294 @@
+"""Is the body of a request what it should be? JSON, envelope and data, in the order callers are told.
+
+A shop's schemas are checked by `jsonschema` when they are read (`schema_files`); `jsonschema_rs`, which
+agrees with it and is a hundred times faster, then checks the events.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jsonschema_rs
+import msgspec
+from jsonschema_rs import ValidationErrorKind as Kind
+
+from ingestd.api.errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
+
+from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
+from .schema_places import schema_pointer
+
+__all__ = [
+    "MAX_DEPTH", "MAX_VIOLATIONS", "UNREADABLE", "EventSchema", "Validator", "parse_body", "unreadable",
+]  # fmt: skip
+
+MAX_DEPTH = 200
+"""Objects and arrays in one another, the body itself included.
+
+jsonschema_rs cannot report a fault of a value nested more than 255 deep; encoders give up at 1000.
+"""
+
+MAX_VIOLATIONS = 50
+"""How many faults of one body its sender is told."""
+
+# jsonschema_rs makes all its error objects at once, 10 µs and some kB each, and a megabyte has room for
+# 500,000 faults. Of a body of more values than this only the first fault is told.
+_MAX_EXPLAINED_VALUES = 3_000
+
+_MAX_POINTER = 500
+_MAX_MESSAGE = 200
+_MAX_QUOTED_KEY = 100
+_MAX_SEARCHED = 256 * 1024  # bytes, which take some milliseconds
+_PAIR = len(r"\ud83d\ude00")
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a body that is not JSON, or is nested too deep."""
+
+_TYPE_NAMES: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
+
+_LONE_SURROGATE = re.compile(
+    # Possessive all through, so one pass: text, other escapes and whole pairs up to a half.
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F])*+(\\u)",
+    re.DOTALL,
+)
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """The JSON object a body is. Raises `BadRequest`, with where it stops being one."""
+    try:
+        value = msgspec.json.decode(body)
+    except UNREADABLE as error:
+        raise unreadable(error, body) from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
+    # The count is a bound of the depth and far cheaper, and this the fastest way to it where there are few.
+    if len(body) - len(body.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH and _is_deep(value):
+        raise _too_deep()
+    return value
+
+
+def unreadable(error: Exception, body: bytes) -> BadRequest:
+    """Why the body is not JSON; `error` is one of `UNREADABLE`."""
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if isinstance(error, UnicodeDecodeError):
+        return BadRequest(f"the body is not UTF-8 (byte {_invalid_byte(body)})", code="invalid_json")
+    return BadRequest(f"the body is not JSON: {_fault(error, body)}", code="invalid_json")
+
+
+class EventSchema(NamedTuple):
+    """An event key, when a shop sends it, and the file that says so."""
+
+    key: str
+    description: str
+    file: str
+    builtin: bool
+
+
+class Validator:
+    """Checks the bodies of events and identify requests. Made by `Validator.load`.
+
+    `keys` are the known event keys; `schemas` tells where each comes from, in the order of their files;
+    `sources` are all of these, for who wants to know whether they are still the same.
+    """
+
+    def __init__(self, files: Iterable[SchemaFile]) -> None:
+        """`files` as `read_schemas` returns them. Raises `ConfigError` for one that cannot be compiled."""
+        files = list(files)
+        self.sources = files
+        try:
+            self._registry = jsonschema_rs.Registry([(file.uri, file.schema) for file in files])
+        except ValueError as error:  # a built-in file that someone has changed: those of a shop have been looked at
+            raise ConfigError(f"the schemas cannot be compiled: {error}") from error
+        for file in files:
+            self._check_compiles(file)
+        events = {file.key: file for file in files if file.key is not None}
+        self.keys = frozenset(events)
+        self.schemas = tuple(
+            EventSchema(key, str(file.schema.get("description", "")), file.file, file.builtin)
+            for key, file in events.items()
+        )
+        self._envelope = self._compile({"$ref": "urn:ingestd:definition:event"})
+        self._identify = self._compile({"$ref": "urn:ingestd:definition:identify"})
+        self._events = {
+            key: self._compile({"$ref": "urn:ingestd:definition:event", "properties": {"data": {"$ref": file.uri}}})
+            for key, file in events.items()
+        }
+        # One dictionary and one call are all a good event costs.
+        self._is_valid: dict[str, Callable[[Any], bool]] = {
+            key: compiled.is_valid for key, compiled in self._events.items()
+        }
+
+    @classmethod
+    def load(cls, directory: Path | None = None) -> Validator:
+        """The built-in schemas, and those of a shop's own directory. Raises `ConfigError`."""
+        return cls(read_schemas(directory))
+
+    def event(self, body: dict[str, Any]) -> None:
+        """Check the body of an event, as `parse_body` returned it.
+
+        Raises `BadRequest` for faults of the envelope, `UnknownKey`, or `BadRequest` for faults of
+        `data` only, in this order. The errors of a known key are those of envelope and data alike.
+        """
+        key = body.get("key")
+        is_valid = self._is_valid.get(key) if isinstance(key, str) else None
+        if is_valid is None or not is_valid(body):
+            self._refuse_event(key, body)
+
+    def identify(self, body: dict[str, Any]) -> None:
+        """Check the body of an identify request. Raises `BadRequest`."""
+        if not self._identify.is_valid(body):
+            raise _bad_request([self._identify], body, code="invalid_envelope")
+
+    def _refuse_event(self, key: Any, body: dict[str, Any]) -> NoReturn:
+        compiled = self._events.get(key) if isinstance(key, str) else None
+        if not self._envelope.is_valid(body):
+            # The envelope's faults first: those of the data must not push them over the limit.
+            both = [self._envelope, compiled] if compiled else [self._envelope]
+            raise _bad_request(both, body, code="invalid_envelope")
+        if compiled is None:
+            raise UnknownKey(self._unknown_key(key))
+        raise _bad_request([compiled], body, code="invalid_data")
+
+    def _unknown_key(self, key: str) -> str:
+        detail = f'"{shorten(key, _MAX_QUOTED_KEY)}" is not a supported event key'
+        # Finding the nearest takes time by the length of the key, which is the caller's choice.
+        near = difflib.get_close_matches(key, sorted(self.keys), n=1) if len(key) <= _MAX_QUOTED_KEY else []
+        return f'{detail}; did you mean "{near[0]}"?' if near else detail
+
+    def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
+        return jsonschema_rs.Draft202012Validator({"$schema": DRAFT, **schema}, registry=self._registry, offline=True)
+
+    def _check_compiles(self, file: SchemaFile) -> None:
+        try:
+            self._compile(file.schema)
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+            path = error.instance_path if isinstance(error, jsonschema_rs.ValidationError) else []
+            file.refuse(path, f"cannot be compiled: {error.message}")
+
+
+def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
+    """What is wrong with this body, which each of `validators` has found invalid."""
+    large = _has_more_values(body, _MAX_EXPLAINED_VALUES)
+    errors = [error for compiled in validators for error in (_first_error if large else _all_errors)(compiled, body)]
+    violations = (violation for error in errors for violation in _violations(error, body))
+    # Two schemas may say the same of one place; a dictionary keeps the order.
+    distinct = list(dict.fromkeys(violations))
+    told = distinct[:MAX_VIOLATIONS]
+    pointer, message = told[0]
+    first = f"{pointer or 'the body'}: {message}"
+    if large:
+        detail = f"{first} (there may be more: a body of this size is told its first fault)"
+    else:
+        detail = first if len(distinct) == 1 else f"{len(distinct)} faults, the first: {first}"
+    return BadRequest(detail, code=code, errors=told, fault=_schema_fault(errors[0]))
+
+
+def _all_errors(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Iterable[jsonschema_rs.ValidationError]:
+    return compiled.iter_errors(body)
+
+
+def _first_error(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+    try:
+        compiled.validate(body)
+    except jsonschema_rs.ValidationError as error:
+        yield error
+
+
+def _schema_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
+    missing = [error.kind.property] if isinstance(error.kind, Kind.Required) else []
+    return SchemaFault(schema_pointer(tuple(error.evaluation_path), *missing), error.kind.name)
+
+
+def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> Iterator[SchemaViolation]:
+    path = error.instance_path
+    match error.kind:
+        case Kind.Required(property=name):
+            yield _violation([*path, name], "required, but missing")
+        case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
+            for name in names[:MAX_VIOLATIONS]:
+                yield _violation([*path, name], "not a field of the schema")
+        case Kind.Type(types=types):
+            yield _violation(path, f"expected {' or '.join(types)}, got {_type_name(_value_at(body, path))}")
+        case Kind.MinLength(limit=limit):
+            yield _violation(path, f"expected a string of at least {limit} characters")
+        case Kind.MaxLength(limit=limit):
+            yield _violation(path, f"expected a string of at most {limit} characters")
+        case Kind.Pattern(pattern=pattern):
+            yield _violation(path, f"expected a string of the form {pattern}")
+        case kind:
+            yield _violation(path, f"does not meet `{kind.name}` of the schema")
+
+
+def _violation(path: list[str | int], message: str) -> SchemaViolation:
+    # A shop's schema may constrain fields whose names, of any length, are the caller's.
+    while len(pointer := json_pointer(path)) > _MAX_POINTER:
+        path = path[:-1]
+    return SchemaViolation(pointer, shorten(message, _MAX_MESSAGE))
+
+
+def _value_at(body: Any, path: list[str | int]) -> Any:
+    for step in path:
+        body = body[step]
+    return body
+
+
+def _type_name(value: Any) -> str:
+    return _TYPE_NAMES[type(value)]
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _has_more_values(value: Any, limit: int) -> bool:
+    waiting = [value]
+    seen = 0
+    while waiting and seen <= limit:
+        seen += 1
+        waiting += _children(waiting.pop())
+    return seen > limit
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _fault(error: Exception, body: bytes) -> str:
+    """What msgspec says; but some halves of surrogate pairs it takes for the end of the body, or places behind them."""
+    text = str(error)
+    half = _LONE_SURROGATE.match(body, 0, _MAX_SEARCHED) if "truncated" in text or "surrogate" in text else None
+    if half is None or half.start(1) > _MAX_SEARCHED - _PAIR:  # a pair may go on behind what was searched
+        return text
+    return f"an escape is half of a surrogate pair (byte {half.start(1)})"
+
+
+def _invalid_byte(body: bytes) -> int:
+    """Where the body stops being UTF-8; msgspec counts from the start of the string it is in."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return len(body)
+
+
+def _too_deep() -> BadRequest:
+    return BadRequest(f"the body is nested more than {MAX_DEPTH} levels deep", code="invalid_json")

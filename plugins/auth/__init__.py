@@ -1,0 +1,1 @@
+"""Authentication: public keys, server keys and their signatures."""

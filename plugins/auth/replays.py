@@ -1,0 +1,62 @@
+"""Whether a signed event may be one that was sent before: how old it is, and whether it could be known again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.options import Duration
+from ingestd.api.times import parse_time
+
+__all__ = ["ReplayRules"]
+
+_MAX_SKEW = 300_000  # milliseconds that a sender's clock may be ahead
+_MISSING = "required in a signed event, but missing"
+_STALE = "stale_timestamp"
+
+
+class ReplayRules:
+    """What `timestamp` and `messageId` of a signed event must be. Only the body is signed, so no header could tell."""
+
+    def __init__(self, *, max_age: Duration | None, require_message_id: bool) -> None:
+        self._max_age = max_age
+        self._require_message_id = require_message_id
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to check."""
+        return self._max_age is not None or self._require_message_id
+
+    def check(self, body: Mapping[str, Any], received_at: int) -> None:
+        """Raises `BadRequest`, with all faults."""
+        faults: list[tuple[SchemaViolation, str]] = []
+        if self._require_message_id and "messageId" not in body:
+            faults.append((SchemaViolation("/messageId", _MISSING), "required"))
+        if self._max_age is not None:
+            wrong = _time_fault(body, self._max_age, received_at)
+            if wrong is not None:
+                message, reason = wrong
+                faults.append((SchemaViolation("/timestamp", message), reason))
+        if faults:
+            first, reason = faults[0]
+            raise BadRequest(
+                "; ".join(f"{fault.pointer}: {fault.message}" for fault, _ in faults),
+                code=_STALE if reason == _STALE else "invalid_envelope",
+                errors=[fault for fault, _ in faults],
+                fault=SchemaFault(first.pointer, reason),
+            )
+
+
+def _time_fault(body: Mapping[str, Any], max_age: Duration, received_at: int) -> tuple[str, str] | None:
+    """What is wrong with the timestamp, if anything, and the reason by which that is counted."""
+    if "timestamp" not in body:
+        return _MISSING, "required"
+    sent = body["timestamp"]
+    at = parse_time(sent) if isinstance(sent, str) else None
+    if at is None:
+        return "expected a time as RFC 3339 has it", "format"
+    if received_at - at > max_age.milliseconds:
+        return f"more than {max_age} ago", _STALE
+    if at - received_at > min(max_age.milliseconds, _MAX_SKEW):
+        return "in the future", _STALE
+    return None
