@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec import Meta
 
 from ingestd.api import hookimpl
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.events import Event
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
@@ -154,14 +154,14 @@ class IdentityPlugin:
         return lock
 
     @hookimpl
-    async def advise(self, store: Store) -> Sequence[Finding]:
+    async def advise(self, store: Store) -> Sequence[CheckResult]:
         if self._options.links == "signed" or not await has_server_keys(store):
             return []
         text = (
             'links = "any": anybody can link a visitor to any user with the public key. There is a server key:'
             ' if the backend identifies users, set plugins.identity.links = "signed" (docs/trust.md)'
         )
-        return [Finding("identity.links", text)]
+        return [CheckResult("identity.links", text)]
 
     @hookimpl
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .check_result import Finding
+from .check_result import CheckResult
 from .journal import Journal
 from .store import Store
 
@@ -49,7 +49,7 @@ class Backend(ABC):
         """Why events cannot be stored durably at present, in a few words; None if they can."""
 
     @abstractmethod
-    async def describe(self) -> Sequence[Finding]:
+    async def describe(self) -> Sequence[CheckResult]:
         """The findings of `ingestd check` about the back end. It may look closer than `open`, and takes seconds at
         most.
 

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 from .errors import ConfigError
 
-__all__ = ["Finding", "Status", "fault", "show_age", "show_size"]
+__all__ = ["CheckResult", "Status", "fault", "show_age", "show_size"]
 
 Status = Literal["ok", "warning", "unavailable", "broken"]
 """The last two are faults: what is `unavailable` may pass by itself, what is `broken` must be mended first."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One thing and how it was found. `facts` is what `--json` tells of it besides; plain JSON values."""
 
     name: str
@@ -23,12 +23,12 @@ class Finding(NamedTuple):
     facts: Mapping[str, Any] = MappingProxyType({})
 
 
-def fault(name: str, error: Exception) -> Finding:
+def fault(name: str, error: Exception) -> CheckResult:
     """The finding that this was raised: `broken` for a `ConfigError`, else `unavailable`."""
     text = str(error)
     if not text or isinstance(error, LookupError):  # whose text is the key alone
         text = repr(error)
-    return Finding(name, text, "broken" if isinstance(error, ConfigError) else "unavailable")
+    return CheckResult(name, text, "broken" if isinstance(error, ConfigError) else "unavailable")
 
 
 def show_age(milliseconds: int) -> str:

@@ -16,10 +16,10 @@ from .events import Record
 from .journal import Journal, Start
 from .store import State
 
-__all__ = ["Consumer", "Step", "Turn"]
+__all__ = ["Consumer", "NextAction", "Step"]
 
-Turn = Literal["records", "errand", "nothing"]
-"""The next action of a consumer: a step with its next records, an errand (other work), or nothing for now."""
+NextAction = Literal["records", "command", "nothing"]
+"""The next action of a consumer: a step with its next records, an operator's command, or nothing for now."""
 
 
 class Step:
@@ -68,7 +68,7 @@ class Consumer(ABC):
     backoff: Backoff = Backoff()
     """The pause before a failed step is tried again."""
 
-    attended: bool = False
+    polls_commands: bool = False
     """Whether the consumer has work besides its records, so that the daemon must call `turn`."""
 
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
@@ -90,14 +90,14 @@ class Consumer(ABC):
         Raising does not undo the present step; the next step is tried after a pause.
         """
 
-    async def turn(self, state: State) -> Turn:
+    async def next_action(self, state: State) -> NextAction:
         """Return the next action. Called before each step, and every half second. Its writes to `state` are committed.
 
         It must not write the entries that the steps write, because a step works on a separate view of them.
         """
         return "records"
 
-    async def errand(self, step: Step, journal: Journal) -> None:  # noqa: B027 - most have none
+    async def command(self, step: Step, journal: Journal) -> None:  # noqa: B027 - most have none
         """Do a part of the work besides the records, in a step that does not move the cursor.
 
         Raising undoes the step. It is called again after a pause, and the records continue meanwhile.

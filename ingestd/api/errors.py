@@ -6,8 +6,8 @@
     ├── ConfigError          the start stops, exit 78
     ├── CommandError         a command cannot do its task, exit 1
     ├── Conflict             data that a command has read changed meanwhile
-    ├── Claimed              another append made the claim first
-    ├── NotHolder            another daemon has the consumer's cursor now
+    ├── DuplicateMessage     a message with this idempotency key was stored before
+    ├── LeaseLost            another daemon has the consumer's cursor now
     ├── SinkRetry            raised by a sink: the sink itself fails, whatever the records are
     ├── SinkReject           raised by a sink: it never takes these records of the batch
     ├── SinkFailure          a call of a sink failed, perhaps because of a record
@@ -36,31 +36,31 @@ from .outcomes import Outcome
 
 __all__ = [
     "BadRequest",
-    "Claimed",
     "CommandError",
     "ConfigError",
     "Conflict",
+    "DuplicateMessage",
     "Failed",
     "Forbidden",
     "HeadersTooLarge",
     "IngestdError",
+    "LeaseLost",
     "Limited",
     "MethodNotAllowed",
     "NotFound",
-    "NotHolder",
     "Refused",
     "SchemaFault",
     "SchemaViolation",
     "SinkFailure",
     "SinkReject",
     "SinkRetry",
-    "Stale",
     "TimedOut",
     "TooLarge",
     "Unauthorized",
     "Unavailable",
     "UnknownKey",
     "UnsupportedEncoding",
+    "WriteConflict",
     "reason_of",
     "storable",
 ]
@@ -85,7 +85,7 @@ class Conflict(IngestdError):
     """Data that a command has read changed before its writes were applied; nothing was written."""
 
 
-class Claimed(IngestdError):
+class DuplicateMessage(IngestdError):
     """Another append made the claim first, with this value; nothing was appended."""
 
     def __init__(self, value: str) -> None:
@@ -93,7 +93,7 @@ class Claimed(IngestdError):
         self.value = value
 
 
-class NotHolder(IngestdError):
+class LeaseLost(IngestdError):
     """Another daemon holds the consumer's cursor now, or the journal lost its records; nothing was written."""
 
 
@@ -250,7 +250,7 @@ class Unavailable(Refused):
         super().__init__(detail, retry_after=retry_after)
 
 
-class Stale(Unavailable):
+class WriteConflict(Unavailable):
     """The state that a transaction read is outdated or not in memory. The event must run in a new transaction."""
 
     def __init__(self) -> None:

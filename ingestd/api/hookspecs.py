@@ -19,7 +19,7 @@ import pluggy
 
 from . import HOOK_NAMESPACE
 from .backend import Backend
-from .check_result import Finding
+from .check_result import CheckResult
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .journal import Journal
@@ -153,7 +153,7 @@ def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
 
 
 @hookspec
-def advise(store: Store) -> Sequence[Finding] | None:
+def advise(store: Store) -> Sequence[CheckResult] | None:
     """Return advice about the options of this plugin, which `ingestd check` shows, or None for no advice.
 
     `startup` has not been called. Nothing may be written.

@@ -12,7 +12,17 @@ import msgspec
 from .events import Record
 from .store import State
 
-__all__ = ["Append", "Claim", "Cursor", "Extent", "Journal", "Outline", "Start", "size_of", "size_of_all"]
+__all__ = [
+    "Append",
+    "Cursor",
+    "IdempotencyKey",
+    "Journal",
+    "JournalStats",
+    "RecordInfo",
+    "Start",
+    "size_of",
+    "size_of_all",
+]
 
 Start = Literal["now", "beginning"]
 
@@ -35,7 +45,7 @@ class Cursor(NamedTuple):
     """Whether a power failure may undo the step, because all its work is repeated then."""
 
 
-class Claim(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """An entry that only the first claimant of its key gets, for `ttl` milliseconds."""
 
     key: str
@@ -53,11 +63,11 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     record: Record
     state: State
-    claim: Claim | None = None
+    claim: IdempotencyKey | None = None
     part: int = 0
 
 
-class Extent(NamedTuple):
+class JournalStats(NamedTuple):
     """The extent of the journal, counting durable records."""
 
     first: int
@@ -71,7 +81,7 @@ class Extent(NamedTuple):
     """The time of the oldest record in milliseconds, or None if there are no records."""
 
 
-class Outline(NamedTuple):
+class RecordInfo(NamedTuple):
     """A record without its content: `at` in milliseconds, `bytes` as `size_of` counts them."""
 
     position: int
@@ -97,7 +107,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         """Append records. Once they are durable, return the position of the last one, or of the cursor.
 
@@ -106,11 +116,15 @@ class Journal(ABC):
 
         The writes of `state` become durable with the records, in the same commit if the journal and the state share a
         back end. The commit also moves `cursor` and makes `claim`. All of it happens, or nothing. Raises `Unavailable`
-        and `Claimed`. With a cursor it also raises `NotHolder`, and with a state of `recall`, `Stale`.
+        and `DuplicateMessage`. With a cursor it also raises `LeaseLost`, and with a state of `recall`, `WriteConflict`.
         """
 
     async def begin(
-        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+        self,
+        record: Record,
+        state: State,
+        then: Callable[[Exception | None], None],
+        claim: IdempotencyKey | None = None,
     ) -> None:
         """Append one record without waiting. `then` is called once, with the exception of `append` or None.
 
@@ -139,8 +153,8 @@ class Journal(ABC):
         """Append records in order, each independently. Return for each its exception, or None once it is durable.
 
         A record that cannot be appended does not affect the others, with two exceptions. Records that depend on writes
-        of its transaction fail too. After a record that is `Stale`, all later ones are `Stale`, so that they keep their
-        order in the next attempt. A back end that can append several records at less cost overrides this method.
+        of its transaction fail too. After a `WriteConflict` all later records get one, so that they keep their order in
+        the next attempt. A back end that can append several records at less cost overrides this method.
         """
         answers = await asyncio.gather(
             *(self.append([each.record], each.state, claim=each.claim) for each in appends), return_exceptions=True
@@ -154,9 +168,9 @@ class Journal(ABC):
         """Begin a transaction on the state that this daemon remembers; None if it remembers nothing.
 
         For journals with remote state. The operations of the transaction never wait, and take effect with `append`
-        only. An operation that the remembered state cannot serve raises `Stale`. If the stored state differs from the
-        state that the transaction saw, `append` changes nothing and raises `Stale`. The event then runs again with a
-        transaction of the store.
+        only. An operation that the remembered state cannot serve raises `WriteConflict`. If the stored state differs
+        from the state that the transaction saw, `append` changes nothing and raises `WriteConflict`. The event then
+        runs again with a transaction of the store.
         """
         return None
 
@@ -175,7 +189,7 @@ class Journal(ABC):
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         """Return once there are records after that position.
 
-        Raises `NotHolder` soon after another daemon has acquired `cursor`.
+        Raises `LeaseLost` soon after another daemon has acquired `cursor`.
         """
 
     @abstractmethod
@@ -183,7 +197,7 @@ class Journal(ABC):
         """The position of the newest durable record, or 0 in an empty journal."""
 
     @abstractmethod
-    async def place(self, name: str, start: Start) -> int:
+    async def ensure_cursor(self, name: str, start: Start) -> int:
         """Create the durable cursor of a consumer if it has none, and return its position. The holder does not matter.
 
         The cursor of a new name begins as `start` says: after the last record, or before the first. No cursor is before
@@ -191,7 +205,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def hold(self, name: str, start: Start) -> Cursor:
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
         """Acquire a consumer's cursor, after waiting until another daemon releases it."""
 
     @abstractmethod
@@ -203,11 +217,11 @@ class Journal(ABC):
         """The durable cursors of all consumers ever seen, by name."""
 
     @abstractmethod
-    async def extent(self) -> Extent:
+    async def extent(self) -> JournalStats:
         """The extent of the journal. Callers may ask many times a second."""
 
     @abstractmethod
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
         """The outlines of the records that `read` would return, without reading the records."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from .terminal import display_width
 
-__all__ = ["ALIKE", "ESCAPED", "columns", "prepare", "reader_is_gone", "settle", "write", "write_data"]
+__all__ = ["ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data"]
 
 ALIKE = "ingestd.alike"
 """The codec error handler of standard output: characters that the encoding lacks become others that look alike."""
@@ -72,7 +72,7 @@ def reader_is_gone() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def settle() -> None:
+def drop_unwritable() -> None:
     """Drop text that cannot be written any more, or the interpreter would complain of it at its end."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.api.errors import CommandError, ConfigError, IngestdError, Unavailable
 from ingestd.api.nearest import nearest
-from ingestd.api.output import reader_is_gone, settle
+from ingestd.api.output import drop_unwritable, reader_is_gone
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.hooks.caller import register_all
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        settle()
+        drop_unwritable()
 
 
 def _main(argv: list[str]) -> int:

@@ -36,7 +36,7 @@ class Consumers:
     `backoff` is in place of each consumer's own, if given. `give_way` is what steps do for `Step.give_way`.
 
     `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close. None is
-    waited for once `hurried` is set.
+    waited for once `forced` is set.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Consumers:
         now: Callable[[], int] = times.now,
         backoff: Backoff | None = None,
         grace: float = 5.0,
-        hurried: asyncio.Event | None = None,
+        forced: asyncio.Event | None = None,
         give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._journal = journal
@@ -59,7 +59,7 @@ class Consumers:
         self._own_backoff = backoff
         self._backoff = backoff or Backoff()
         self._grace = grace
-        self._hurried = hurried or asyncio.Event()
+        self._forced = forced or asyncio.Event()
         self._give_way = give_way
         self._moved = asyncio.Event()
         self._last = 0
@@ -130,7 +130,7 @@ class Consumers:
 
     async def _end(self, runner: Runner, patience: float) -> None:
         ending = asyncio.create_task(runner.end())
-        await ended([ending], patience, self._hurried)
+        await ended([ending], patience, self._forced)
         ending.cancel()
         task = self._tasks.pop(runner.name)
         task.remove_done_callback(self._ended)
@@ -151,7 +151,7 @@ class Consumers:
         for runner in self._runners:
             runner.hurry()
         catching_up = asyncio.create_task(self._caught_up())
-        await ended([catching_up], patience, self._hurried)
+        await ended([catching_up], patience, self._forced)
         catching_up.cancel()
         # What a broken journal keeps from being done or counted is there at the next start, like the rest.
         with suppress(asyncio.CancelledError, Unavailable):
@@ -194,7 +194,7 @@ class Consumers:
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but no longer than a stuck one is worth."""
-        if not await ended(tasks, self._grace + 1, self._hurried):
+        if not await ended(tasks, self._grace + 1, self._forced):
             for task in tasks:
                 if not task.done():
                     _log.error("%s: does not end; it is left behind", task.get_name())

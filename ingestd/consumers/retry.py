@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from ingestd.api.backoff import Backoff
-from ingestd.api.errors import IngestdError, NotHolder, SinkFailure, SinkRetry, Unavailable, reason_of
+from ingestd.api.errors import IngestdError, LeaseLost, SinkFailure, SinkRetry, Unavailable, reason_of
 from ingestd.api.message_kinds import message_kind
 
 from .status import ConsumerStatus
@@ -49,7 +49,7 @@ class Attempts:
             except (Exception, asyncio.CancelledError) as error:
                 if task.cancelling():
                     raise asyncio.CancelledError from error
-                if isinstance(error, NotHolder):
+                if isinstance(error, LeaseLost):
                     raise
                 # Else a CancelledError came from inside the attempt, and is a failure like another.
                 self._failed(error)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ingestd.api.backoff import Backoff
-from ingestd.api.consumer import Consumer, Step, Turn
-from ingestd.api.errors import NotHolder, Unavailable
+from ingestd.api.consumer import Consumer, NextAction, Step
+from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
@@ -61,7 +61,7 @@ class Runner:
         """What has been read and not been done with."""
         self._ahead = ReadAhead(journal, consumer.max_records)
         self._lingering: asyncio.Timeout | None = None
-        self._hurried = False
+        self._forced = False
         self._ending = False
         self._prepared = False
         """Whether the records of the next step have been begun on, so that it is to be done before it ends."""
@@ -70,7 +70,7 @@ class Runner:
         self._quiet.set()
         self._refused = _NEVER
         """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
-        rest = self._rest if consumer.attended else asyncio.sleep
+        rest = self._rest if consumer.polls_commands else asyncio.sleep
         self._attempts = Attempts(consumer.name, backoff, self.status, rest)
         self._opening = Attempts(consumer.name, backoff, self.status)
 
@@ -80,7 +80,7 @@ class Runner:
         return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
 
     async def place(self) -> None:
-        position = await self._journal.place(self.name, self._consumer.start)
+        position = await self._journal.ensure_cursor(self.name, self._consumer.start)
         last = await self._journal.last()
         if position > last:
             await self._set_back(position, last)
@@ -92,7 +92,7 @@ class Runner:
             "%s: its place, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
             self.name, position, last,
         )  # fmt: skip
-        cursor = await self._journal.hold(self.name, self._consumer.start)
+        cursor = await self._journal.acquire_cursor(self.name, self._consumer.start)
         await self._journal.append([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
         await self._journal.release(cursor)
 
@@ -108,14 +108,14 @@ class Runner:
             self.status.removed = min(self.status.removed, self._cursor.position)
             try:
                 await self._work()
-            except NotHolder as error:
+            except LeaseLost as error:
                 _log.info("%s: %s", self.name, error)
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 await self.close(self._grace)  # opened again once this daemon holds it again
 
     def hurry(self) -> None:
         """Linger no more: the daemon stops, and waits for what is to be done yet."""
-        self._hurried = True
+        self._forced = True
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
@@ -147,7 +147,7 @@ class Runner:
             holding.cancel()
 
     async def _hold(self) -> Cursor:
-        cursor = await self._journal.hold(self._consumer.name, self._consumer.start)
+        cursor = await self._journal.acquire_cursor(self._consumer.name, self._consumer.start)
         # Not what it has read: a failover may have lost the journal's end, and that with it.
         self.status.last = max(await self._journal.last(), cursor.position)
         return cursor
@@ -168,14 +168,14 @@ class Runner:
             await self._ahead.forget()
 
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
-        """Do one step, and an errand before it if there is one. One that fails keeps no records waiting."""
+        """Do one step, and a command before it if there is one. One that fails keeps no records waiting."""
         failure, patience = None, None
-        if self._consumer.attended:
+        if self._consumer.polls_commands:
             turn = await self._attend()
             patience = _ATTEND if turn == "records" else 0.0
-            if turn == "errand" and await self._is_open(opening):
+            if turn == "command" and await self._is_open(opening):
                 async with self._at_work():
-                    failure = await self._do_errand()
+                    failure = await self._do_command()
         if not self._in_hand:
             self._in_hand = await self._next(patience)
         if self._in_hand and await self._is_open(opening):
@@ -187,22 +187,22 @@ class Runner:
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
         """Wait for it; where it is attended, no longer than it may be left alone."""
         if not opening.done():
-            await asyncio.wait([opening], timeout=_ATTEND if self._consumer.attended else None)
+            await asyncio.wait([opening], timeout=_ATTEND if self._consumer.polls_commands else None)
         if opening.done():
             await opening
         return opening.done()
 
-    async def _attend(self) -> Turn:
+    async def _attend(self) -> NextAction:
         """What is next, as soon as there may be anything."""
-        while (turn := await self._ask_for_turn()) == "nothing":
+        while (turn := await self._ask_for_action()) == "nothing":
             await self._learn_age()
             self._moved.set()
             await asyncio.sleep(_ATTEND)
         return turn
 
-    async def _ask_for_turn(self) -> Turn:
+    async def _ask_for_action(self) -> NextAction:
         state = self._store.begin(self._now())
-        turn = await self._consumer.turn(state)
+        turn = await self._consumer.next_action(state)
         await self._store.commit(state)
         self.status.paused = turn == "nothing"
         return turn
@@ -219,7 +219,7 @@ class Runner:
         while (left := until - asyncio.get_running_loop().time()) > _ATTEND:
             await asyncio.sleep(_ATTEND)
             with suppress(Exception):  # what fails here fails again when it is asked before its step
-                await self._ask_for_turn()
+                await self._ask_for_action()
         await asyncio.sleep(left)
 
     async def release(self) -> None:
@@ -261,7 +261,7 @@ class Runner:
                 await self._journal.wait(after, self._cursor)
         except TimeoutError:
             return False
-        if consumer.linger and not self._hurried:
+        if consumer.linger and not self._forced:
             self._lingering = asyncio.timeout(consumer.linger)
             try:
                 async with self._lingering:
@@ -309,7 +309,7 @@ class Runner:
             # Without records of its own, nothing has come of the step that doing it again would not bring back.
             cursor = self._cursor._replace(position=position, record=done[-1], deferrable=not step.records)
             await self._append(step, cursor)
-        except NotHolder:
+        except LeaseLost:
             self._refused = position, count, step.committed
             raise
         self.status.processed += count
@@ -320,20 +320,20 @@ class Runner:
         self.status.oldest_at = rest[0].at if rest else done[-1].at if self.status.pending else None
         self._moved.set()
 
-    async def _do_errand(self) -> Exception | None:
+    async def _do_command(self) -> Exception | None:
         """Returns why it failed, unless nothing else could be done either."""
         step = self._new_step()
         try:
-            await self._consumer.errand(step, self._journal)
+            await self._consumer.command(step, self._journal)
         except BaseException as error:
             self._store.discard(step.state)
-            if isinstance(error, NotHolder | Unavailable) or not isinstance(error, Exception):
+            if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
                 raise
             return error
-        await _to_the_end(asyncio.create_task(self._commit_errand(step)))
+        await _to_the_end(asyncio.create_task(self._commit_command(step)))
         return None
 
-    async def _commit_errand(self, step: Step) -> None:
+    async def _commit_command(self, step: Step) -> None:
         await self._append(step, self._cursor._replace(position=max(self._cursor.position, self.status.removed)))
         step.committed()
 

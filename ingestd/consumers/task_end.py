@@ -8,16 +8,16 @@ from typing import Any
 
 __all__ = ["ended"]
 
-_HURRIED = 0.5  # seconds
+_FORCED = 0.5  # seconds
 
 
-async def ended(tasks: Collection[asyncio.Task[Any]], patience: float, hurried: asyncio.Event) -> bool:
+async def ended(tasks: Collection[asyncio.Task[Any]], patience: float, forced: asyncio.Event) -> bool:
     """Wait for tasks, at most `patience` seconds, and half a second in a hurry; returns whether all have ended."""
     if tasks:
         ending = asyncio.ensure_future(asyncio.wait(tasks, timeout=patience))
-        hurrying = asyncio.ensure_future(hurried.wait())
+        hurrying = asyncio.ensure_future(forced.wait())
         await asyncio.wait([ending, hurrying], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([ending], timeout=_HURRIED)
+        await asyncio.wait([ending], timeout=_FORCED)
         ending.cancel()
         hurrying.cancel()
     return all(task.done() for task in tasks)

@@ -20,10 +20,10 @@ from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.app import Ingest
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import IngestListener
-from ingestd.http.settings import Terms
+from ingestd.http.settings import RequestSettings
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.storage.retention import Retention
 from ingestd.validation.validator import Validator
@@ -32,7 +32,7 @@ from . import file_limits
 from .generation import Generation, differences, next_generation, renewed
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
-from .shutdown import Stop
+from .shutdown import Shutdown
 from .systemd.notifier import Notifier
 
 __all__ = ["Parts", "Reload"]
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
     make_pipeline: Callable[[Generation], Pipeline]
     show: Callable[[Generation], None]
-    room: Room
+    backpressure: Backpressure
     retention: Retention
     ingest: Ingest
     connections: Connections
@@ -59,13 +59,13 @@ class Parts(NamedTuple):
         config = after.config
         configure_logs(config.logs)
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
-        self.room.most = config.http.max_waiting
+        self.backpressure.most = config.http.max_waiting
         self.retention.adopt(config.journal)
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)
         self.ingest.access.adopt(config.logs)
-        self.ingest.terms = Terms(self.make_pipeline(after), config.http)
+        self.ingest.terms = RequestSettings(self.make_pipeline(after), config.http)
         self.metrics.generation.set(after.number)
 
     async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Runner]) -> None:
@@ -90,7 +90,7 @@ class Reload:
         read: Callable[[], Config],
         adopted: Callable[[Generation], None],
         notifier: Notifier,
-        stop: Stop,
+        stop: Shutdown,
         run_file: RunFile | None,
         run_state: RunState,
     ) -> None:
@@ -137,7 +137,7 @@ class Reload:
         coming = [each for each in after.sinks if each not in before.sinks]
         runners = await self._parts.consumers.place(coming, leaving)
         await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self._daemon)
-        if self._stop.ordered:  # sinks must not begin while others end
+        if self._stop.requested:  # sinks must not begin while others end
             raise Unavailable("the daemon is shutting down")
         return after, runners
 
@@ -163,7 +163,7 @@ class Reload:
     def _over(self, *, refused: str | None = None, code: int = 0) -> None:
         self._parts.metrics.reloaded.set(refused is None)
         self._notifier.remark("" if refused is None else f"the last reload was refused: {refused}")
-        if not self._stop.ordered:
+        if not self._stop.requested:
             self._notifier.ready(f"serving: generation {self._generation.number}")
         self._note(ended=self._state.begun, generation=self._generation.number, refused=refused, code=code)
 

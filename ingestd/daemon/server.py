@@ -40,7 +40,7 @@ from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.storage.backends import Backends
 from ingestd.storage.retention import Retention
@@ -52,7 +52,7 @@ from .memory import give_back_free_memory, keep_large_pieces_apart
 from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
 from .run_file import RunState
-from .shutdown import Stop
+from .shutdown import Shutdown
 from .sockets import bind
 from .systemd.notifier import Notifier
 from .systemd.passed_sockets import EVENTS, OPERATORS, inherited_sockets
@@ -93,7 +93,7 @@ class Server:
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
         self._loss = LossRecovery(self.store, self._recover)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop: Stop | None = None
+        self._stop: Shutdown | None = None
         self._lines = RecentLines()
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
@@ -119,9 +119,9 @@ class Server:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; a second one hurries. Raises `ConfigError`, `OSError`, `TaskDied`."""
         loop = asyncio.get_running_loop()
-        self._stop = Stop()
+        self._stop = Shutdown()
         reload = asyncio.Event()
-        handlers = {signal.SIGTERM: self._stop.order, signal.SIGINT: self._stop.order, signal.SIGHUP: reload.set}
+        handlers = {signal.SIGTERM: self._stop.request, signal.SIGINT: self._stop.request, signal.SIGHUP: reload.set}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
@@ -132,7 +132,7 @@ class Server:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the last moments are no time to die of it
             self.notifier.close()
 
-    async def _serve(self, stop: Stop, reload: asyncio.Event) -> None:
+    async def _serve(self, stop: Shutdown, reload: asyncio.Event) -> None:
         generation, metrics = self._generation, self._metrics
         config = generation.config
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
@@ -141,7 +141,7 @@ class Server:
             stack.enter_context(_collecting(self._lines))
             run_file = hold_run_file(self._run_state)
             stack.callback(release_run_file, run_file)
-            async with self.notifier.patience("starting: opening the store"):
+            async with self.notifier.extend_start_timeout("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
@@ -151,19 +151,19 @@ class Server:
                 self.watch(work, name=name)
             stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
             await self._start_plugins()
-            room = Room(config.http.max_waiting)
+            backpressure = Backpressure(config.http.max_waiting)
             consumers = Consumers(
                 self.journal, self.store, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, hurried=stop.hurried, give_way=room.give_way,
+                died=self._died, forced=stop.forced, give_way=backpressure.give_way,
             )  # fmt: skip
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
-            retention = Retention(self.journal, config.journal, consumers, refuse=room.refuse)
+            retention = Retention(self.journal, config.journal, consumers, refuse=backpressure.refuse)
             await retention.start()
             metrics.show_journal(retention)
             self.watch(retention.run(), name="retention")
             metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
-            ingest = Ingest(self._make_pipeline(generation, room), config.http, config.logs, metrics)
+            ingest = Ingest(self._make_pipeline(generation, backpressure), config.http, config.logs, metrics)
             problem = partial(self._problem, ingest, retention)
             overview = self._begin_overview(problem, retention)
             show = partial(self._show, consumers, overview)
@@ -179,8 +179,8 @@ class Server:
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
             parts = Parts(
-                partial(self._make_pipeline, room=room), show, room, retention, ingest, connections, public, hosts,
-                consumers, metrics,
+                partial(self._make_pipeline, backpressure=backpressure), show, backpressure, retention, ingest,
+                connections, public, hosts, consumers, metrics,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
@@ -199,13 +199,13 @@ class Server:
         monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
         self.watch(monitor.run(), name="monitor of the loop")
         self.notifier.ready("serving: generation 1")
-        self.watch(self.notifier.beat(self._describe(ingest, retention)), name="beat for systemd")
+        self.watch(self.notifier.keepalive(self._describe(ingest, retention)), name="beat for systemd")
 
-    def _make_pipeline(self, generation: Generation, room: Room) -> Pipeline:
+    def _make_pipeline(self, generation: Generation, backpressure: Backpressure) -> Pipeline:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
-            room=room, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            backpressure=backpressure, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
         )  # fmt: skip
 
@@ -259,7 +259,7 @@ class Server:
         return describe
 
     async def _drain(
-        self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Stop, *, own_socket: bool
+        self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Shutdown, *, own_socket: bool
     ) -> None:
         """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
         options = self._generation.config.http
@@ -268,7 +268,7 @@ class Server:
         if own_socket:  # else they wait in its queue for the daemon that comes next
             public.accept_queued()
         public.stop()
-        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.hurried)
+        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.forced)
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()

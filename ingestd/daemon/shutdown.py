@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Stop"]
+__all__ = ["Shutdown"]
 
 
-class Stop:
-    """`hurried` is set once it has been ordered a second time."""
+class Shutdown:
+    """`forced` is set by the second request."""
 
     def __init__(self) -> None:
-        self.hurried = asyncio.Event()
-        self._ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.forced = asyncio.Event()
+        self._requested: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
-    def ordered(self) -> bool:
-        return self._ordered.done()
+    def requested(self) -> bool:
+        return self._requested.done()
 
-    def order(self) -> None:
+    def request(self) -> None:
         """Stop, as SIGTERM says; the second time, hurry."""
-        if self._ordered.done():
-            self.hurried.set()
+        if self._requested.done():
+            self.forced.set()
         else:
-            self._ordered.set_result(None)
+            self._requested.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Stop because of that error, which `wait` raises."""
-        if not self._ordered.done():
-            self._ordered.set_exception(error)
+        if not self._requested.done():
+            self._requested.set_exception(error)
 
     async def wait(self) -> None:
         """Returns when the daemon is to stop."""
-        await asyncio.shield(self._ordered)
+        await asyncio.shield(self._requested)

@@ -10,7 +10,7 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.store import State, state_key
 
-__all__ = ["DeadLetter", "bury", "read_letter", "read_letters", "remove_letter", "replace_letter"]
+__all__ = ["DeadLetter", "read_letter", "read_letters", "remove_letter", "replace_letter", "save_dead_letter"]
 
 _PAGE = 100
 _PAGE_BYTES = 2 << 20
@@ -51,7 +51,7 @@ def _key(sink: str, number: int) -> str:
     return state_key("dead-letter", "", f"{sink}:{number}")
 
 
-async def bury(state: State, sink: str, letter: DeadLetter) -> None:
+async def save_dead_letter(state: State, sink: str, letter: DeadLetter) -> None:
     """Keep a letter, in place of one with its number."""
     await state.put(_key(sink, letter.number), _encode(letter))
 

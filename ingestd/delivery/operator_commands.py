@@ -12,7 +12,16 @@ from ingestd.api.store import State, Store, state_key
 
 from .progress import load_progress
 
-__all__ = ["Discard", "Order", "Orders", "Replay", "Retry", "give_order", "load_orders", "set_paused"]
+__all__ = [
+    "Discard",
+    "OperatorCommand",
+    "OperatorCommands",
+    "Replay",
+    "Retry",
+    "give_command",
+    "load_commands",
+    "set_paused",
+]
 
 _ATTEMPTS = 10
 
@@ -45,64 +54,64 @@ class Replay(msgspec.Struct, tag="replay", kw_only=True):
     """Event keys; None: all records."""
 
 
-Order = Retry | Discard | Replay
+OperatorCommand = Retry | Discard | Replay
 
 
-class Orders(msgspec.Struct, omit_defaults=True):
+class OperatorCommands(msgspec.Struct, omit_defaults=True):
     """Written by commands alone: what a sink has done of it is in its `Progress`."""
 
     paused: bool = False
     given: int = 0
     """How many there ever were: the number of the newest."""
-    waiting: list[Order] = []
+    waiting: list[OperatorCommand] = []
 
 
-_decode = msgspec.json.Decoder(Orders).decode
+_decode = msgspec.json.Decoder(OperatorCommands).decode
 
 
-async def load_orders(state: State, name: str) -> Orders:
+async def load_commands(state: State, name: str) -> OperatorCommands:
     found = await state.get(_key(name))
-    return Orders() if found is None else _decode(found)
+    return OperatorCommands() if found is None else _decode(found)
 
 
-async def give_order(store: Store, name: str, order: Order) -> int:
+async def give_command(store: Store, name: str, command: OperatorCommand) -> int:
     """Have it carried out after those given before; returns its number. Raises `Unavailable`, `CommandError`."""
 
-    def add(orders: Orders) -> None:
-        orders.given += 1
-        order.number = orders.given
-        orders.waiting.append(order)
+    def add(commands: OperatorCommands) -> None:
+        commands.given += 1
+        command.number = commands.given
+        commands.waiting.append(command)
 
     await _change(store, name, add)
-    return order.number
+    return command.number
 
 
 async def set_paused(store: Store, name: str, *, paused: bool) -> bool:
     """Returns whether that changed anything. Raises `Unavailable`, `CommandError`."""
     before = False
 
-    def change(orders: Orders) -> None:
+    def change(commands: OperatorCommands) -> None:
         nonlocal before
-        before, orders.paused = orders.paused, paused
+        before, commands.paused = commands.paused, paused
 
     await _change(store, name, change)
     return before != paused
 
 
-async def _change(store: Store, name: str, change: Callable[[Orders], None]) -> None:
+async def _change(store: Store, name: str, change: Callable[[OperatorCommands], None]) -> None:
     for _ in range(_ATTEMPTS):
         # In a unit of its own: a busy sink changes it all the time, and that is no conflict.
         look = store.begin(times.now())
         progress = await load_progress(look, name)
         await store.commit(look)
-        done = 0 if progress is None else progress.order
+        done = 0 if progress is None else progress.command
         state = store.begin(times.now())
         found = await state.get(_key(name))
-        orders = Orders() if found is None else _decode(found)
-        orders.waiting = [order for order in orders.waiting if order.number > done]
-        change(orders)
+        commands = OperatorCommands() if found is None else _decode(found)
+        commands.waiting = [command for command in commands.waiting if command.number > done]
+        change(commands)
         try:
-            if await state.swap(_key(name), found, msgspec.json.encode(orders).decode()):
+            if await state.swap(_key(name), found, msgspec.json.encode(commands).decode()):
                 await store.commit(state)
                 return
         except Conflict:  # another command was quicker

@@ -6,7 +6,7 @@ import msgspec
 
 from ingestd.api.store import State, state_key
 
-__all__ = ["Progress", "Trouble", "load_progress", "load_trouble", "save_progress", "save_trouble"]
+__all__ = ["LastFailure", "Progress", "load_last_failure", "load_progress", "save_last_failure", "save_progress"]
 
 
 class Progress(msgspec.Struct, omit_defaults=True):
@@ -28,7 +28,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """and those that were thrown away."""
     letters: int = 0
     """The number of the newest dead letter."""
-    order: int = 0
+    command: int = msgspec.field(default=0, name="order")
     """The number of the last order that was carried out,"""
     at: int = 0
     """and how far the next one is: a position, or the number of a dead letter."""
@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
         return self.given_up + self.given_up_again - self.retried - self.discarded
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class LastFailure(msgspec.Struct, frozen=True):
     """Why a sink does not get on."""
 
     reason: str
@@ -52,7 +52,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 _decode_progress = msgspec.json.Decoder(Progress).decode
-_decode_trouble = msgspec.json.Decoder(Trouble).decode
+_decode_trouble = msgspec.json.Decoder(LastFailure).decode
 
 
 async def load_progress(state: State, name: str) -> Progress | None:
@@ -65,12 +65,12 @@ async def save_progress(state: State, name: str, progress: Progress) -> None:
     await state.put(state_key("sink-progress", "", name), msgspec.json.encode(progress).decode())
 
 
-async def load_trouble(state: State, name: str) -> Trouble | None:
+async def load_last_failure(state: State, name: str) -> LastFailure | None:
     found = await state.get(state_key("sink-trouble", "", name))
     return None if found is None else _decode_trouble(found)
 
 
-async def save_trouble(state: State, name: str, trouble: Trouble | None) -> None:
+async def save_last_failure(state: State, name: str, trouble: LastFailure | None) -> None:
     key = state_key("sink-trouble", "", name)
     if trouble is None:
         await state.delete(key)

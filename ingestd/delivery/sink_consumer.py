@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.consumer import Consumer, Step, Turn
-from ingestd.api.errors import NotHolder, Unavailable, reason_of
+from ingestd.api.consumer import Consumer, NextAction, Step
+from ingestd.api.errors import LeaseLost, Unavailable, reason_of
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.options import Options
@@ -19,12 +19,12 @@ from ingestd.api.store import State
 
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written, within
 from .dead_letter_log import DeadLetterLog
-from .dead_letters import DeadLetter, bury, read_letter, read_letters, remove_letter
+from .dead_letters import DeadLetter, read_letter, read_letters, remove_letter, save_dead_letter
 from .evidence import Evidence
 from .filters import make_filter
-from .operator_commands import Order, Orders, Replay, Retry, load_orders
+from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
-from .progress import Progress, Trouble, load_progress, load_trouble, save_progress, save_trouble
+from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
 
 __all__ = ["PREFIX", "SinkConsumer"]
 
@@ -54,7 +54,7 @@ class SinkConsumer(Consumer):
     (see `BatchWriter`), become dead letters in the step that goes on behind them.
     """
 
-    attended = True
+    polls_commands = True
 
     def __init__(self, sink: Sink, options: SinkOptions, own_options: Options | None = None) -> None:
         self.name = PREFIX + sink.name
@@ -85,9 +85,9 @@ class SinkConsumer(Consumer):
         """Splits counted by earlier writers."""
         self._outcomes: list[_Outcome] = []
         """Of the records of a step, and of the next one's, for as long as they are not stored."""
-        self._orders = Orders()
+        self._orders = OperatorCommands()
         self._looked: float | None = None
-        self._trouble: Trouble | None = None
+        self._trouble: LastFailure | None = None
         self._log = DeadLetterLog(sink.name)
 
     @property
@@ -119,21 +119,21 @@ class SinkConsumer(Consumer):
             writer.forget()
         await self.sink.close()
 
-    async def turn(self, state: State) -> Turn:
+    async def next_action(self, state: State) -> NextAction:
         if self._looked is None or time.monotonic() - self._looked >= _LOOK:
             await self._look(state)
         if self._orders.paused:
             return "nothing"
-        return "records" if self._next_order() is None and not self._evidence.wanted else "errand"
+        return "records" if self._next_command() is None and not self._evidence.wanted else "command"
 
     async def _look(self, state: State) -> None:
         name = self.sink.name
-        self._orders = await load_orders(state, name)
+        self._orders = await load_commands(state, name)
         self.progress = progress = await load_progress(state, name)
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
-        if self._trouble != await load_trouble(state, name):
-            await save_trouble(state, name, self._trouble)
+        if self._trouble != await load_last_failure(state, name):
+            await save_last_failure(state, name, self._trouble)
         self._looked = time.monotonic()
 
     async def prepare(self, records: Sequence[Record]) -> None:
@@ -191,31 +191,31 @@ class SinkConsumer(Consumer):
         self.given_up += len(letters) if outcome is not None else 0
         self._log.report(letters, progress.dead)
 
-    async def errand(self, step: Step, journal: Journal) -> None:
+    async def command(self, step: Step, journal: Journal) -> None:
         place = await self._place(journal)
         if self._evidence.wanted:
             await self._read_ahead(journal, place)
-        order = self._next_order()
-        if order is None:
+        command = self._next_command()
+        if command is None:
             return
         progress = await self._progress(step.state, place)
         letters: Sequence[DeadLetter] = ()
-        if isinstance(order, Replay):
-            letters = await self._tried(self._replay(order, step, progress, journal, place))
+        if isinstance(command, Replay):
+            letters = await self._tried(self._replay(command, step, progress, journal, place))
         else:
-            await self._tried(self._see_to_letters(order, step, progress))
+            await self._tried(self._see_to_letters(command, step, progress))
         await save_progress(step.state, self.sink.name, progress)
         step.committed = lambda: self._committed(progress, letters)
 
-    def _next_order(self) -> Order | None:
-        done = self.progress.order if self.progress is not None else 0
-        return next((order for order in self._orders.waiting if order.number > done), None)
+    def _next_command(self) -> OperatorCommand | None:
+        done = self.progress.command if self.progress is not None else 0
+        return next((command for command in self._orders.waiting if command.number > done), None)
 
     async def _place(self, journal: Journal) -> int:
         for cursor in await journal.cursors():
             if cursor.name == self.name:
                 return cursor.position
-        raise NotHolder("its place is not in the journal any more")
+        raise LeaseLost("its place is not in the journal any more")
 
     async def _read_ahead(self, journal: Journal, place: int) -> None:
         """Look for records that the sink may take, when it takes none of those in hand."""
@@ -227,15 +227,15 @@ class SinkConsumer(Consumer):
         return self._filter is None or self._filter(record)
 
     async def _replay(
-        self, order: Replay, step: Step, progress: Progress, journal: Journal, place: int
+        self, command: Replay, step: Step, progress: Progress, journal: Journal, place: int
     ) -> Sequence[DeadLetter]:
         """Returns the new ones."""
         letters = []
-        last = min(order.last, place)  # what is behind its place comes in its turn
-        after = max(progress.at, order.first - 1)
+        last = min(command.last, place)  # what is behind its place comes in its turn
+        after = max(progress.at, command.first - 1)
         read = await journal.read(after, self.max_records) if after < last else ()
         records = [record for record in read if record.position <= last]
-        wanted = [record for record in records if self._is_replayed(record, order)]
+        wanted = [record for record in records if self._is_replayed(record, command)]
         if not wanted:
             progress.at = records[-1].position if records else last
         else:
@@ -246,25 +246,25 @@ class SinkConsumer(Consumer):
             for index, given_up in written.given_up.items():
                 letters.append(await self._bury(step.state, progress, wanted[index], given_up))
         if progress.at >= last:
-            _finish(progress, order)
+            _finish(progress, command)
         return letters
 
-    def _is_replayed(self, record: Record, order: Replay) -> bool:
-        return self._passes(record) and (order.keys is None or record.decode().get("key") in order.keys)
+    def _is_replayed(self, record: Record, command: Replay) -> bool:
+        return self._passes(record) and (command.keys is None or record.decode().get("key") in command.keys)
 
-    async def _see_to_letters(self, order: Order, step: Step, progress: Progress) -> None:
-        assert not isinstance(order, Replay)
-        most = self.max_records if isinstance(order, Retry) else _DISCARDED
+    async def _see_to_letters(self, command: OperatorCommand, step: Step, progress: Progress) -> None:
+        assert not isinstance(command, Replay)
+        most = self.max_records if isinstance(command, Retry) else _DISCARDED
         letters: list[DeadLetter] = []
-        size, last = 0, min(order.last, progress.letters)
-        async for letter in read_letters(step.state, self.sink.name, progress.at, last, order.letters):
+        size, last = 0, min(command.last, progress.letters)
+        async for letter in read_letters(step.state, self.sink.name, progress.at, last, command.letters):
             letters.append(letter)
             size += letter.size
             if len(letters) == most or size >= _LETTERS_SIZE:
                 break
         if not letters:
-            _finish(progress, order)
-        elif isinstance(order, Retry):
+            _finish(progress, command)
+        elif isinstance(command, Retry):
             await self._retry(letters, step.state, progress)
         else:
             for letter in letters:
@@ -282,7 +282,7 @@ class SinkConsumer(Consumer):
             else:
                 letter.reason, letter.at = given_up.reason, times.now()
                 letter.attempts += given_up.attempts
-                await bury(state, self.sink.name, letter)
+                await save_dead_letter(state, self.sink.name, letter)
         progress.at = letters[written.done - 1].number
 
     async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
@@ -291,7 +291,7 @@ class SinkConsumer(Consumer):
             progress.letters, given_up.reason, times.now(), given_up.attempts, record.type, record.position, record.at,
             msgspec.Raw(record.body),
         )  # fmt: skip
-        await bury(state, self.sink.name, letter)
+        await save_dead_letter(state, self.sink.name, letter)
         return letter
 
     async def _progress(self, state: State, began: int) -> Progress:
@@ -301,16 +301,16 @@ class SinkConsumer(Consumer):
         """Await work of the sink, and keep what it fails of for who asks how it is."""
         try:
             result = await work
-        except (Unavailable, NotHolder):  # the store's trouble
+        except (Unavailable, LeaseLost):  # the store's trouble
             raise
         except Exception as error:
             at, before = times.now(), self._trouble
             since, failures = (at, 0) if before is None else (before.since, before.failures)
-            self._trouble = Trouble(reason_of(error), since, at, failures + 1)
+            self._trouble = LastFailure(reason_of(error), since, at, failures + 1)
             raise
         self._trouble = None
         return result
 
 
-def _finish(progress: Progress, order: Order) -> None:
-    progress.order, progress.at = order.number, 0
+def _finish(progress: Progress, command: OperatorCommand) -> None:
+    progress.command, progress.at = command.number, 0

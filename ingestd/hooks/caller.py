@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pluggy
 
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Refused
 from ingestd.api.events import Event, Principal, Request, Session
 from ingestd.api.hookspecs import Daemon
@@ -114,7 +114,7 @@ class Hooks:
                 answers += [(call.plugin, panel) for panel in panels]
         return answers
 
-    async def advise(self, store: Store) -> list[Finding]:
+    async def advise(self, store: Store) -> list[CheckResult]:
         """What plugins advise. Raises `HookFailure`, `Unavailable`."""
         return [finding for answer in await _each(self._advise, "advise", store) for finding in answer]
 

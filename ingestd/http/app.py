@@ -19,7 +19,7 @@ from ingestd.pipeline.responses import problem
 from .access_log import AccessLog
 from .client_connection import ClientConnection
 from .ingest import Exchange
-from .settings import Terms
+from .settings import RequestSettings
 from .shared_task import RequestTasks
 
 __all__ = ["BASE_PATH", "Ingest"]
@@ -53,7 +53,7 @@ class Ingest(HTTPServerConnectionDelegate):
     def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
         self.metrics = metrics
         self.access = AccessLog(logs)
-        self.terms = Terms(pipeline, options)
+        self.terms = RequestSettings(pipeline, options)
         """Those of requests that begin now. One that has begun keeps its own."""
         self.active: set[Exchange] = set()
         """Requests begun and not yet answered."""

@@ -1,7 +1,7 @@
 """A caller's connection, whichever server it came to: how far its request has come, and since when.
 
 `connections` sets the bounds. A server's own class of connections inherits `Client`, tells it how far a request is,
-and does what it is asked: `say`, `hang_up`, `close`.
+and does what it is asked: `send_raw`, `close_after_flush`, `close`.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Client(ABC):
         last = last or self.phase != "answer"
         self.connections.answered(self, "end" if last else "request")
 
-    def let_go(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """So many bytes of the request are not kept."""
         if self.is_open:  # else all of them have been let go
-            self.connections.let_go(self, count)
+            self.connections.release(self, count)
 
     # What ends it
 
@@ -80,15 +80,15 @@ class Client(ABC):
         if self.exchange is not None:
             self.exchange.refuse(refused)
         elif self.phase != "end":
-            self.say(self.connections.refusal(refused))
-        self.hang_up()
+            self.send_raw(self.connections.refusal(refused))
+        self.close_after_flush()
 
     @abstractmethod
     def descriptor(self) -> int:
         """That of its socket; -1 while it has none."""
 
     @abstractmethod
-    def say(self, answer: bytes) -> None:
+    def send_raw(self, answer: bytes) -> None:
         """Send the whole answer to what nobody else can answer."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Client(ABC):
         """Give up what has come behind the request that is being answered."""
 
     @abstractmethod
-    def hang_up(self) -> None:
+    def close_after_flush(self) -> None:
         """Close, but let what has been said go out if the client takes it."""
 
     @abstractmethod

@@ -26,7 +26,7 @@ SMALL = 4096
 
 _TICK = 0.25  # seconds
 _DRAIN_TICK = 0.02  # the same while the daemon stops and waits for the last of them
-_HURRIED = 1.0  # seconds for what is on its way to the disk
+_FORCED = 1.0  # seconds for what is on its way to the disk
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
@@ -95,7 +95,7 @@ class Connections:
             return
         client.is_open = False
         client.exchange = None  # the two refer to each other, and would wait for the garbage collector
-        self.let_go(client, client.received)
+        self.release(client, client.received)
         self._open.pop(client, None)
         self._of_origin[client.origin] -= 1
         if not self._of_origin[client.origin]:
@@ -126,7 +126,7 @@ class Connections:
     def refuse_at_once(self, client: Client) -> None:
         client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
 
-    def let_go(self, client: Client, count: int) -> None:
+    def release(self, client: Client, count: int) -> None:
         client.received -= count
         self.buffered -= count
 
@@ -235,7 +235,7 @@ class Connections:
                 client.close()
         self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
 
-    async def drain(self, grace: float, patience: float, hurried: asyncio.Event) -> int:
+    async def drain(self, grace: float, patience: float, forced: asyncio.Event) -> int:
         """Wait until all are closed, for at most `patience` seconds; returns how many requests are unanswered then.
 
         Answers must ask for the end of their connection from now on, and nobody be accepted. One on which nothing
@@ -248,9 +248,9 @@ class Connections:
             self.look(now)
             if now - began >= grace:
                 self._close_quiet()
-            if hurried.is_set():
-                patience = min(patience, now - began + _HURRIED)
-            waited = self._in("answer") if hurried.is_set() else self._open or self._lingering
+            if forced.is_set():
+                patience = min(patience, now - began + _FORCED)
+            waited = self._in("answer") if forced.is_set() else self._open or self._lingering
             if not waited or now - began >= patience:
                 return len(self._in("headers", "body", "answer"))
             await asyncio.sleep(_DRAIN_TICK)

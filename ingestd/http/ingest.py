@@ -105,7 +105,7 @@ class Exchange(HTTPMessageDelegate):
             return None
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
-        self._client.let_go(kept + len(chunk))
+        self._client.release(kept + len(chunk))
         if self._size > 16 * self._limit:
             self._cut_off()
         return None

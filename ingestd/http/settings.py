@@ -8,10 +8,10 @@ from ingestd.pipeline.handler import Pipeline
 from .client_address import Peers
 from .cors import Cors
 
-__all__ = ["Terms"]
+__all__ = ["RequestSettings"]
 
 
-class Terms:
+class RequestSettings:
     def __init__(self, pipeline: Pipeline, options: HttpOptions) -> None:
         self.pipeline = pipeline
         self.peers = Peers(options.trusted_proxies)

@@ -60,13 +60,13 @@ class IngestStream(IOStream, Client):
         descriptor: int = -1 if self.closed() else self.socket.fileno()
         return descriptor
 
-    def say(self, answer: bytes) -> None:
+    def send_raw(self, answer: bytes) -> None:
         super().write(answer)
 
     def drop_rest(self) -> None:
         self.close()  # Tornado has it in a buffer of its own
 
-    def hang_up(self) -> None:
+    def close_after_flush(self) -> None:
         self.close()
         # Nobody reads it any more, and Tornado keeps it for some turns.
         self._read_buffer, self._read_buffer_size = bytearray(), 0

@@ -11,7 +11,7 @@ from ingestd.api.errors import Unavailable
 
 from .turns import Turns
 
-__all__ = ["Room"]
+__all__ = ["Backpressure"]
 
 _FULL_RETRY = 10  # seconds: what is full does not empty in one
 _IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
@@ -23,7 +23,7 @@ _BURST = 10.0  # seconds; and for as long they are to want no more, for the floo
 _LONGEST_REST = 0.05  # seconds: what is done behind the answer goes on, if slowly, also in a burst
 
 
-class Room:
+class Backpressure:
     """At most `most` events are on their way to the disk at a time, whichever configuration they came under.
 
     A burst of batches is taken as fast as can be, and all else waits for the long turns of the event loop that this
@@ -63,14 +63,14 @@ class Room:
         if self.refusing is not None:
             raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
 
-    def take(self, count: int) -> None:
+    def acquire(self, count: int) -> None:
         """Raises `Unavailable` where there is none; what was taken is to be given back."""
         # More than there is ever room for are taken when there is nothing else.
         if self.waiting and self.waiting + count > self.most:
             raise Unavailable("Too many events are waiting to be stored. Send it again.")
         self.waiting += count
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self.waiting -= count
 
     async def give_way(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Room:
                     await self._calm.wait()
 
     @contextlib.asynccontextmanager
-    async def turn(self, count: int, size: int = 0) -> AsyncIterator[None]:
+    async def batch_slot(self, count: int, size: int = 0) -> AsyncIterator[None]:
         """Room for the events of a batch, and its turn: batches take turns in the order they come.
 
         `size` is how many bytes of it are worked on at a time. A batch of few large events counts by that.
@@ -94,7 +94,7 @@ class Room:
         push one another out of the processor's cache and be looked through by the garbage collector again and again.
         Raises `Unavailable` where there is no room.
         """
-        self.take(count)
+        self.acquire(count)
         self._want(count)
         weight = max(count, size // _USUAL_SIZE)
         try:
@@ -105,7 +105,7 @@ class Room:
                 self._batches.end(weight)
         finally:
             self._want(-count)
-            self.give_back(count)
+            self.release(count)
 
     def _want(self, change: int) -> None:
         self._look()

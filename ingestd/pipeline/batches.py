@@ -16,8 +16,8 @@ from ingestd.hooks.caller import HookFailure
 from ingestd.observability.metrics import Metrics
 from ingestd.validation.validator import parse_body
 
-from .backpressure import Room
-from .event_parser import Kind, Reader
+from .backpressure import Backpressure
+from .event_parser import EventParser, Kind
 from .failures import Failures
 from .resolver import Resolved
 from .responses import Answer, results
@@ -51,24 +51,24 @@ class Batches:
 
     def __init__(
         self,
-        reader: Reader,
+        event_parser: EventParser,
         together: Together,
-        room: Room,
+        backpressure: Backpressure,
         metrics: Metrics,
         failures: Failures,
         *,
         max_body: int,
     ) -> None:
-        self._reader = reader
+        self._event_parser = event_parser
         self._together = together
-        self._room = room
+        self._backpressure = backpressure
         self._metrics = metrics
         self._failures = failures
         self._max_body = max_body
 
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
         """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
-        async with self._room.turn(len(bodies), min(len(request.body), _PART)):
+        async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
             batch, stored = _Batch(), list[Resolved | Exception]()
             ids = next_uuids(request.id)
             for part in [bodies] if len(request.body) <= _PART else _parts(bodies):
@@ -112,8 +112,8 @@ class Batches:
             body = parse_body(raw)
             kind = _take_kind(body)
             if kind == "event":
-                key = self._reader.key_of(body)
-            read = self._reader.read(request, principal, body, kind=kind, record_id=record_id)
+                key = self._event_parser.key_of(body)
+            read = self._event_parser.read(request, principal, body, kind=kind, record_id=record_id)
             if isinstance(read, Resolved):
                 batch.ended[len(batch.kinds)] = read
             else:

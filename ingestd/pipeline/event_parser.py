@@ -14,7 +14,7 @@ from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
 
-__all__ = ["Kind", "Reader"]
+__all__ = ["EventParser", "Kind"]
 
 Kind = Literal["event", "identify"]
 
@@ -25,7 +25,7 @@ _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", 
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
-class Reader:
+class EventParser:
     """`stored_address` makes of a client's address what is stored of it; None: nothing is.
 
     `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each

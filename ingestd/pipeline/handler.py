@@ -24,10 +24,10 @@ from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.validation.validator import Validator, parse_body
 
 from .admission import Admission
-from .backpressure import Room
+from .backpressure import Backpressure
 from .batch_parser import BatchParser
 from .batches import Batches
-from .event_parser import Kind, Reader
+from .event_parser import EventParser, Kind
 from .failures import Failures
 from .resolver import Resolved
 from .responses import Answer, problem, success
@@ -38,7 +38,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """`max_body`, `stored_address` and `unusable_ids` as `Batches` and `Reader` have them."""
+    """`max_body`, `stored_address` and `unusable_ids` as `Batches` and `EventParser` have them."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Pipeline:
         journal: Journal,
         metrics: Metrics,
         *,
-        room: Room,
+        backpressure: Backpressure,
         max_body: int,
         unusable_ids: UnusableIds,
         unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
     ) -> None:
         self._metrics = metrics
-        metrics.waiting.set_function(lambda: room.waiting)
+        metrics.waiting.set_function(lambda: backpressure.waiting)
         self._admission = Admission(hooks, store)
-        self._reader = Reader(
+        self._event_parser = EventParser(
             validator,
             stored_address,
             timestamp_ignored=metrics.timestamp_ignored,
@@ -66,12 +66,12 @@ class Pipeline:
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )
-        self._storing = Storing(hooks, store, journal, room)
+        self._storing = Storing(hooks, store, journal, backpressure)
         self._failures = Failures()
-        self._parsing = room.parsing
+        self._parsing = backpressure.parsing
         self._batch_parser = BatchParser()
-        together = Together(hooks, store, journal, room)
-        self._batches = Batches(self._reader, together, room, metrics, self._failures, max_body=max_body)
+        together = Together(hooks, store, journal, backpressure)
+        self._batches = Batches(self._event_parser, together, backpressure, metrics, self._failures, max_body=max_body)
 
     async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
         """Answer one request, and count it, or the events of a batch, once.
@@ -96,8 +96,8 @@ class Pipeline:
                 body = parse_body(request.body)
                 kind: Kind = "identify" if request.endpoint.identifies else "event"
                 if kind == "event":
-                    key = self._reader.key_of(body)
-                event = self._reader.read(request, principal, body, kind=kind, record_id=request.id)
+                    key = self._event_parser.key_of(body)
+                event = self._event_parser.read(request, principal, body, kind=kind, record_id=request.id)
                 del body
                 request.drop_body()
                 if isinstance(event, Resolved):  # a plugin drops it

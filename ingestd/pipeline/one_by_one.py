@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from ingestd.api.errors import Claimed
+from ingestd.api.errors import DuplicateMessage
 from ingestd.api.events import Event
 from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
@@ -121,7 +121,7 @@ class OneByOne:
         places = [place for place, each in enumerate(self._appends) if each is not None]
         for place, each, error in zip(places, appends, errors, strict=True):
             if error is not None:
-                self._results[place] = repeated(error.value) if isinstance(error, Claimed) else error
+                self._results[place] = repeated(error.value) if isinstance(error, DuplicateMessage) else error
                 self._loosen(each.state, place)
 
     async def _settle(self, state: State, places: Sequence[int]) -> None:

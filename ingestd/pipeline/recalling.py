@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingestd.api.errors import Stale
+from ingestd.api.errors import WriteConflict
 from ingestd.api.events import Event
 from ingestd.api.journal import Journal
 from ingestd.api.store import State
@@ -57,7 +57,7 @@ class Recaller:
         user_id, session_id = event.user_id, event.session_id
         try:
             resolved = await self._resolver.recall(event, state)
-        except Stale:
+        except WriteConflict:
             _restore(event, user_id, session_id)
             return None
         except Exception:

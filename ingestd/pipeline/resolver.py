@@ -11,7 +11,7 @@ import msgspec
 
 from ingestd.api.events import Event, Record, Session
 from ingestd.api.ids import random_uuid
-from ingestd.api.journal import Claim, Journal
+from ingestd.api.journal import IdempotencyKey, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State, Store, passing_key
 from ingestd.hooks.caller import Hooks
@@ -31,7 +31,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     session: Session
     record: Record | None = None
-    claim: Claim | None = None
+    claim: IdempotencyKey | None = None
 
 
 def repeated(earlier: str) -> Resolved:
@@ -158,7 +158,7 @@ def _accepted(event: Event, session: Session) -> Resolved:
     claim = None
     if event.message_id is not None:
         value = f"{session.session_id} {session.is_new:d}"
-        claim = Claim(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
+        claim = IdempotencyKey(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
     return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
 
 

@@ -8,13 +8,13 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ingestd.api.errors import Claimed, Stale, Unavailable
+from ingestd.api.errors import DuplicateMessage, Unavailable, WriteConflict
 from ingestd.api.events import Event, Record
-from ingestd.api.journal import Claim, Journal
+from ingestd.api.journal import IdempotencyKey, Journal
 from ingestd.api.store import State, Store
 from ingestd.hooks.caller import Hooks
 
-from .backpressure import Room
+from .backpressure import Backpressure
 from .recalling import Recalled, Recaller
 from .resolver import Resolved, Resolver, repeated
 
@@ -25,12 +25,12 @@ _LARGE = 256 << 10  # bytes
 
 
 class Storing:
-    def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, backpressure: Backpressure) -> None:
         self._resolver = Resolver(hooks, store, journal)
         self._recaller = Recaller(hooks, self._resolver, journal)
         self._store = store
         self._journal = journal
-        self._room = room
+        self._backpressure = backpressure
         self._going_on: set[asyncio.Task[None]] = set()
         """With events that could not be appended as they were."""
 
@@ -40,8 +40,8 @@ class Storing:
         It is called in the event loop, before what this returns is done or later, and must not raise. Raises
         `Unavailable` where there is no room.
         """
-        self._room.check()
-        self._room.take(1)
+        self._backpressure.check()
+        self._backpressure.acquire(1)
         return self._recall(event, then) if self._recaller.works else self._resolve(event, then)
 
     async def _recall(self, event: Event, then: Callable[[Resolved | Exception], None]) -> None:
@@ -91,10 +91,10 @@ class Storing:
             if error is None:
                 self._end(then, resolved)
                 return
-            if anew is not None and isinstance(error, Stale):
+            if anew is not None and isinstance(error, WriteConflict):
                 work = anew()
             else:
-                work = self._keep(repeated(error.value) if isinstance(error, Claimed) else error, state, then)
+                work = self._keep(repeated(error.value) if isinstance(error, DuplicateMessage) else error, state, then)
             task = asyncio.get_running_loop().create_task(work, context=context)
             self._going_on.add(task)
             task.add_done_callback(self._going_on.discard)
@@ -104,9 +104,9 @@ class Storing:
         return self._journal.begin(resolved.record, state, landed, resolved.claim)
 
     async def _append_large(
-        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None
+        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: IdempotencyKey | None
     ) -> None:
-        size, turns = len(record.body), self._room.large_records
+        size, turns = len(record.body), self._backpressure.large_records
 
         def landed(error: Exception | None) -> None:
             turns.end(size)
@@ -122,7 +122,7 @@ class Storing:
         self._end(then, kept)
 
     def _end(self, then: Callable[[Resolved | Exception], None], result: Resolved | Exception) -> None:
-        self._room.give_back(1)
+        self._backpressure.release(1)
         then(result)
 
 

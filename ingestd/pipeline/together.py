@@ -6,13 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from ingestd.api.errors import Claimed, Stale
+from ingestd.api.errors import DuplicateMessage, WriteConflict
 from ingestd.api.events import Event
 from ingestd.api.journal import Append, Journal
 from ingestd.api.store import Store
 from ingestd.hooks.caller import Hooks
 
-from .backpressure import Room
+from .backpressure import Backpressure
 from .chains import beside_each_other, chains
 from .members import Member, result_of
 from .one_by_one import OneByOne
@@ -26,19 +26,19 @@ __all__ = ["Together"]
 
 
 class Together:
-    def __init__(self, hooks: Hooks, store: Store, journal: Journal, room: Room) -> None:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, backpressure: Backpressure) -> None:
         self._resolver = Resolver(hooks, store, journal)
         self._recaller = Recaller(hooks, self._resolver, journal)
         self._store = store
         self._journal = journal
-        self._room = room
+        self._backpressure = backpressure
 
     async def store(self, events: Iterable[Event | None], *, going_on: bool = False) -> list[Resolved | Exception]:
         """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
 
         `events` are asked for one by one, with pauses for others, since to read one takes time; None is one that was
-        refused, and has no result. There is room for them (`Room.turn`). Raises `Unavailable` where none is stored;
-        `going_on`: not if others of their batch are.
+        refused, and has no result. They have their `Backpressure.batch_slot`. Raises `Unavailable` where none is
+        stored; `going_on`: not if others of their batch are.
         """
         coming, pace = iter(events), Pace()
         for event in coming:
@@ -46,7 +46,7 @@ class Together:
                 await pace.pause()
             if event is not None:
                 if not going_on:
-                    self._room.check()
+                    self._backpressure.check()
                 break
         else:
             return []
@@ -81,7 +81,7 @@ class Together:
 
         await beside_each_other(resolve, chains([member.event for member in members]))
         await self._append_all(members)
-        if stale := [member for member in members if isinstance(member.result, Stale)]:
+        if stale := [member for member in members if isinstance(member.result, WriteConflict)]:
             await self._store_anew(stale, stretches)
         return members
 
@@ -111,7 +111,7 @@ class Together:
             assert member.resolved is not None
             if error is None:
                 member.result = member.resolved
-            elif isinstance(error, Claimed):
+            elif isinstance(error, DuplicateMessage):
                 member.resolved = repeated(error.value)
             else:
                 member.result = error

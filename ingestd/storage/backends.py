@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from ingestd.api.backend import Backend, DaemonProcess
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
-from .split_journal import ApartJournal, Ownership
+from .split_journal import Ownership, SplitJournal
 
 __all__ = ["Backends", "open_backends"]
 
@@ -36,7 +36,7 @@ class Backends:
                     " must be with it; leave [journal] url out, and give [store] url its value"
                 )
             self._all.append(apart)
-            self.journal = ApartJournal(apart.journal, apart.store, self.store)
+            self.journal = SplitJournal(apart.journal, apart.store, self.store)
             if self.store.distant:
                 self.ownership = Ownership(self.store, apart.store)
 
@@ -62,10 +62,10 @@ class Backends:
         if self.ownership is not None:
             await self.ownership.remember_store()
 
-    async def settle(self) -> None:
+    async def recover(self) -> None:
         """For a command that must see all there is: have the journal take what a killed daemon has left noted."""
-        if isinstance(self.journal, ApartJournal):
-            await self.journal.settle()
+        if isinstance(self.journal, SplitJournal):
+            await self.journal.recover()
 
     def must_be_shared(self, config: Config) -> None:
         """Raises `ConfigError` unless several daemons can have them at once."""
@@ -83,7 +83,7 @@ class Backends:
         """The daemons that serve from them now. Nothing need be open. Raises as `Backend.daemons` does."""
         return [daemon for backend in self._all for daemon in await backend.daemons()]
 
-    async def describe(self) -> list[Finding]:
+    async def describe(self) -> list[CheckResult]:
         return [finding for backend in self._all for finding in await backend.describe()]
 
 

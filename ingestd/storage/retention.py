@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
-from ingestd.api.journal import Extent, Journal
+from ingestd.api.journal import Journal, JournalStats
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
 
@@ -48,7 +48,7 @@ class Retention:
         self._consumers = consumers
         self._refuse = refuse
         self._now = now
-        self._extent = Extent(1, 0, 0, 0, None)
+        self._extent = JournalStats(1, 0, 0, 0, None)
         self._full = False
         self._unplaced = False
         """Whether the journal has come in place of another, and consumers may not have their places in it yet."""
@@ -121,14 +121,14 @@ class Retention:
         self._tell_losses()
         return removed
 
-    async def _look(self) -> Extent:
+    async def _look(self) -> JournalStats:
         before, self._extent = self._extent, await self._journal.extent()
         if self._extent.last < before.last or self._extent.first < before.first:  # it is another journal by now
             self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
             self._unplaced = True
         return self._extent
 
-    async def _remove_some(self, extent: Extent) -> int:
+    async def _remove_some(self, extent: JournalStats) -> int:
         options = self._options
         if self._unplaced:
             self._unplaced = any(status.position > extent.last for status in self._consumers.statuses)
@@ -148,7 +148,7 @@ class Retention:
             return await self._shrink("full", extent, must_go, _emptied(int(options.max_size)))
         return 0
 
-    async def _shrink(self, reason: str, extent: Extent, may_go: int, size: int) -> int:
+    async def _shrink(self, reason: str, extent: JournalStats, may_go: int, size: int) -> int:
         """Remove no more than is needed to come down to that size, and not all of that in one step."""
         excess = extent.bytes - size
         if excess <= 0 or may_go < extent.first:
@@ -161,7 +161,7 @@ class Retention:
                 break
         return await self._remove(reason, extent, min(up_to, may_go))
 
-    async def _remove(self, reason: str, extent: Extent, up_to: int) -> int:
+    async def _remove(self, reason: str, extent: JournalStats, up_to: int) -> int:
         if up_to < extent.first:
             return 0
         count = await self._journal.trim(up_to, _STEP)
@@ -169,7 +169,7 @@ class Retention:
         self._consumers.trimmed(extent.first + count - 1)
         return count
 
-    async def _old(self, extent: Extent, keep_for: float) -> int:
+    async def _old(self, extent: JournalStats, keep_for: float) -> int:
         """The position up to which records are old; it looks a step further each time.
 
         Records are nearly in the order of their times, but a clock may have been wrong. One whose time is
@@ -194,7 +194,7 @@ class Retention:
                 self._still_to_come = min(record.at, self._still_to_come or record.at)
         return self._old_to
 
-    def _judge(self, extent: Extent) -> None:
+    def _judge(self, extent: JournalStats) -> None:
         """Full at the limit; no longer full when there is some room again, so that it does not flap."""
         limit = self._options.max_size
         full = limit is not None and extent.bytes > (_emptied(int(limit)) if self._full else int(limit) - 1)
@@ -209,7 +209,7 @@ class Retention:
             self._refuse(None)
         self._full = full
 
-    def _full_of(self, extent: Extent) -> str:
+    def _full_of(self, extent: JournalStats) -> str:
         problem = f"the journal is full ([journal] max_size = {self._options.max_size})"
         slowest = min(self._consumers.statuses, key=lambda status: status.position, default=None)
         if slowest is not None and slowest.position < extent.last:

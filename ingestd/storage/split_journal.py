@@ -12,13 +12,13 @@ from contextlib import suppress
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, ConfigError, NotHolder, Unavailable
+from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.ids import random_uuid
-from ingestd.api.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State, Store, state_key
 
-__all__ = ["ApartJournal", "Ownership"]
+__all__ = ["Ownership", "SplitJournal"]
 
 _log = logging.getLogger("ingestd.apart")
 
@@ -38,7 +38,7 @@ class _Step(msgspec.Struct, array_like=True):
 _decode_step = msgspec.json.Decoder(_Step).decode
 
 
-class ApartJournal(Journal):
+class SplitJournal(Journal):
     """`store` is where the units' state lives, `home` the store beside the journal itself.
 
     What a failed append leaves behind in the state (a session, a link) is harmless: the event is refused, and
@@ -55,7 +55,7 @@ class ApartJournal(Journal):
         """Of each consumer that is held, the id of the last step in the journal."""
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         if cursor is not None:
             return await self._append_step(records, state, cursor)
@@ -88,7 +88,7 @@ class ApartJournal(Journal):
         except Unavailable as error:
             if not await self._may_be_noted(step, cursor.name):
                 raise
-            raise NotHolder("its last step is not in the journal yet") from error
+            raise LeaseLost("its last step is not in the journal yet") from error
 
     async def _may_be_noted(self, step: _Step, name: str) -> bool:
         try:
@@ -125,8 +125,8 @@ class ApartJournal(Journal):
     async def last(self) -> int:
         return await self._journal.last()
 
-    async def place(self, name: str, start: Start) -> int:
-        position = await self._journal.place(name, start)
+    async def ensure_cursor(self, name: str, start: Start) -> int:
+        position = await self._journal.ensure_cursor(name, start)
         # Before anything is appended: records to come would have the positions of those that the step was made of.
         await self._bound_step(name, await self._journal.last())
         return position
@@ -145,8 +145,8 @@ class ApartJournal(Journal):
         await state.put(_noted(name), msgspec.json.encode(msgspec.structs.replace(step, position=last)).decode())
         await self._store.commit(state)
 
-    async def hold(self, name: str, start: Start) -> Cursor:
-        cursor = await self._journal.hold(name, start)
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
+        cursor = await self._journal.acquire_cursor(name, start)
         last = await self._last_step(name)
         if last is None:
             # A step that is noted of another journal is behind none of this one's.
@@ -170,7 +170,7 @@ class ApartJournal(Journal):
     async def _last_step(self, name: str) -> str | None:
         return await self._home.begin(times.now()).get(_entered(name))
 
-    async def settle(self) -> None:
+    async def recover(self) -> None:
         """Have the journal take what a daemon that was killed has left noted, unless a daemon runs.
 
         For a command that must see all there is. Raises `Unavailable`.
@@ -191,10 +191,10 @@ class ApartJournal(Journal):
     async def cursors(self) -> Sequence[Cursor]:
         return await self._journal.cursors()
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> JournalStats:
         return await self._journal.extent()
 
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
         return await self._journal.outlines(after, limit)
 
     async def trim(self, up_to: int, limit: int) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ingestd.api.backend import Backend
-from ingestd.api.errors import Claimed
+from ingestd.api.errors import DuplicateMessage
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Claim, Journal, size_of
+from ingestd.api.journal import Append, IdempotencyKey, Journal, size_of
 from ingestd.api.store import Field, state_key
 
 from .appending import NOW, append, make_record
@@ -112,63 +112,63 @@ class JournalContract(TrimmingContract):
 
     async def test_an_append_is_durable_with_the_state_and_the_cursor(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             state = backend.store.begin(NOW)
             await state.put(KEY, "value")
             position = await backend.journal.append([make_record()], state, place._replace(position=7))
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 10)] == [position]
             assert await backend.store.begin(NOW).get(KEY) == "value"
-            assert (await backend.journal.hold("consumer", "beginning")).position == 7
+            assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 7
 
     async def test_a_cursor_moves_without_records(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert await append(backend, [], place._replace(position=3)) == 3
         async with self.backend(tmp_path) as backend:
-            assert (await backend.journal.hold("consumer", "now")).position == 3
+            assert (await backend.journal.acquire_cursor("consumer", "now")).position == 3
 
     async def test_a_cursor_may_be_set_back(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await append(backend, [], place._replace(position=9))
             await append(backend, [], place._replace(position=2))
         async with self.backend(tmp_path) as backend:
-            assert (await backend.journal.hold("consumer", "beginning")).position == 2
+            assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 2
 
     async def test_a_new_name_starts_as_told_for_good(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             last = await append(backend, [make_record(), make_record()])
-            assert (await backend.journal.hold("old", "beginning")).position == 0
-            assert (await backend.journal.hold("new", "now")).position == last
+            assert (await backend.journal.acquire_cursor("old", "beginning")).position == 0
+            assert (await backend.journal.acquire_cursor("new", "now")).position == last
         async with self.backend(tmp_path) as backend:
             await append(backend, [make_record()])
-            assert (await backend.journal.hold("old", "now")).position == 0
-            assert (await backend.journal.hold("new", "now")).position == last
+            assert (await backend.journal.acquire_cursor("old", "now")).position == 0
+            assert (await backend.journal.acquire_cursor("new", "now")).position == last
 
     async def test_each_name_has_its_own_place(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            one = await backend.journal.hold("one", "beginning")
+            one = await backend.journal.acquire_cursor("one", "beginning")
             assert one.name == "one"
             await append(backend, [], one._replace(position=5))
-            assert (await backend.journal.hold("two", "beginning")).position == 0
+            assert (await backend.journal.acquire_cursor("two", "beginning")).position == 0
 
     async def test_a_place_is_there_before_anybody_holds_it(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             last = await append(backend, [make_record(), make_record()])
-            assert await backend.journal.place("old", "beginning") == 0
-            assert await backend.journal.place("new", "now") == last
+            assert await backend.journal.ensure_cursor("old", "beginning") == 0
+            assert await backend.journal.ensure_cursor("new", "now") == last
             await append(backend, [make_record()])
-            assert await backend.journal.place("new", "now") == last
-            held = await backend.journal.hold("new", "now")
+            assert await backend.journal.ensure_cursor("new", "now") == last
+            held = await backend.journal.acquire_cursor("new", "now")
             assert held.position == last
             await backend.journal.release(held)
-            assert (await backend.journal.hold("new", "now")).position == last
+            assert (await backend.journal.acquire_cursor("new", "now")).position == last
             assert {cursor.name: cursor.position for cursor in await backend.journal.cursors()} == {"new": 2, "old": 0}
 
     async def test_a_step_writes_state_records_and_place_as_one(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             state = backend.store.begin(NOW, step=True)
             await state.put(KEY, "old", 1000)
             await state.put(KEY, "value", 2000)
@@ -187,7 +187,7 @@ class JournalContract(TrimmingContract):
                 assert await state.window(MEMBERS) == [("m1", 1), ("m3", 3), ("m4", 4)]
                 late = backend.store.begin(NOW + 9001, step=step)
                 assert (await late.get(KEY), await late.window(MEMBERS)) == (None, [])
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert place.position == 1
             state = backend.store.begin(NOW, step=True)
             await state.delete(KEY)
@@ -203,8 +203,8 @@ class JournalContract(TrimmingContract):
         async def claim(backend: Backend, value: str, now: int = NOW) -> str:
             state = backend.store.begin(now)
             try:
-                await backend.journal.append([make_record(value)], state, claim=Claim(KEY, value, 1000))
-            except Claimed as claimed:
+                await backend.journal.append([make_record(value)], state, claim=IdempotencyKey(KEY, value, 1000))
+            except DuplicateMessage as claimed:
                 await backend.store.commit(state)
                 return claimed.value
             return value
@@ -233,14 +233,14 @@ class JournalContract(TrimmingContract):
         self, tmp_path: Path, append_each: Callable[[Journal, Sequence[Append]], Awaitable[list[Exception | None]]]
     ) -> None:
         async with self.backend(tmp_path) as backend:
-            earlier, taken = backend.store.begin(NOW), Claim(f"{KEY}-3", "first", 1000)
+            earlier, taken = backend.store.begin(NOW), IdempotencyKey(f"{KEY}-3", "first", 1000)
             await backend.journal.append([make_record("taken")], earlier, claim=taken)
             appends = []
             for number in range(100):
                 state = backend.store.begin(NOW)
                 if number % 2:
                     await state.put(f"{KEY}:{number}", f"{number}")
-                claim = Claim(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
+                claim = IdempotencyKey(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
                 appends.append(Append(make_record(f"{number}"), state, claim))
             answers = await append_each(backend.journal, appends)
             first: dict[int, str] = {3: "first"}
@@ -249,7 +249,7 @@ class JournalContract(TrimmingContract):
                 if first.setdefault(number % 7, f"{number}") != f"{number}":
                     refused[number] = first[number % 7]
             assert {place for place, error in enumerate(answers) if error is not None} == {*refused}
-            assert {n: error.value for n, error in enumerate(answers) if isinstance(error, Claimed)} == refused
+            assert {n: error.value for n, error in enumerate(answers) if isinstance(error, DuplicateMessage)} == refused
             assert await append_each(backend.journal, []) == []
         async with self.backend(tmp_path) as backend:
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ingestd.api.backend import Backend
-from ingestd.api.journal import Extent, Journal, Outline, size_of
+from ingestd.api.journal import Journal, JournalStats, RecordInfo, size_of
 
 from .appending import NOW, append, make_record
 
@@ -36,12 +36,12 @@ class TrimmingContract(ABC):
     async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
         records = [replace(make_record("“é” 🛒" * n), at=NOW + n) for n in range(10)]
         async with self.backend(tmp_path) as backend:
-            assert await backend.journal.extent() == Extent(1, 0, 0, 0, None)
+            assert await backend.journal.extent() == JournalStats(1, 0, 0, 0, None)
             await append(backend, records[:3])
             await asyncio.gather(*(append(backend, [record]) for record in records[3:]))
-            assert await backend.journal.extent() == Extent(1, 10, 10, sum(map(size_of, records)), NOW)
+            assert await backend.journal.extent() == JournalStats(1, 10, 10, sum(map(size_of, records)), NOW)
             assert await _trim(backend.journal, 4) == 4
-            left = Extent(5, 10, 6, sum(map(size_of, records[4:])), NOW + 4)
+            left = JournalStats(5, 10, 6, sum(map(size_of, records[4:])), NOW + 4)
             assert await backend.journal.extent() == left
         async with self.backend(tmp_path) as backend:
             assert await backend.journal.extent() == left
@@ -53,7 +53,7 @@ class TrimmingContract(ABC):
             for after, limit in (0, 10), (15, 200), (100, 1000), (300, 10):
                 read = await backend.journal.read(after, limit)
                 assert list(await backend.journal.outlines(after, limit)) == [
-                    Outline(record.position, record.at, size_of(record)) for record in read
+                    RecordInfo(record.position, record.at, size_of(record)) for record in read
                 ]
 
     async def test_trimming_removes_the_oldest_and_no_more_than_asked(self, tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ class TrimmingContract(ABC):
         async with self.backend(tmp_path) as backend:
             await append(backend, [make_record()] * 5)
             assert await _trim(backend.journal, 1000) == 5
-            assert await backend.journal.extent() == Extent(6, 5, 0, 0, None)
+            assert await backend.journal.extent() == JournalStats(6, 5, 0, 0, None)
             assert list(await backend.journal.read(0, 10)) == []
         async with self.backend(tmp_path) as backend:
             assert await backend.journal.last() == 5
-            assert (await backend.journal.hold("new", "beginning")).position == 5
+            assert (await backend.journal.acquire_cursor("new", "beginning")).position == 5
             assert await append(backend, [make_record()]) == 6
             assert [record.position for record in await backend.journal.read(0, 10)] == [6]
 
@@ -90,21 +90,21 @@ class TrimmingContract(ABC):
     async def test_places_go_along_with_what_is_removed(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await append(backend, [make_record()] * 10)
-            await backend.journal.place("behind", "beginning")
-            before = await backend.journal.hold("before", "beginning")
+            await backend.journal.ensure_cursor("behind", "beginning")
+            before = await backend.journal.acquire_cursor("before", "beginning")
             await append(backend, [], before._replace(position=8))
             await _trim(backend.journal, 5)
             assert {cursor.name: cursor.position for cursor in await backend.journal.cursors()} == {
                 "before": 8,
                 "behind": 5,
             }
-            assert (await backend.journal.hold("new", "beginning")).position == 5
+            assert (await backend.journal.acquire_cursor("new", "beginning")).position == 5
         async with self.backend(tmp_path) as backend:
-            behind = await backend.journal.hold("behind", "beginning")
+            behind = await backend.journal.acquire_cursor("behind", "beginning")
             assert behind.position == 5
-            assert (await backend.journal.hold("before", "beginning")).position == 8
+            assert (await backend.journal.acquire_cursor("before", "beginning")).position == 8
             await append(backend, [], behind._replace(position=2))  # by one who does not know yet
-            assert (await backend.journal.hold("behind", "beginning")).position == 5
+            assert (await backend.journal.acquire_cursor("behind", "beginning")).position == 5
 
     async def test_trimming_beside_appends(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -126,4 +126,4 @@ class TrimmingContract(ABC):
             last = await backend.journal.last()
             assert [record.position for record in left] == [*range(201, last + 1)]
             extent = await backend.journal.extent()
-            assert extent == Extent(201, last, len(left), sum(map(size_of, left)), NOW)
+            assert extent == JournalStats(201, last, len(left), sum(map(size_of, left)), NOW)

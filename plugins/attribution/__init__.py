@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from ingestd.api import hookimpl
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.consumer import Consumer
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.options import Duration, PositiveDuration
@@ -98,14 +98,14 @@ class AttributionPlugin:
         return await show(store, self._model, selection)
 
     @hookimpl
-    async def advise(self, store: Store) -> Sequence[Finding]:
+    async def advise(self, store: Store) -> Sequence[CheckResult]:
         if self._orders == "signed" or not await has_server_keys(store):
             return []
         text = (
             'orders = "any": anybody can send an order or a refund with the public key. There is a server key:'
             ' if the backend sends all orders, set plugins.attribution.orders = "signed" (docs/trust.md)'
         )
-        return [Finding("attribution.orders", text)]
+        return [CheckResult("attribution.orders", text)]
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ from ingestd.api.terminal import printable
 
 from .amounts import worth
 from .journey_text import ignored, ignored_one, journey
-from .marks import TENANTS, Mark, Marks
+from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .report import Report
 from .report_text import csv_lines, json_lines, table
@@ -108,7 +108,7 @@ def _only_one(tenants: set[str]) -> None:
         raise CommandError(f"there is such an order of {', '.join(sorted(tenants))}: choose one with --tenant")
 
 
-async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, Mark]:
+async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, DecidedOrder]:
     """The marks of the order, by tenant: they tell where in the journal it is."""
     marks = Marks(daemon.store.begin(times.now()), 0)
     found = {}
@@ -149,7 +149,7 @@ async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[
     return [each for name in await _tenants(tenant, daemon) for each in await records.find(name, order_id)]
 
 
-def _removed(order_id: str, mark: Mark) -> str:
+def _removed(order_id: str, mark: DecidedOrder) -> str:
     value = worth(mark.revenue, mark.total)
     amount = "no value" if value is None else _money(value, mark.currency)
     return (
@@ -163,7 +163,7 @@ def _money(amount: float | Decimal, currency: str | None) -> str:
     return printable(f"{amount} {currency or ''}".rstrip())  # callers choose the currency
 
 
-def _age(mark: Mark) -> str:
+def _age(mark: DecidedOrder) -> str:
     return str(timedelta(seconds=mark.touches[-1][1] // 1000)) if mark.touches else "-"
 
 

@@ -17,7 +17,7 @@ from ingestd.api.unusable_ids import UnusableIds
 
 from .amounts import currency_code
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
-from .marks import Mark, Marks, Order, Refund, mark_key
+from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import decide, reverse, supersede
 from .reading import Erasure, Seen, read
@@ -223,7 +223,9 @@ class AttributionConsumer(Consumer):
                 extra=_about(refund),
             )  # fmt: skip
 
-    def _reversed(self, refund: Refund, mark: Mark, step: Step, decided_at: int, changes: list[Change]) -> Mark:
+    def _reversed(
+        self, refund: Refund, mark: DecidedOrder, step: Step, decided_at: int, changes: list[Change]
+    ) -> DecidedOrder:
         """Append the reversal, if the refund makes one; returns the mark of the order after it."""
         if mark.has_reversed(refund):
             self.tally.reversal("repeated")

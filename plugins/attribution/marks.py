@@ -15,7 +15,7 @@ from .models import Model
 
 __all__ = [
     "TENANTS",
-    "Mark",
+    "DecidedOrder",
     "Marks",
     "Order",
     "Reason",
@@ -86,7 +86,7 @@ def refund_id_digest(refund_id: str) -> str:
     return blake2b(refund_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-class Mark(msgspec.Struct, array_like=True):
+class DecidedOrder(msgspec.Struct, array_like=True):
     """What is remembered of a decided order, for repeats and reversals: longer than the journal may keep it.
 
     Nothing of a person is in it.
@@ -148,7 +148,7 @@ def mark_key(tenant: str, order_id: str | None, event_id: str) -> str:
     return state_key("attribution-order", tenant, order_id)
 
 
-_decode = msgspec.json.Decoder(Mark).decode
+_decode = msgspec.json.Decoder(DecidedOrder).decode
 
 
 class Marks:
@@ -158,16 +158,16 @@ class Marks:
         self._state = state
         self._memory = memory
 
-    async def of(self, order: Order | Refund) -> Mark | None:
+    async def of(self, order: Order | Refund) -> DecidedOrder | None:
         """The mark of the order, or of the order that a refund refers to, unless it is too old."""
         mark = await self.find(order.tenant, order.order_id, order.event_id)
         return mark if mark is not None and order.received_at - mark.at <= self._memory else None
 
-    async def find(self, tenant: str, order_id: str | None, event_id: str) -> Mark | None:
+    async def find(self, tenant: str, order_id: str | None, event_id: str) -> DecidedOrder | None:
         text = await self._state.get(mark_key(tenant, order_id, event_id))
         return None if text is None else _decode(text)
 
-    async def set(self, order: Order | Refund, mark: Mark) -> None:
+    async def set(self, order: Order | Refund, mark: DecidedOrder) -> None:
         key = mark_key(order.tenant, order.order_id, order.event_id)
         life = entry_life(mark.at, self._state.now, self._memory)
         await self._state.put(key, msgspec.json.encode(mark).decode(), life)

@@ -15,7 +15,7 @@ from ingestd.api.times import format_time
 from .amounts import EXACT, decimal, worth
 from .campaigns import campaign_digest
 from .journeys import MAX_IGNORED, Candidates
-from .marks import Mark, Order, Refund
+from .marks import DecidedOrder, Order, Refund
 from .models import MODELS, Model, weights
 from .touches import Touch
 
@@ -40,7 +40,9 @@ def attribution_id(order: Order) -> str:
     return str(uuid5(_NAMESPACE, f"{kind}:{len(order.tenant)}:{order.tenant}{order.order_id}"))
 
 
-def decide(order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int) -> tuple[Record, Mark]:
+def decide(
+    order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int
+) -> tuple[Record, DecidedOrder]:
     """The attribution of an order, as the record that tells it and the mark that keeps it from being decided again."""
     ages = [order.at - touch.at for touch, _ in candidates.touches]
     ids = [touch.event_id for touch, _ in candidates.touches]
@@ -74,7 +76,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
         ],
         "leftOut": candidates.left_out,
     }
-    mark = Mark(
+    mark = DecidedOrder(
         at=order.received_at,
         position=order.position,
         attribution_id=identity,
@@ -93,7 +95,7 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
     return Record("attribution", order.received_at, msgspec.json.encode(body)), mark
 
 
-def reverse(refund: Refund, mark: Mark, decided_at: int) -> tuple[Record, Mark] | None:
+def reverse(refund: Refund, mark: DecidedOrder, decided_at: int) -> tuple[Record, DecidedOrder] | None:
     """The reversal that a refund or cancellation makes of a decided order, and the mark after it.
 
     None where it reverses nothing: it asks for nothing, or nothing is left. `decided_at` is when the second one
@@ -120,7 +122,7 @@ def reverse(refund: Refund, mark: Mark, decided_at: int) -> tuple[Record, Mark] 
     return record, after
 
 
-def supersede(order: Order, mark: Mark) -> Record:
+def supersede(order: Order, mark: DecidedOrder) -> Record:
     """The reversal of a public key's order that the signed order of the same id supersedes.
 
     It takes back what is left, which may be nothing: it says that the order does not count any more.
@@ -130,7 +132,7 @@ def supersede(order: Order, mark: Mark) -> Record:
     )
 
 
-def _left(mark: Mark) -> Decimal | None:
+def _left(mark: DecidedOrder) -> Decimal | None:
     """How much of the order's worth has not been reversed, in size; None where it has no worth."""
     whole = worth(mark.revenue, mark.total)
     if whole is None:
@@ -140,7 +142,7 @@ def _left(mark: Mark) -> Decimal | None:
 
 
 def _reversal(
-    name: str, cause: Order | Refund, mark: Mark, amount: Decimal | None, *, reason: str, decided_at: int
+    name: str, cause: Order | Refund, mark: DecidedOrder, amount: Decimal | None, *, reason: str, decided_at: int
 ) -> Record:
     """The record of a reversal; its id is derived from the name."""
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}

@@ -18,7 +18,7 @@ from ingestd.api.store import State, state_key
 
 from .amounts import currency_code, worth
 from .campaigns import DIRECT, MAX_NAME, OTHERS, add_weights, campaign_digest
-from .marks import Mark
+from .marks import DecidedOrder
 from .models import MODELS, Model, weights
 from .report import Row, ranked
 
@@ -102,13 +102,13 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Sums]).decode
 
 
-def order_change(tenant: str, mark: Mark, campaigns: Iterable[str]) -> Change:
+def order_change(tenant: str, mark: DecidedOrder, campaigns: Iterable[str]) -> Change:
     """What an order adds that has been decided; `campaigns` are those of its touchpoints."""
     names = {campaign_digest(name): name[:MAX_NAME] for name in (*campaigns, DIRECT)}
     return _change(tenant, mark, 1, _revenue(mark), 0.0)._replace(names=names)
 
 
-def reversal_change(tenant: str, before: Mark, after: Mark) -> Change | None:
+def reversal_change(tenant: str, before: DecidedOrder, after: DecidedOrder) -> Change | None:
     """What a reversal adds, by the marks of its order before and after it.
 
     None where an earlier program decided the order: it is in no rollup then.
@@ -118,25 +118,25 @@ def reversal_change(tenant: str, before: Mark, after: Mark) -> Change | None:
     return _change(tenant, before, 0, 0.0, _reversed(after) - _reversed(before))
 
 
-def superseded_change(tenant: str, mark: Mark) -> Change | None:
+def superseded_change(tenant: str, mark: DecidedOrder) -> Change | None:
     """What takes an order off, with its reversals. None as for `reversal_change`."""
     return None if mark.campaigns is None else _change(tenant, mark, -1, -_revenue(mark), -_reversed(mark))
 
 
-def _change(tenant: str, mark: Mark, orders: float, revenue: float, reversed_: float) -> Change:
+def _change(tenant: str, mark: DecidedOrder, orders: float, revenue: float, reversed_: float) -> Change:
     return Change(tenant, mark.at, currency_code(mark.currency), _shares(mark), orders, revenue, reversed_)
 
 
-def _revenue(mark: Mark) -> float:
+def _revenue(mark: DecidedOrder) -> float:
     return float(worth(mark.revenue, mark.total) or 0)
 
 
-def _reversed(mark: Mark) -> float:
+def _reversed(mark: DecidedOrder) -> float:
     """With the sign of the order's revenue, as its reversals have it."""
     return float(mark.reversed) if _revenue(mark) >= 0 else -float(mark.reversed)
 
 
-def _shares(mark: Mark) -> Mapping[int, Sequence[float]]:
+def _shares(mark: DecidedOrder) -> Mapping[int, Sequence[float]]:
     campaigns, ages = mark.campaigns or [], [age for _, age in mark.touches]
     found: dict[int, list[float]] = {}
     for place, model in enumerate(MODELS):

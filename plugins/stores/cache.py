@@ -80,14 +80,25 @@ Raises `Unavailable` where it cannot even begin; then it does not call.
 class Entry:
     """One key's state. An entry that is not there is an Entry without value and fields.
 
-    `dirty`: changed since it was last handed to a commit. `flying`: in the commit that is under way.
+    `dirty`: changed since it was last handed to a commit. `in_flight`: in the commit that is under way.
     `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `written`: the
     value that the file has, if it is one with an end, or will have unless a commit fails and the entry
     dies. `sliding`: the value is one that will most likely be renewed. `fields` that are empty beside a
     value, or without one, are those that the entry had: the next commit removes them.
     """
 
-    __slots__ = ("dead", "dirty", "expires", "fields", "flying", "key", "sliding", "value", "weight", "written")
+    __slots__ = (
+        "dirty",
+        "expires",
+        "fields",
+        "in_flight",
+        "invalidated",
+        "key",
+        "sliding",
+        "value",
+        "weight",
+        "written",
+    )
 
     def __init__(
         self,
@@ -103,8 +114,8 @@ class Entry:
         self.written = None if expires is None else value
         self.sliding = False
         self.dirty = False
-        self.dead = False
-        self.flying = False
+        self.invalidated = False
+        self.in_flight = False
         self.weight = 0
 
     def weigh(self) -> int:
@@ -237,14 +248,14 @@ class Entries:
         limit: int,
         load: Load,
         members: int = 0,
-        rules_out: Callable[[str], bool] = lambda key: False,
+        definitely_absent: Callable[[str], bool] = lambda key: False,
         *,
         size: int = 1 << 62,
     ) -> None:
-        """`rules_out` tells of some keys that the file has nothing of them."""
+        """`definitely_absent` tells of some keys that the file has nothing of them."""
         self.numbers = count(members + 1)
         """Of members of sets that are new; `members` is the highest there has been."""
-        self._rules_out = rules_out
+        self._definitely_absent = definitely_absent
         self._limit = limit
         self._size = size
         self.weight = 0
@@ -275,7 +286,7 @@ class Entries:
         if entry is not None:
             self._known.move_to_end(key)
             self.hits += 1
-        elif self._rules_out(key):
+        elif self._definitely_absent(key):
             self.ruled_out += 1
             self._let_go(1)
             entry = self._add(key, None)
@@ -381,7 +392,7 @@ class Entries:
         for key, entry in self._known.items():
             if count <= 0 and weight <= 0:
                 return
-            if not entry.dirty and not entry.flying and key not in self.pinned:
+            if not entry.dirty and not entry.in_flight and key not in self.pinned:
                 count -= 1
                 weight -= entry.weight
                 yield key
@@ -389,7 +400,7 @@ class Entries:
     def land(self, flown: Iterable[Entry]) -> None:
         """The commit under way has ended, well or not."""
         for entry in flown:
-            entry.flying = False
+            entry.in_flight = False
         self._adrift.clear()
         self._let_go(0)
         if self._wanted:
@@ -397,18 +408,18 @@ class Entries:
 
     def kill(self, entry: Entry) -> None:
         """What this entry says never came to be: forget it, and let all who have seen it know."""
-        entry.dead = True
+        entry.invalidated = True
         entry.dirty = False
         if self._known.get(entry.key) is entry:
             self._remove(entry.key)
-            if entry.flying:
+            if entry.in_flight:
                 self._adrift.add(entry.key)
 
     def forget(self, keys: Iterable[str]) -> None:
         """The file has changed beside the commits: load these again, but for what is about to be written anyway."""
         for key in keys:
             entry = self._known.get(key)
-            if entry is not None and not entry.dirty and not entry.flying:
+            if entry is not None and not entry.dirty and not entry.in_flight:
                 self._remove(key)
 
 

@@ -10,10 +10,10 @@ from ingestd.api.store import Field, State
 
 from .cache import Entries, Entry, SetEntry, set_key
 
-__all__ = ["EntriesState"]
+__all__ = ["CachedState"]
 
 
-class EntriesState(State):
+class CachedState(State):
     """`seen` are the entries the unit has read or written, `written` the latter, each as often as it has.
 
     One that was seen, let go of and loaded again is among them twice, as two; so is one that died, and what came after.

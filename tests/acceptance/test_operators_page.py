@@ -244,7 +244,7 @@ def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, D
 
 
 def test_who_asks_at_the_same_time_gets_the_same(daemon: Daemon) -> None:
-    """At most once a second it is made; tests/unit/test_overview.py has the second."""
+    """At most once a second it is made; tests/unit/test_dashboard.py has the second."""
     answers = [daemon.ops("/status.json").body for _ in range(20)]
     assert len({*answers}) < len(answers) / 2
 

@@ -125,9 +125,9 @@ def test_status_foretells_when_the_journal_is_full(tmp_path: Path) -> None:
 
     async def fill() -> None:
         async with sqlite_backend(tmp_path) as backend:
-            await backend.journal.place("sink:archive", "beginning")
+            await backend.journal.ensure_cursor("sink:archive", "beginning")
             await append(backend, [record(number, 86_400 - number) for number in range(150)])
-            await backend.journal.place("sink:crm", "now")
+            await backend.journal.ensure_cursor("sink:crm", "now")
             await append(backend, [record(number, 8_000 - number) for number in range(100)])
             await append(backend, [record(number, 250 - 5 * number) for number in range(50)])
 

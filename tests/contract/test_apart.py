@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import ConfigError, NotHolder, Unavailable
+from ingestd.api.errors import ConfigError, LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 from ingestd.api.store import state_key
@@ -111,7 +111,7 @@ class Steps(Arrangement):
 
     async def half_a_step(self, folder: Path, backend: Apart, place: Cursor, text: str, position: int) -> None:
         """One that the journal in that folder does not take."""
-        with locked(folder / "journal.db"), pytest.raises(NotHolder):
+        with locked(folder / "journal.db"), pytest.raises(LeaseLost):
             await self.step(backend, place, text, position)
         assert text not in "".join(await self.derived(backend))
 
@@ -123,18 +123,18 @@ class Steps(Arrangement):
         """Also where the journal's oldest records are removed, up to amid the step or beyond it."""
         async with self.backend(tmp_path) as backend:
             await backend.journal.append([Record("event", NOW, b"x")] * 9, backend.store.begin(NOW))
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.step(backend, place, "first", 1)
             await self.half_a_step(tmp_path, backend, place, "second", 5)
             await until(lambda: backend.problem() is None)
             while trimmed and await backend.journal.trim(trimmed, 100):
                 pass
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert place.position == max(5, trimmed)
             assert await self.derived(backend) == ["first 1", "second 2"]
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert place.position == max(5, trimmed)
             await self.step(backend, place, "third", 9)
             assert await self.derived(backend) == ["first 1", "second 2", "third 3"]
@@ -142,22 +142,22 @@ class Steps(Arrangement):
     async def test_the_same_daemon_goes_on_when_the_journal_does(self, tmp_path: Path) -> None:
         """What the step wrote is not found by itself, done again."""
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.half_a_step(tmp_path, backend, place, "one", 3)
             with locked(tmp_path / "journal.db"), pytest.raises(Unavailable):
-                await backend.journal.hold("consumer", "beginning")
-            place = await backend.journal.hold("consumer", "beginning")
+                await backend.journal.acquire_cursor("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert place.position == 3
             await self.step(backend, place, "two", 4)
             assert await self.derived(backend) == ["one 1", "two 2"]
 
     async def test_where_the_state_does_not_take_it_nothing_has_happened(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
-            with self.state_away(tmp_path), pytest.raises((Unavailable, NotHolder)):
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
+            with self.state_away(tmp_path), pytest.raises((Unavailable, LeaseLost)):
                 await self.step(backend, place, "one", 3)
             await until(lambda: backend.problem() is None)
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             assert place.position == 0
             await self.step(backend, place, "again", 3)
             assert await self.derived(backend) == ["again 1"]
@@ -168,7 +168,7 @@ class Steps(Arrangement):
         """As by a server that lost its last second. Once only: from the next step on they agree again."""
         noted = state_key("consumer-step", "", "consumer")
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.step(backend, place, "one", 3)
             earlier = await backend.store.begin(NOW).get(noted)
             assert earlier is not None
@@ -179,7 +179,7 @@ class Steps(Arrangement):
             await backend.store.commit(state)
         for lost in (True, False):
             async with self.backend(tmp_path) as backend:
-                place = await backend.journal.hold("consumer", "beginning")
+                place = await backend.journal.acquire_cursor("consumer", "beginning")
                 assert ("records 4 to 8 is lost" in caplog.text) is lost
                 assert place.position == 8 + (not lost)
                 await self.step(backend, place, "four", 9)
@@ -191,41 +191,45 @@ class Steps(Arrangement):
         database, copy = tmp_path / "journal.db", tmp_path / "copy"
         async with self.backend(tmp_path) as backend:
             await backend.journal.append([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.step(backend, place, "first", 1)
         copy.write_bytes(database.read_bytes())
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.hold("consumer", "beginning")
+            place = await backend.journal.acquire_cursor("consumer", "beginning")
             await backend.journal.append([Record("event", NOW, b"lost")] * 6, backend.store.begin(NOW))
             await self.half_a_step(tmp_path, backend, place, "second", 9)
         remove(database)
         copy.rename(database)
         async with self.backend(tmp_path) as backend:
-            await backend.journal.place("consumer", "beginning")
+            await backend.journal.ensure_cursor("consumer", "beginning")
             await backend.journal.append([Record("event", NOW, b"new")] * 9, backend.store.begin(NOW))
-            assert (await backend.journal.hold("consumer", "beginning")).position == 4
+            assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 4
             assert await self.derived(backend) == ["first 1", "second 2"]
 
     async def test_another_journal_takes_nothing_of_it(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await self.half_a_step(tmp_path, backend, await backend.journal.hold("consumer", "beginning"), "one", 3)
+            await self.half_a_step(
+                tmp_path, backend, await backend.journal.acquire_cursor("consumer", "beginning"), "one", 3
+            )
         remove(tmp_path / "journal.db")
         async with self.backend(tmp_path) as backend:
-            assert (await backend.journal.hold("consumer", "beginning")).position == 0
+            assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 0
             assert await self.derived(backend) == []
 
     async def test_a_command_has_the_journal_take_it_unless_a_daemon_does(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await self.half_a_step(tmp_path, backend, await backend.journal.hold("consumer", "beginning"), "one", 3)
+            await self.half_a_step(
+                tmp_path, backend, await backend.journal.acquire_cursor("consumer", "beginning"), "one", 3
+            )
             async with opened(self.make(tmp_path), serving=False) as beside:
-                await beside.journal.settle()
+                await beside.journal.recover()
                 assert await self.derived(beside) == []
         async with opened(self.make(tmp_path), serving=False) as alone:
             for _ in range(2):
-                await alone.journal.settle()
+                await alone.journal.recover()
                 assert await self.derived(alone) == ["one 1"]
         async with self.backend(tmp_path) as backend:
-            assert (await backend.journal.hold("consumer", "beginning")).position == 3
+            assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 3
             assert await self.derived(backend) == ["one 1"]
 
     @pytest.mark.logs("goes on after", "deriving: .*; it is tried again")

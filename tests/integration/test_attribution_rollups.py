@@ -14,7 +14,7 @@ from ingestd.api.events import Record
 from ingestd.api.panels import Panel
 from ingestd.api.times import parse_time
 from ingestd.plugins.attribution.campaigns import DIRECT, OTHERS
-from ingestd.plugins.attribution.marks import Mark
+from ingestd.plugins.attribution.marks import DecidedOrder
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.panel import show
 from ingestd.plugins.attribution.report import Report, Row
@@ -171,7 +171,7 @@ async def give_way() -> None:
 
 
 async def test_an_order_that_an_earlier_program_decided_is_in_no_rollup(tmp_path: Path) -> None:
-    mark = Mark(
+    mark = DecidedOrder(
         START, 1, "a", 10, None, "EUR", "0", is_reversed=False, reversals=0, touches=[], model="linear", half_life=DAY
     )
     after = msgspec.structs.replace(mark, reversed="4", reversals=1)

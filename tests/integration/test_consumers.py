@@ -22,7 +22,7 @@ from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim, Cursor, Journal, Start
+from ingestd.api.journal import Cursor, IdempotencyKey, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
 from ingestd.observability.metrics import Metrics
@@ -445,7 +445,7 @@ class Unreliable(PassingJournal):
             raise Unavailable("the disk is away")
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         self._fail_every_third_time()
         return await super().append(records, state, cursor, claim)
@@ -562,19 +562,19 @@ async def test_in_a_hurry_nobody_is_waited_for(tmp_path: Path) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await go_on.wait()
 
-    go_on, hurried = asyncio.Event(), asyncio.Event()
+    go_on, forced = asyncio.Event(), asyncio.Event()
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(5))
         reader = Reader(then=deaf)
         consumers = Consumers(
-            backend.journal, backend.store, [reader], died=lambda name, error: None, grace=3600, hurried=hurried
+            backend.journal, backend.store, [reader], died=lambda name, error: None, grace=3600, forced=forced
         )  # fmt: skip
         await consumers.start()
         await until(lambda: reader.seen == [1, 2, 3, 4, 5])
         stopping = asyncio.ensure_future(consumers.stop(3600))
         await asyncio.sleep(0.05)
         assert not stopping.done()
-        hurried.set()
+        forced.set()
         assert await stopping == {"reader": 5}
         go_on.set()
         await asyncio.sleep(0.05)

@@ -20,20 +20,28 @@ from ingestd.api import times
 from ingestd.api.backend import Backend
 from ingestd.api.errors import SinkReject, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim, Cursor, Journal, Start
+from ingestd.api.journal import Cursor, IdempotencyKey, Journal, Start
 from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.consumers.group import ConsumerStatus
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import DeadLetter, read_letters
-from ingestd.delivery.operator_commands import Discard, Order, Replay, Retry, give_order, load_orders, set_paused
+from ingestd.delivery.operator_commands import (
+    Discard,
+    OperatorCommand,
+    Replay,
+    Retry,
+    give_command,
+    load_commands,
+    set_paused,
+)
 from ingestd.delivery.options import BatchOptions, FilterOptions, RetryOptions
-from ingestd.delivery.progress import Progress, load_progress, load_trouble
+from ingestd.delivery.progress import Progress, load_last_failure, load_progress
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.storage.split_journal import ApartJournal
+from ingestd.storage.split_journal import SplitJournal
 from ingestd.testing.records import make_records
 from tests.support.apart import Apart
 from tests.support.journals import append, running, until
@@ -162,9 +170,9 @@ async def place_of(backend: Backend) -> int:
     return place
 
 
-async def give(backend: Backend, *orders: Order) -> None:
+async def give(backend: Backend, *orders: OperatorCommand) -> None:
     for order in orders:
-        await give_order(backend.store, NAME, order)
+        await give_command(backend.store, NAME, order)
 
 
 async def pause(backend: Backend, *, paused: bool = True) -> None:
@@ -175,8 +183,8 @@ async def at_rest(backend: Backend, number: int | None = None) -> None:
     """All orders (up to that number) have been carried out, and nothing waits for the sink."""
 
     async def is_at_rest() -> bool:
-        progress, orders = await progress_of(backend), await load_orders(backend.store.begin(times.now()), NAME)
-        if (0 if progress is None else progress.order) < (orders.given if number is None else number):
+        progress, orders = await progress_of(backend), await load_commands(backend.store.begin(times.now()), NAME)
+        if (0 if progress is None else progress.command) < (orders.given if number is None else number):
             return False
         return await place_of(backend) == await backend.journal.last()
 
@@ -221,7 +229,7 @@ class Cut(PassingJournal):
         return self._left <= 0
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         if cursor is not None:
             self._left -= 1
@@ -409,7 +417,7 @@ class Sinks:
             assert letter.attempts > before.attempts
             progress = await progress_of(backend)
             assert progress is not None
-            assert (progress.order, progress.replayed, progress.retried) == (2, 1, 0)
+            assert (progress.command, progress.replayed, progress.retried) == (2, 1, 0)
             await assert_nothing_is_missing(backend, shelf)
 
     async def test_a_retry_waits_for_a_sink_that_is_away_and_so_do_the_records(self) -> None:
@@ -472,13 +480,13 @@ class Sinks:
             assert shelf.taken == [2, 4, 1, 2, 3, 8, 9]
             progress = await progress_of(backend)
             assert progress is not None
-            assert (progress.retried, progress.discarded, progress.replayed, progress.order) == (3, 1, 4, 6)
+            assert (progress.retried, progress.discarded, progress.replayed, progress.command) == (3, 1, 4, 6)
             async with daemon(backend, shelf):  # and not again
                 await append(backend, view(1))
                 await at_rest(backend)
             assert shelf.taken == [2, 4, 1, 2, 3, 8, 9, 10]
             assert await progress_of(backend) == Progress(
-                0, delivered=6, given_up=4, replayed=4, retried=3, discarded=1, letters=4, order=6
+                0, delivered=6, given_up=4, replayed=4, retried=3, discarded=1, letters=4, command=6
             )
 
     async def test_orders_of_many_at_once_are_all_carried_out(self) -> None:
@@ -488,15 +496,15 @@ class Sinks:
             async with daemon(backend, shelf):
                 await at_rest(backend)
                 orders = [Replay(first=1, last=2) for _ in range(8)]
-                numbers = await asyncio.gather(*(give_order(backend.store, NAME, order) for order in orders))
+                numbers = await asyncio.gather(*(give_command(backend.store, NAME, order) for order in orders))
                 assert sorted(numbers) == [*range(1, 9)]
                 await at_rest(backend)
             progress = await progress_of(backend)
             assert progress is not None
             assert progress.replayed == 16
-            orders_left = await load_orders(backend.store.begin(times.now()), NAME)
+            orders_left = await load_commands(backend.store.begin(times.now()), NAME)
             await give(backend, Discard(last=0))
-            left = await load_orders(backend.store.begin(times.now()), NAME)
+            left = await load_commands(backend.store.begin(times.now()), NAME)
             assert len(left.waiting) <= len(orders_left.waiting)  # what has been carried out goes with the next one
 
     async def test_records_are_replayed_as_the_filter_and_keys_say(self) -> None:
@@ -629,10 +637,10 @@ class Sinks:
             await give(backend, Retry(last=ALL), Discard(last=ALL), Replay(first=1, last=5, keys=("Nothing",)))
             async with daemon(backend, shelf, options(start=start)):
                 await at_rest(backend)
-                assert await progress_of(backend) == Progress(5, order=3)
+                assert await progress_of(backend) == Progress(5, command=3)
                 await append(backend, view(3))
                 await at_rest(backend)
-            assert await progress_of(backend) == Progress(5, delivered=2, given_up=1, letters=1, order=3)
+            assert await progress_of(backend) == Progress(5, delivered=2, given_up=1, letters=1, command=3)
             await assert_nothing_is_missing(backend, shelf)
 
     # Pausing
@@ -700,7 +708,7 @@ class Sinks:
     async def _told(self, backend: Backend, reason: str | None) -> None:
         deadline = asyncio.get_running_loop().time() + 10
         while True:
-            trouble = await load_trouble(backend.store.begin(times.now()), NAME)
+            trouble = await load_last_failure(backend.store.begin(times.now()), NAME)
             if (None if trouble is None else trouble.reason) == reason:
                 return
             assert asyncio.get_running_loop().time() < deadline, trouble
@@ -714,13 +722,13 @@ class Sinks:
             await append(backend, view(2))
             async with daemon(backend, shelf, patience=0) as (_, status):
                 await at_rest(backend)
-                assert await load_trouble(backend.store.begin(times.now()), NAME) is None
+                assert await load_last_failure(backend.store.begin(times.now()), NAME) is None
                 shelf.down = True
                 before = times.now()
                 await append(backend, view(2))
                 await self._told(backend, "ConnectionError: nobody is there")
                 await until(lambda: status.failures > 5)
-                trouble = await load_trouble(backend.store.begin(times.now()), NAME)
+                trouble = await load_last_failure(backend.store.begin(times.now()), NAME)
                 assert trouble is not None
                 assert before <= trouble.since <= trouble.at <= times.now()
                 assert trouble.failures >= 1
@@ -806,8 +814,8 @@ class Sinks:
             async with daemon(backend, shelf):
                 shelf.refused = {3, 5}
                 await at_rest(backend)
-                orders = await load_orders(backend.store.begin(times.now()), NAME)
-                wanted: list[Order] = [
+                orders = await load_commands(backend.store.begin(times.now()), NAME)
+                wanted: list[OperatorCommand] = [
                     Retry(last=ALL), Replay(first=4, last=8), Discard(last=ALL, letters=(2,)),
                 ]  # fmt: skip
                 await give(backend, *wanted[orders.given :])
@@ -818,7 +826,7 @@ class Sinks:
                 assert (progress.delivered, progress.retried, progress.discarded) == (6, 1, 1)
                 assert (progress.replayed, progress.given_up_again) == (4, 1)
                 assert [letter.position for letter in await letters_of(backend)] == [5, 5]
-            assert progress.order == 3
+            assert progress.command == 3
             thrown_away = [3] if progress.discarded else []
             await assert_nothing_is_missing(backend, shelf, thrown_away=thrown_away)
         return reached
@@ -964,7 +972,7 @@ class TestSqlite(Sinks):
                 await at_rest(backend)
             progress = await progress_of(backend)
             assert progress is not None
-            assert (progress.order, progress.discarded, progress.replayed) == (3, 1, 1)
+            assert (progress.command, progress.discarded, progress.replayed) == (3, 1, 1)
             await assert_nothing_is_missing(backend, shelf, thrown_away=[1])
 
     async def test_what_is_written_is_not_written_again_because_the_store_fails(self) -> None:
@@ -1009,7 +1017,7 @@ class TestRedis(Sinks):
                     server.signal(signal.SIGCONT)
                 await until(lambda: backend.problem() is None)
                 await at_rest(backend)
-            assert await load_trouble(backend.store.begin(times.now()), NAME) is None
+            assert await load_last_failure(backend.store.begin(times.now()), NAME) is None
             await assert_nothing_is_missing(backend, shelf)
 
     async def test_another_daemon_goes_on_amid_an_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1051,7 +1059,7 @@ class _Apart(Sinks):
         """Between the two commits."""
         assert isinstance(backend, Apart)
         journal = Cut(self.beside.journal, step, after=after)
-        return journal, ApartJournal(journal, backend.home, backend.store)
+        return journal, SplitJournal(journal, backend.home, backend.store)
 
     async def test_an_order_whose_commit_is_cut_in_two_is_carried_out_once(self) -> None:
         shelf = Shelf(refused={1, 2})
@@ -1072,7 +1080,7 @@ class _Apart(Sinks):
                 await until(lambda: consumer.progress is not None and consumer.progress.delivered == 2)
             progress = await progress_of(backend)
             assert progress is not None
-            assert (progress.retried, progress.order) == (1, 1)
+            assert (progress.retried, progress.command) == (1, 1)
             [letter] = await letters_of(backend)
             assert (letter.position, letter.attempts) == (2, 2)
             await assert_nothing_is_missing(backend, shelf)

@@ -184,11 +184,11 @@ class Silent(Client):
     def descriptor(self) -> int:
         return -1
 
-    def say(self, answer: bytes) -> None: ...
+    def send_raw(self, answer: bytes) -> None: ...
 
     def drop_rest(self) -> None: ...
 
-    def hang_up(self) -> None:
+    def close_after_flush(self) -> None:
         self.close()
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ async def test_where_redis_has_lost_the_state_the_journal_gives_the_same_bytes(
         assert client.delete(*gone) == len(gone) > 100
     async with attributing(tmp_path, RULES) as attribution:
         journal = attribution.backend.journal
-        place = await journal.hold(attribution.consumer.name, "now")
+        place = await journal.acquire_cursor(attribution.consumer.name, "now")
         await journal.append([], attribution.backend.store.begin(LONG_AFTER, step=True), place._replace(position=0))
         await journal.release(place)
         await attribution.work_off(repeat(333), LONG_AFTER)

@@ -15,7 +15,7 @@ import pytest
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim
+from ingestd.api.journal import IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.journals import running, until
@@ -144,7 +144,7 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: WatchedRe
 @LINES
 async def test_a_claim_that_is_found_waits_for_the_replica_of_its_record(watched: WatchedRedis) -> None:
     """Whoever is told that an event is stored does not send it again."""
-    claim, client = Claim("message", "its answer", 86_400_000), watched.primary.client()
+    claim, client = IdempotencyKey("message", "its answer", 86_400_000), watched.primary.client()
 
     def written() -> int:
         return int(client.info("replication")["master_repl_offset"])

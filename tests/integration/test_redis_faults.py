@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.api.errors import Claimed, ConfigError, Unavailable
+from ingestd.api.errors import ConfigError, DuplicateMessage, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim
+from ingestd.api.journal import IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.journals import read_all, until
@@ -54,7 +54,7 @@ async def opened(url: str, *, patience: float = PATIENCE) -> AsyncIterator[Redis
         await backend.close()
 
 
-async def append(backend: RedisBackend, text: str, claim: Claim | None = None) -> int:
+async def append(backend: RedisBackend, text: str, claim: IdempotencyKey | None = None) -> int:
     return await backend.journal.append([Record("event", NOW, text.encode())], backend.store.begin(NOW), claim=claim)
 
 
@@ -255,11 +255,11 @@ async def through_proxy(server: RedisServer, patience: float = 10.0) -> AsyncIte
 async def test_an_append_whose_reply_is_lost_is_stored_once_and_answered(server: RedisServer, times: int) -> None:
     async with through_proxy(server) as (proxy, backend):
         proxy.loses_reply = first(times, b"append")
-        claim = Claim("message", "mine", DAY)
+        claim = IdempotencyKey("message", "mine", DAY)
         assert await append(backend, "once", claim) == 1
         assert proxy.lost == times
         assert backend.problem() is None
-        with pytest.raises(Claimed, match="claimed"):
+        with pytest.raises(DuplicateMessage, match="claimed"):
             await append(backend, "again", claim)
         assert await append(backend, "next") == 2
         assert await stored(backend) == ["once", "next"]
@@ -285,7 +285,7 @@ async def test_every_write_whose_reply_is_lost_is_done_once(server: RedisServer)
         proxy.loses_reply = first(1, b"swap")
         assert await state.swap("key", "two", "three")
         proxy.loses_reply = first(1, b"hold")
-        cursor = await backend.journal.hold("consumer", "beginning")
+        cursor = await backend.journal.acquire_cursor("consumer", "beginning")
         proxy.loses_reply = first(1, b"append")
         assert await backend.journal.append([], state, cursor._replace(position=7)) == 7
         proxy.loses_reply = first(1, b"append")
@@ -319,13 +319,13 @@ async def test_a_reply_that_comes_too_late_is_not_taken_for_another(server: Redi
 async def test_a_message_refused_for_want_of_a_reply_is_not_stored_again(server: RedisServer) -> None:
     """The sender was told 503 and sends it again: it has been stored, and is answered so."""
     async with through_proxy(server, patience=PATIENCE) as (proxy, backend):
-        claim = Claim("message", "mine", DAY)
+        claim = IdempotencyKey("message", "mine", DAY)
         proxy.loses_reply = first(1000, b"append")
         with pytest.raises(Unavailable):
             await append(backend, "once", claim)
         proxy.loses_reply = first(0, b"")
         await until(lambda: backend.problem() is None)
-        with pytest.raises(Claimed, match="claimed") as claimed:
+        with pytest.raises(DuplicateMessage, match="claimed") as claimed:
             await append(backend, "once", claim)
         assert claimed.value.value == "mine"
         assert await stored(backend) == ["once"]
@@ -435,9 +435,9 @@ async def use_everything(backend: RedisBackend) -> None:
     await state.delete("key:a")
     await state.put("key:b", "value")
     assert [entry async for entry in backend.store.scan("key")] == [("key:b", "value")]
-    await append(backend, "one", Claim("message", "mine", DAY))
+    await append(backend, "one", IdempotencyKey("message", "mine", DAY))
     await append(backend, "two")
-    cursor = await backend.journal.hold("consumer", "beginning")
+    cursor = await backend.journal.acquire_cursor("consumer", "beginning")
     step = backend.store.begin(NOW, step=True)
     await step.push("set", "three", 3, keep=9, ttl=DAY)
     await step.put("key:c", "value")
@@ -511,7 +511,7 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
 @pytest.mark.logs(CANNOT)
 async def test_closing_without_a_server_ends_in_time(server: RedisServer) -> None:
     async with opened(server.url) as backend:
-        await backend.journal.hold("consumer", "beginning")
+        await backend.journal.acquire_cursor("consumer", "beginning")
         server.kill()
         begun = time.monotonic()
     assert time.monotonic() - begun < BOUND

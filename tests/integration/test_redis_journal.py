@@ -18,9 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import Claimed, NotHolder, Unavailable
+from ingestd.api.errors import DuplicateMessage, LeaseLost, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim, Cursor
+from ingestd.api.journal import Cursor, IdempotencyKey
 from ingestd.api.options import Size
 from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
@@ -89,7 +89,7 @@ async def cancel(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 async def hold(backend: RedisBackend, name: str = "c") -> Cursor:
-    return await backend.journal.hold(name, "beginning")
+    return await backend.journal.acquire_cursor(name, "beginning")
 
 
 def derive(record: Record) -> Record:
@@ -163,7 +163,7 @@ async def test_a_former_holder_writes_neither_records_nor_state(server: RedisSer
         await daemons.silence(first)
         taken = await hold(second)
         assert taken.position == 1
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await do_step(first, held, records[1])
         assert len(await read_all(second.journal)) == 4
         assert await second.store.begin(1).get(COUNTER) == "1"
@@ -171,7 +171,7 @@ async def test_a_former_holder_writes_neither_records_nor_state(server: RedisSer
         # Nor does it help to try again, or what the other does.
         taken = await do_step(second, taken, records[1])
         for record in records[1:]:
-            with pytest.raises(NotHolder):
+            with pytest.raises(LeaseLost):
                 await do_step(first, held, record)
         await first.journal.release(held)  # it is no longer its to let go of
         await do_step(second, taken, records[2])
@@ -258,9 +258,9 @@ async def test_a_holder_that_waits_hears_that_it_is_no_more(server: RedisServer,
         assert not waiting.done()
         server.client().hdel(f"{daemons.prefix}cursors", "c")  # as if its lease had run out
         await hold(second)
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await asyncio.wait_for(waiting, 5.0)
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await first.journal.wait(0, cursor)
 
 
@@ -300,8 +300,8 @@ async def test_a_claim_is_the_first_ones(server: RedisServer, tmp_path: Path) ->
         async def claim(backend: RedisBackend, number: int) -> str:
             state = backend.store.begin(1)
             try:
-                await backend.journal.append(make_records(1), state, claim=Claim("message", str(number), 1000))
-            except Claimed as claimed:
+                await backend.journal.append(make_records(1), state, claim=IdempotencyKey("message", str(number), 1000))
+            except DuplicateMessage as claimed:
                 return claimed.value
             return str(number)
 
@@ -376,7 +376,7 @@ async def test_a_step_whose_answer_was_lost_is_not_done_again(
         ByHand(server, daemons.prefix).send(uuid4().bytes, step)
         if is_trimmed:
             assert await second.journal.trim(2, 100) == 2
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await do_step(first, cursor, record)
         assert (await hold(first)).position == 2
         assert await derived(second) == [record.body]
@@ -401,10 +401,10 @@ async def test_what_a_failover_has_lost_is_not_remembered(server: RedisServer, t
         [new] = make_records(1)
         await append(second, [new])
         lost = (await first.journal.read(2, 10))[-1]
-        with pytest.raises((NotHolder, Unavailable)):
+        with pytest.raises((LeaseLost, Unavailable)):
             await do_step(first, cursor, lost)
         await until(lambda: first.store.losses == 1 and first.problem() is None)
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await do_step(first, cursor, lost)
         cursor = await hold(first)
         assert [each.body for each in await first.journal.read(cursor.position, 10)] == [record.body, new.body]
@@ -583,7 +583,7 @@ async def test_a_step_over_records_that_a_failover_has_lost_is_not_done(tmp_path
     async with Daemons(server, tmp_path) as shop:
         backend = await shop.open()
         await append(backend, make_records(3))
-        place = await backend.journal.hold("reader", "beginning")
+        place = await backend.journal.acquire_cursor("reader", "beginning")
         read = await backend.journal.read(0, 10)
         client, stream = server.client(), f"{shop.prefix}journal"
         client.delete(stream)
@@ -591,9 +591,9 @@ async def test_a_step_over_records_that_a_failover_has_lost_is_not_done(tmp_path
             client.xadd(stream, {"t": "event", "a": 1, "b": read[position - 1].body}, id=f"{position}-0")
         client.xadd(stream, {"t": "event", "a": 1, "b": '{"id":"another"}'}, id="3-0")
         state = backend.store.begin(0)
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await backend.journal.append([], state, place._replace(position=3, record=read[-1]))
-        again = await backend.journal.hold("reader", "beginning")
+        again = await backend.journal.acquire_cursor("reader", "beginning")
         assert again.position == 0
         assert [record.decode()["id"] for record in await backend.journal.read(2, 10)] == ["another"]
         assert await backend.journal.append([], state, again._replace(position=3)) == 3

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import NotHolder, Unavailable
+from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.options import Duration
 from ingestd.api.store import state_key
@@ -83,7 +83,7 @@ async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: R
             await state.put(KEY, "old")
         step = one.store.begin(1, step=True)
         await step.put(KEY, "old")
-        cursor = await one.journal.hold("c", "beginning")
+        cursor = await one.journal.acquire_cursor("c", "beginning")
         wipe(server)
         await all_know((one, two))
         for attempt in (
@@ -95,7 +95,7 @@ async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: R
         ):
             with pytest.raises(Unavailable):
                 await attempt
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await one.journal.append([], one.store.begin(1, step=True), cursor._replace(position=1))
         assert await read_all(one.journal) == []
         fresh = one.store.begin(1)
@@ -105,13 +105,13 @@ async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: R
 async def test_the_holder_of_a_place_in_the_lost_store_holds_none_in_the_new_one(server: RedisServer) -> None:
     """Though both have been held as often."""
     async with daemons(server) as (one, two):
-        old = await one.journal.hold("c", "beginning")
+        old = await one.journal.acquire_cursor("c", "beginning")
         wipe(server)
         await all_know((one, two))
-        new = await two.journal.hold("c", "beginning")
+        new = await two.journal.acquire_cursor("c", "beginning")
         assert new.fence > old.fence
         await append(two, make_records(3))
-        with pytest.raises(NotHolder):
+        with pytest.raises(LeaseLost):
             await one.journal.append([], one.store.begin(1, step=True), old._replace(position=1))
         await two.journal.append([], two.store.begin(1, step=True), new._replace(position=1))
 

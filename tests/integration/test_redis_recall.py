@@ -15,13 +15,13 @@ import pluggy
 import pytest
 
 from ingestd.api import hookimpl, hookspecs
-from ingestd.api.errors import Forbidden, Stale, Unavailable
+from ingestd.api.errors import Forbidden, Unavailable, WriteConflict
 from ingestd.api.events import Endpoint, Event, Principal, Session
 from ingestd.api.journal import Append
 from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.resolver import Resolved
 from ingestd.pipeline.storing import Storing
 from ingestd.pipeline.together import Together
@@ -85,7 +85,7 @@ class Daemon:
         session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
         for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
             manager.register(plugin)
-        parts = Hooks(manager), backend.store, backend.journal, Room(10_000)
+        parts = Hooks(manager), backend.store, backend.journal, Backpressure(10_000)
         self.storing, self.together = Storing(*parts), Together(*parts)
 
     async def store(self, event: Event) -> Resolved:
@@ -291,7 +291,7 @@ async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server
 async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
         journal = here.backend.journal
-        with pytest.raises(Stale):
+        with pytest.raises(WriteConflict):
             await journal.recall(NOW).get(KEY)
         state = here.backend.store.begin(NOW)
         assert await state.renew(KEY, "first", 1000) == ("first", True)
@@ -305,12 +305,12 @@ async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: 
             assert await each.get(KEY) == "first"
         await there.backend.store.begin(NOW).put(KEY, "other")
         [record] = make_records(1)
-        with pytest.raises(Stale):
+        with pytest.raises(WriteConflict):
             await journal.append([record], states[0])
         # Whatever comes behind one that has to come again does so too, so that it stays behind it.
         answers = await journal.append_each([Append(record, each) for each in (states[2], states[1], states[2])])
-        assert [type(answer) for answer in answers] == [type(None), Stale, Stale]
+        assert [type(answer) for answer in answers] == [type(None), WriteConflict, WriteConflict]
         assert len(await read_all(journal)) == 2
         for change in (states[2].put(KEY, "x"), states[2].swap(KEY, "first", "x"), states[2].delete(KEY)):
-            with pytest.raises(Stale):
+            with pytest.raises(WriteConflict):
                 await change

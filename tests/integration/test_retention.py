@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ingestd.api.backend import Backend
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, Extent, size_of
+from ingestd.api.journal import Cursor, JournalStats, size_of
 from ingestd.api.options import Duration, Size
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers, ConsumerStatus
@@ -312,7 +312,7 @@ async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_pa
     before.close()
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(1))
-        assert await backend.journal.extent() == Extent(101, 301, 201, 20_100, NOW)
+        assert await backend.journal.extent() == JournalStats(101, 301, 201, 20_100, NOW)
 
 
 async def test_metrics_show_the_journal(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def _judge_removal(model: list[Record], start: int, end: int, options: JournalOp
         assert old or any(size > limit for limit in limits)
 
 
-def _judge_what_stays(journal: Kept, model: list[Record], extent: Extent, options: JournalOptions) -> None:
+def _judge_what_stays(journal: Kept, model: list[Record], extent: JournalStats, options: JournalOptions) -> None:
     """Bounds hold, but for what consumers need; and that stays unless it need not."""
     needed = min(status.position for status in journal.statuses)
     drops = options.max_size is not None and options.on_full == "drop"

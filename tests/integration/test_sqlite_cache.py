@@ -48,9 +48,9 @@ async def reopened(backend: SqliteBackend) -> SqliteBackend:
     return again
 
 
-async def turn_over(backend: SqliteBackend) -> None:
+async def compact(backend: SqliteBackend) -> None:
     assert backend.write_back is not None
-    await backend.write_back.turn_over()
+    await backend.write_back.compact()
 
 
 async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
@@ -86,7 +86,7 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
                     units = {}
                     backend = await reopened(backend)
                 elif what == "turn over":
-                    await turn_over(backend)
+                    await compact(backend)
                 elif what == "rule out":
                     await backend.database.presence.remake()
                 elif what == "commit":

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ingestd.api.errors import Claimed, Failed, Unavailable
+from ingestd.api.errors import DuplicateMessage, Failed, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Claim
+from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.api.store import Field, State
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
@@ -237,7 +237,7 @@ async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_
         await dependent.get("shared")
         held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
         failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
-        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.flying)
+        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.in_flight)
         together = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(5)]
         together.insert(2, Append(record("dependent"), dependent))
         if late:
@@ -316,10 +316,12 @@ async def test_one_bad_part_of_a_unit_does_not_fail_the_others(
 
 
 @pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
-@pytest.mark.parametrize("beside", [[], [Claim("message:to be read", "value", 1000)]], ids=["together", "alone"])
+@pytest.mark.parametrize(
+    "beside", [[], [IdempotencyKey("message:to be read", "value", 1000)]], ids=["together", "alone"]
+)
 @pytest.mark.parametrize("late", [False, True], ids=["known", "not yet known"])
 async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refused(
-    tmp_path: Path, *, late: bool, beside: list[Claim]
+    tmp_path: Path, *, late: bool, beside: list[IdempotencyKey]
 ) -> None:
     """Each goes into a unit by itself where there is a claim beside them that has to be looked up first."""
     go_on = threading.Event()
@@ -329,7 +331,7 @@ async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refuse
         await _bad_value(culprit)
         held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
         failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
-        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.flying)
+        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.in_flight)
         unit = Parts(backend)
         together = await unit.good(range(2))
         await unit.begin().get("shared")
@@ -394,7 +396,7 @@ async def test_of_what_is_appended_together_no_claim_is_durable_before_its_recor
         states = [store.begin(NOW), store.begin(NOW)]
         assert await journal.claimed("message:a", states[0]) is None
         together = [
-            Append(record(f"{n}"), state, Claim(f"message:{name}", f"{n}", 1000))
+            Append(record(f"{n}"), state, IdempotencyKey(f"message:{name}", f"{n}", 1000))
             for n, (state, name) in enumerate(zip(states, "ab", strict=True))
         ]
         held = asyncio.ensure_future(backend.database.connections.read(lambda _: go_on.wait(10)))
@@ -415,7 +417,7 @@ async def test_of_what_is_appended_together_no_claim_is_durable_before_its_recor
 async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_left_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         journal, store = backend.journal, backend.store
-        claims = [Claim(f"message:{name}", name, 1000) for name in "abc"]
+        claims = [IdempotencyKey(f"message:{name}", name, 1000) for name in "abc"]
         together = [Append(record(claim.value), store.begin(NOW), claim) for claim in claims]
         for each, claim in zip(together, claims, strict=True):
             assert await journal.claimed(claim.key, each.state) is None
@@ -423,7 +425,7 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
         commits = backend.database.statistics.stored
         errors = await journal.append_each(together)
         assert backend.database.statistics.stored == commits + 1
-        assert [type(error) for error in errors] == [type(None), Claimed, type(None)]
+        assert [type(error) for error in errors] == [type(None), DuplicateMessage, type(None)]
         assert await stored_ids(tmp_path) == ["first", "a", "c"]
     async with opened(tmp_path) as backend:
         state = backend.store.begin(NOW)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.events import Record
 from ingestd.plugins.stores.sqlite import SqliteBackend, health
 from tests.support.journals import append, read_all
 
 
-async def described(backend: SqliteBackend) -> dict[str, Finding]:
+async def described(backend: SqliteBackend) -> dict[str, CheckResult]:
     return {finding.name: finding for finding in await backend.describe()}
 
 

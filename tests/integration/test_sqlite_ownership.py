@@ -83,7 +83,7 @@ async def test_all_that_was_acknowledged_survives_a_kill(tmp_path: Path) -> None
         assert all([await state.get(name) == "x" for name in names]), "each record with its state"
         assert backend.write_back is not None
         for _ in range(2):  # what is in no row yet
-            await backend.write_back.turn_over()
+            await backend.write_back.compact()
         (count,) = sqlite3.connect(backend.path).execute("SELECT count(*) FROM state").fetchone()
         assert count == len(names) + 16, "and each state with its record"
 
@@ -198,7 +198,7 @@ async def test_a_command_cannot_consume_or_store_what_is_no_text(tmp_path: Path)
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
         for work in (
             command.journal.wait(0),
-            command.journal.hold("consumer", "now"),
+            command.journal.acquire_cursor("consumer", "now"),
             command.journal.append([], command.store.begin(NOW), Cursor("consumer", 1)),
         ):
             with pytest.raises(CommandError, match="only the daemon"):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ingestd.api.store import Field, State
 from ingestd.plugins.stores.cache import Entries, Loaded
-from ingestd.plugins.stores.cached_state import EntriesState
+from ingestd.plugins.stores.cached_state import CachedState
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from ingestd.plugins.stores.sqlite.bloom_filter import Presence
+from ingestd.plugins.stores.sqlite.bloom_filter import BloomFilter
 from tests.support.journals import until
 
 
@@ -63,8 +63,8 @@ async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(t
 async def test_it_becomes_known_by_itself(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
-        await until(lambda: backend.database.presence.rules_out("not there"))
-        assert not backend.database.presence.rules_out("there")
+        await until(lambda: backend.database.presence.definitely_absent("not there"))
+        assert not backend.database.presence.definitely_absent("there")
 
 
 async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_path: Path) -> None:
@@ -88,22 +88,22 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             assert await seen.fields(f"profile {name}") == {"name": Field(1, name)}
             assert await seen.window(f"touches {name}") == [(name, 5)]
             # A set and a value of one key are two entries.
-            assert backend.database.presence.rules_out(f"touches {name}")
+            assert backend.database.presence.definitely_absent(f"touches {name}")
 
 
 async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         there, coming = names("there", 3000), iter(names("coming", 100_000))
         await put(backend, *there)
-        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16)
+        presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=16)
         walk = asyncio.create_task(presence.remake())
         while not walk.done():
             for key in islice(coming, 1000):
                 presence.add(key)
             await asyncio.sleep(0.001)
         await walk
-        assert not any(map(presence.rules_out, there))
-        assert sum(map(presence.rules_out, names("not there", 1000))) > 900
+        assert not any(map(presence.definitely_absent, there))
+        assert sum(map(presence.definitely_absent, names("not there", 1000))) > 900
 
 
 async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
         walk = asyncio.create_task(backend.database.presence.remake())
         # All that a walk could read meanwhile would be read.
         for _ in range(20):
-            await backend.database.connections.aside(lambda connection: connection.execute("SELECT 1").fetchone())
+            await backend.database.connections.background(lambda connection: connection.execute("SELECT 1").fetchone())
         go_on.set()
         await asyncio.gather(committed, walk)
         await put(backend, "let go of the other")
@@ -147,11 +147,11 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
 async def test_an_entry_ruled_out_while_it_is_being_read_keeps_what_is_written_to_it(tmp_path: Path) -> None:
     ruled_out = False
     waiting: list[Loaded] = []
-    entries = Entries(10, lambda keys, loaded: waiting.append(loaded), rules_out=lambda key: ruled_out)
-    first = asyncio.create_task(EntriesState(entries, 1000).renew("session", "first", 10))
+    entries = Entries(10, lambda keys, loaded: waiting.append(loaded), definitely_absent=lambda key: ruled_out)
+    first = asyncio.create_task(CachedState(entries, 1000).renew("session", "first", 10))
     await until(lambda: bool(waiting))
     ruled_out = True
-    assert await EntriesState(entries, 1000).renew("session", "second", 10) == ("second", True)
+    assert await CachedState(entries, 1000).renew("session", "second", 10) == ("second", True)
     waiting.pop()([])
     assert await first == ("second", False)
 
@@ -160,10 +160,10 @@ async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> 
     async with opened(tmp_path / "ingestd.db", cache=5000) as backend:
         there = names("there", 3000)
         await put(backend, *there)
-        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16)
+        presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=16)
         await presence.remake()
-        assert not any(map(presence.rules_out, there))
-        assert sum(map(presence.rules_out, names("not there", 1000))) > 900
+        assert not any(map(presence.definitely_absent, there))
+        assert sum(map(presence.definitely_absent, names("not there", 1000))) > 900
         large = presence.size
         state = backend.store.begin(1000)
         for key in there[1:]:
@@ -171,7 +171,7 @@ async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> 
         await backend.store.commit(state)
         await presence.remake()
         assert presence.size < large
-        assert not presence.rules_out(there[0])
+        assert not presence.definitely_absent(there[0])
 
 
 async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_path: Path) -> None:
@@ -183,8 +183,10 @@ async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_pat
             await state.push(f"set {number}", "x", 5, keep=3)
         await backend.store.commit(state)
         statements: list[str] = []
-        await backend.database.connections.aside(lambda connection: connection.set_trace_callback(statements.append))
-        await Presence(backend.database.connections, backend.database.renewals, smallest=16).remake()
+        await backend.database.connections.background(
+            lambda connection: connection.set_trace_callback(statements.append)
+        )
+        await BloomFilter(backend.database.connections, backend.database.renewals, smallest=16).remake()
         walked = [each for each in statements if "json_group_array" in each]
         assert [each.partition(" FROM ")[2] for each in walked if "key > ''" in each] == [
             f"(SELECT {key} WHERE key > '' ORDER BY key LIMIT 1000)"
@@ -195,23 +197,23 @@ async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_pat
 async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("there", 3000))
-        presence = Presence(backend.database.connections, backend.database.renewals, smallest=16, largest=64)
+        presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=16, largest=64)
         await presence.remake()
-        assert not any(map(presence.rules_out, names("there", 3000)))
+        assert not any(map(presence.definitely_absent, names("there", 3000)))
 
 
 async def test_what_has_left_the_file_is_ruled_out_once_much_has_come(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
-        presence = Presence(backend.database.connections, backend.database.renewals, smallest=64)
+        presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=64)
         await put(backend, "gone", "there")
         await presence.step()
         state = backend.store.begin(1000)
         await state.delete("gone")
         await backend.store.commit(state)
         await presence.step()
-        assert not presence.rules_out("gone")  # nothing has come
+        assert not presence.definitely_absent("gone")  # nothing has come
         for key in names("new", 100):
             presence.add(key)
         await presence.step()
-        assert presence.rules_out("gone")
-        assert not presence.rules_out("there")
+        assert presence.definitely_absent("gone")
+        assert not presence.definitely_absent("there")

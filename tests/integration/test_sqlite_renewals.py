@@ -15,7 +15,7 @@ import pytest
 from ingestd.plugins.stores.cache import Loaded
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_rows
-from ingestd.plugins.stores.sqlite.ttl_log import Renewals, read_log, renewed
+from ingestd.plugins.stores.sqlite.ttl_log import TtlLog, read_log, renewed
 from tests.support.journals import until
 
 HOUR = 3_600_000
@@ -51,7 +51,7 @@ async def fold(backend: SqliteBackend) -> None:
     """Have all that the log holds written into rows: its older half, and then the younger one."""
     assert backend.write_back is not None
     for _ in range(2):
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
 
 
 def ask(folder: Path, question: str) -> list[tuple[Any, ...]]:
@@ -89,7 +89,7 @@ async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path)
             await renew(backend, ["goes on"], now)
             if now == 1000:
                 await renew(backend, ["ends"], now)
-            await backend.write_back.turn_over()
+            await backend.write_back.compact()
         rows = dict(ask(tmp_path, "SELECT key, expires FROM state"))
         assert rows == {"goes on": HOUR, "ends": 1000 + HOUR}
         assert logged(tmp_path) == 1  # the last one
@@ -122,7 +122,7 @@ def left_by_a_kill(folder: Path, keys: Sequence[str]) -> dict[str, int | None]:
     """The ends of some lives, as a start would find them now."""
     with closing(sqlite3.connect(folder / "ingestd.db")) as other:
         other.execute("BEGIN")
-        rows, renewals = read_rows(other, keys), Renewals(*read_log(other)).of(keys)
+        rows, renewals = read_rows(other, keys), TtlLog(*read_log(other)).of(keys)
     return {row[0]: row[3] for row in renewed(rows, renewals)}
 
 
@@ -156,12 +156,12 @@ async def test_what_is_renewed_after_a_deletion_is_not_taken_for_what_was_delete
         await renew(backend, ["kept", "deleted", "later"], 0)
         await renew(backend, ["kept"], 1000)
         await renew(backend, ["deleted"], 2000)
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
         state = backend.store.begin(3000)
         await state.delete("deleted")
         await backend.store.commit(state)
         await renew(backend, ["later"], 4000)
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
         assert left_by_a_kill(tmp_path, ["kept", "later"]) == {"kept": 1000 + HOUR, "later": 4000 + HOUR}
 
 
@@ -231,9 +231,9 @@ async def test_what_begins_and_will_be_renewed_gets_its_row_when_it_goes_on_no_m
         assert backend.write_back is not None
         await renew(backend, ["goes on", "ends"], 0)
         assert (ends(tmp_path), logged(tmp_path)) == (set(), 1)
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
         await renew(backend, ["goes on"], 1000)
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
         assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("ends", "x", HOUR)]
 
 
@@ -251,7 +251,7 @@ async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds
         await backend.database.presence.remake()
         assert backend.write_back is not None
         for _ in range(folds):
-            await backend.write_back.turn_over()
+            await backend.write_back.compact()
         if again:
             await renew(backend, ["session:over", "session:new"], HOUR + 1)
         end = 2 * HOUR + again
@@ -278,14 +278,14 @@ async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_pa
     async with opened(tmp_path) as backend:
         assert backend.write_back is not None
         await renew(backend, ["key"], 0)
-        await backend.write_back.turn_over()
+        await backend.write_back.compact()
         state = backend.store.begin(1000)
         await state.put("key", "y", HOUR)
         commits = backend.database.commits
         assert commits is not None
         changed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not any(entry.dirty for entry in state.seen))
-        folded = asyncio.create_task(backend.write_back.turn_over())  # it has the older value in hand
+        folded = asyncio.create_task(backend.write_back.compact())  # it has the older value in hand
         await until(lambda: bool(commits._gathering))
         go_on.set()
         await asyncio.gather(changed, folded)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.api.journal import Claim, Cursor
+from ingestd.api.journal import Cursor, IdempotencyKey
 from ingestd.plugins.stores.sqlite import commits
 from ingestd.plugins.stores.sqlite.batch import write_batch
 from ingestd.plugins.stores.sqlite.connection import transaction
@@ -74,13 +74,13 @@ async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, writt
     async with sqlite_backend(tmp_path) as backend:
         journal, store = backend.journal, backend.store
         await append(backend, make_records(5))
-        cursor = await journal.hold("sink:one", "beginning")
+        cursor = await journal.acquire_cursor("sink:one", "beginning")
         deferrable = cursor._replace(deferrable=True)
         written.clear()
         await append(backend, make_records(1))
         await journal.append([], store.begin(NOW, step=True), cursor._replace(position=1))
         await journal.append(make_records(1), store.begin(NOW, step=True), deferrable._replace(position=2))
-        await journal.append([], store.begin(NOW), claim=Claim("message:shop:a", "1", 1000))
+        await journal.append([], store.begin(NOW), claim=IdempotencyKey("message:shop:a", "1", 1000))
         state = store.begin(NOW)
         await state.put("session:shop:a", "1")
         await store.commit(state)
@@ -92,7 +92,7 @@ async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, writt
 async def test_deferrable_steps_are_synced_now_and_then(tmp_path: Path, written: Written) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(200))
-        cursor = await backend.journal.hold("sink:one", "beginning")
+        cursor = await backend.journal.acquire_cursor("sink:one", "beginning")
         written.clear()
         for position in range(1, 201):
             step = backend.store.begin(NOW, step=True)

@@ -25,7 +25,7 @@ from ingestd.api.times import format_time
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
@@ -173,10 +173,10 @@ async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
     manager.add_hookspecs(hookspecs)
     for plugin in (SessionPlugin(SessionPlugin.Options()), identity, Callers()):
         manager.register(plugin, type(plugin).__name__)
-    metrics, room, unusable_ids = Metrics(), Room(1000), PluginDaemon(backend).unusable_ids
+    metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), PluginDaemon(backend).unusable_ids
     return Pipeline(
         Hooks(manager), Validator.load(None), backend.store, backend.journal, metrics,
-        room=room, max_body=10_000, unusable_ids=unusable_ids,
+        backpressure=backpressure, max_body=10_000, unusable_ids=unusable_ids,
         unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from ingestd.api.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
@@ -58,7 +58,7 @@ class Door:
         for plugin in (Everyone(), SessionPlugin(SessionPlugin.Options()), IdentityPlugin(IdentityPlugin.Options())):
             manager.register(plugin)
         self._pipeline = Pipeline(
-            Hooks(manager), VALIDATOR, backend.store, backend.journal, self.metrics, room=Room(10_000),
+            Hooks(manager), VALIDATOR, backend.store, backend.journal, self.metrics, backpressure=Backpressure(10_000),
             max_body=1 << 20, unusable_ids=UnusableIds(),
             unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.backend import Backend
-from ingestd.api.errors import NotHolder, SinkRetry, Unavailable
+from ingestd.api.errors import LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim, Cursor
+from ingestd.api.journal import Cursor, IdempotencyKey
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.delivery import SinkConsumer, SinkOptions
@@ -34,14 +34,14 @@ class Gated(SqliteJournal):
         self.fails = self.refuses = False
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         if cursor is not None and cursor.position:
             await self.gate.wait()
             if self.fails:
                 raise Unavailable("the disk is away")
             if self.refuses:
-                raise NotHolder("it is another's")
+                raise LeaseLost("it is another's")
         return await super().append(records, state, cursor, claim)
 
 

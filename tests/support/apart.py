@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingestd.api.backend import Backend
-from ingestd.api.check_result import Finding
-from ingestd.storage.split_journal import ApartJournal
+from ingestd.api.check_result import CheckResult
+from ingestd.storage.split_journal import SplitJournal
 
 __all__ = ["Apart"]
 
@@ -18,7 +18,7 @@ class Apart(Backend):
         self._both = [state, journal]
         self.home = journal.store
         self.store = state.store
-        self.journal: ApartJournal = ApartJournal(journal.journal, journal.store, state.store)
+        self.journal: SplitJournal = SplitJournal(journal.journal, journal.store, state.store)
 
     async def open(self, *, serving: bool) -> None:
         for backend in self._both:
@@ -31,5 +31,5 @@ class Apart(Backend):
     def problem(self) -> str | None:
         return next(filter(None, (backend.problem() for backend in self._both)), None)
 
-    async def describe(self) -> Sequence[Finding]:
+    async def describe(self) -> Sequence[CheckResult]:
         return [finding for backend in self._both for finding in await backend.describe()]

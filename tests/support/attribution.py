@@ -153,7 +153,7 @@ class Attribution(NamedTuple):
     async def work_off(self, sizes: Iterable[int], now: int) -> None:
         """Have the consumer do what waits for it, in steps of these sizes, at that time in milliseconds."""
         journal, store = self.backend.journal, self.backend.store
-        place = await journal.hold(self.consumer.name, self.consumer.start)
+        place = await journal.acquire_cursor(self.consumer.name, self.consumer.start)
         for size in sizes:
             records = await journal.read(place.position, size)
             if not records:

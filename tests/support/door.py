@@ -24,7 +24,7 @@ from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import SERVERS
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.plugins.session import SessionPlugin
 from ingestd.validation.validator import Validator
@@ -92,8 +92,8 @@ async def open_door(
         metrics = Metrics()
         pipeline = Pipeline(
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
-            room=Room(options.max_waiting), max_body=int(options.max_body), unusable_ids=daemon.unusable_ids,
-            unusable_id_reports=UnusableIdReports(metrics.unusable_id),
+            backpressure=Backpressure(options.max_waiting), max_body=int(options.max_body),
+            unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address],
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)

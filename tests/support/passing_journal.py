@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.api.journal import Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State
 
 __all__ = ["PassingJournal"]
@@ -16,7 +16,7 @@ class PassingJournal(Journal):
         self._journal = journal
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         return await self._journal.append(records, state, cursor, claim)
 
@@ -32,11 +32,11 @@ class PassingJournal(Journal):
     async def last(self) -> int:
         return await self._journal.last()
 
-    async def place(self, name: str, start: Start) -> int:
-        return await self._journal.place(name, start)
+    async def ensure_cursor(self, name: str, start: Start) -> int:
+        return await self._journal.ensure_cursor(name, start)
 
-    async def hold(self, name: str, start: Start) -> Cursor:
-        return await self._journal.hold(name, start)
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
+        return await self._journal.acquire_cursor(name, start)
 
     async def release(self, cursor: Cursor) -> None:
         await self._journal.release(cursor)
@@ -44,10 +44,10 @@ class PassingJournal(Journal):
     async def cursors(self) -> Sequence[Cursor]:
         return await self._journal.cursors()
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> JournalStats:
         return await self._journal.extent()
 
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
         return await self._journal.outlines(after, limit)
 
     async def trim(self, up_to: int, limit: int) -> int:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from ingestd.api.backend import Backend
-from ingestd.api.errors import Claimed, Unavailable
+from ingestd.api.errors import DuplicateMessage, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Claim
+from ingestd.api.journal import IdempotencyKey
 
 from .journals import read_all, until
 
@@ -48,11 +48,11 @@ class Senders:
             await self._until_answered(backend, f"{sender}-{count}")
 
     async def _until_answered(self, backend: Backend, text: str) -> None:
-        record, claim = Record("event", NOW, text.encode()), Claim(text, "", _DAY)
+        record, claim = Record("event", NOW, text.encode()), IdempotencyKey(text, "", _DAY)
         while True:
             try:
                 await backend.journal.append([record], backend.store.begin(NOW), claim=claim)
-            except Claimed:  # it was stored, and that it was got lost
+            except DuplicateMessage:  # it was stored, and that it was got lost
                 break
             except Unavailable:
                 self.refused += 1

@@ -18,7 +18,7 @@ from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.plugins.attribution.amounts import amount_of_refund
 from ingestd.plugins.attribution.journeys import Candidates, Ignored
-from ingestd.plugins.attribution.marks import Mark, Marks, Order, Refund, refund_id_digest
+from ingestd.plugins.attribution.marks import DecidedOrder, Marks, Order, Refund, refund_id_digest
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import MAX_REFUND_IDS, attribution_id, decide, reverse, supersede
 from ingestd.plugins.attribution.touches import Touch
@@ -77,13 +77,13 @@ def candidates(*ages: int) -> Candidates:
 
 def decided(
     completed: Order, found: Candidates = NOTHING, model: Model = "last_touch", half_life: int = WEEK
-) -> tuple[dict[str, Any], Mark]:
+) -> tuple[dict[str, Any], DecidedOrder]:
     record, mark = decide(completed, found, model=model, window=WEEK, half_life=half_life)
     assert (record.type, record.at, record.position) == ("attribution", completed.received_at, 0)
     return record.decode(), mark
 
 
-def reversed_(asked: Refund, mark: Mark) -> tuple[dict[str, Any], Mark]:
+def reversed_(asked: Refund, mark: DecidedOrder) -> tuple[dict[str, Any], DecidedOrder]:
     found = reverse(asked, mark, asked.received_at)
     assert found is not None
     record, after = found
@@ -434,7 +434,7 @@ def test_a_mark_keeps_the_newest_refund_ids_and_its_size_is_bounded() -> None:
 def test_the_mark_of_an_earlier_program_can_be_read(members: int) -> None:
     """It had no refund ids, or did not tell whether the order was signed."""
     _, mark = decided(order(40), candidates(DAY))
-    read = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(mark)[:members]), type=Mark)
+    read = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(mark)[:members]), type=DecidedOrder)
     assert read == replace(mark, signed=None, campaigns=None)
     # Nobody knows who sent it, so it stays, and whatever reversed it before does so now.
     assert not read.yields_to(order(40, signed=True))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ingestd.api.terminal import display_width, printable
 from ingestd.plugins.attribution.campaigns import DIRECT, NOT_SET, OTHERS
 from ingestd.plugins.attribution.journeys import Candidates
-from ingestd.plugins.attribution.marks import Mark, Order, Refund
+from ingestd.plugins.attribution.marks import DecidedOrder, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.report import Report, Row, divide, number
@@ -38,7 +38,7 @@ class Ledger:
         self.records: list[dict[str, Any]] = []
         self._model = model
         self._orders: list[Order] = []
-        self._marks: list[Mark] = []
+        self._marks: list[DecidedOrder] = []
 
     def order(
         self,

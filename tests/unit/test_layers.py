@@ -118,7 +118,9 @@ def test_no_package_imports_another_that_imports_it() -> None:
     for module in CORE:
         if module != "ingestd":
             package = module.split(".")[1]
-            needs[package] |= {name.split(".")[1] for _, name in imports(module) if name.startswith("ingestd.")} - {package}
+            needs[package] |= {name.split(".")[1] for _, name in imports(module) if name.startswith("ingestd.")} - {
+                package
+            }
     while free := [package for package, names in needs.items() if not names & {*needs}]:
         for package in free:
             del needs[package]

@@ -197,7 +197,11 @@ BROKEN = {
     "no such attribute": ("", "lp_broken:Plugin", "lp_broken:Plugin.*cannot be imported: AttributeError"),
     "a misspelt hook": (HOOKS.replace("enrich", "enrch"), "lp_broken", "unknown hook 'enrch'"),
     "an argument the hook has not": (HOOKS.replace("(event)", "(event, visitor)"), "lp_broken", "visitor"),
-    "no hook": ("def enrich(event): pass", "lp_broken", "implements no hook; mark its functions with ingestd.api.hookimpl"),
+    "no hook": (
+        "def enrich(event): pass",
+        "lp_broken",
+        "implements no hook; mark its functions with ingestd.api.hookimpl",
+    ),
     "a wrapper": (
         HOOKS.replace("hookimpl", "hookimpl(wrapper=True)") + "        yield",
         "lp_broken",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingestd.api.journal import Extent, Outline
+from ingestd.api.journal import JournalStats, RecordInfo
 from ingestd.cli.sinks.moments import first_since, parse_point
 
 
@@ -31,12 +31,14 @@ def test_digits_are_a_position() -> None:
 
 class _Outlines:
     def __init__(self, first: int, ats: Sequence[int]) -> None:
-        self.extent = Extent(first, first + len(ats) - 1, len(ats), 0, ats[0] if ats else None)
+        self.extent = JournalStats(first, first + len(ats) - 1, len(ats), 0, ats[0] if ats else None)
         self._ats = ats
 
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
         start = max(0, after + 1 - self.extent.first)
-        return [Outline(self.extent.first + start + i, at, 1) for i, at in enumerate(self._ats[start : start + limit])]
+        return [
+            RecordInfo(self.extent.first + start + i, at, 1) for i, at in enumerate(self._ats[start : start + limit])
+        ]
 
 
 @pytest.mark.parametrize("ats", [[], [5], [5, 5, 5], [1, 3, 3, 8, 9], [*range(0, 200, 3)]])

@@ -178,14 +178,14 @@ MISTAKES = {
     "options of a plugin that are no Options": (
         plugin_class("    class Options:\n        path = ''"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options; make it"
-        " one",
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options;"
+        " make it one",
     ),
     "options of a plugin that are no class": (
         plugin_class("    Options = {'path': str}"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options; make it"
-        " one",
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options;"
+        " make it one",
     ),
     "a plugin that does not take its options": (
         plugin_class("    class Options(Options): pass\n    def __init__(self): pass"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api.check_result import Finding, Status, fault, show_age, show_size
+from ingestd.api.check_result import CheckResult, Status, fault, show_age, show_size
 from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.api.options import Options, Secret, Url
 from ingestd.cli.check.report import Report
@@ -30,7 +30,7 @@ class Outer(Options):
 @given(statuses=st.lists(st.sampled_from(STATUSES)))
 def test_the_exit_follows_from_the_worst_finding_and_every_fault_is_told(statuses: list[Status]) -> None:
     report = Report("a.toml")
-    report.add("group", [Finding(f"n{number}", f"text {number}", each) for number, each in enumerate(statuses)])
+    report.add("group", [CheckResult(f"n{number}", f"text {number}", each) for number, each in enumerate(statuses)])
     code = 78 if "broken" in statuses else 75 if "unavailable" in statuses else 0
     told = json.loads(report.json())
     assert report.exit_code == told["exitCode"] == code
@@ -47,8 +47,8 @@ def test_the_exit_follows_from_the_worst_finding_and_every_fault_is_told(statuse
 
 def test_columns_are_aligned_and_a_finding_is_one_line() -> None:
     report = Report("a.toml")
-    report.add("one", [Finding("name", "text\nof two  lines", "warning"), Finding("a longer name", "b")])
-    report.add("three", [Finding("c", "d")])
+    report.add("one", [CheckResult("name", "text\nof two  lines", "warning"), CheckResult("a longer name", "b")])
+    report.add("three", [CheckResult("c", "d")])
     assert report.page() == (
         "ingestd check of a.toml\n"
         "one    name           WARNING: text of two lines\n"
@@ -67,7 +67,7 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
     report = Report("a.toml")
     report.hide([None, options])
     text = f"{str.__str__(options.url)} and deep in a table"
-    report.add("sinks", [Finding("one", text, "broken", {"said": text, "count": 1})])
+    report.add("sinks", [CheckResult("one", text, "broken", {"said": text, "count": 1})])
     for shown in (report.page(), report.json(), str(report.error)):
         for secret in ("pass/w%40rd", "t0k3n", "deep", "in a table"):
             assert secret not in shown
@@ -78,7 +78,7 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
 def test_a_secret_that_is_blank_garbles_nothing(blank: str) -> None:
     report = Report("a.toml")
     report.hide(Outer(url=Url(blank), inner=(Inner(token=Secret(blank)),), grants={"erp": Secret("hidden")}))
-    report.add("sinks", [Finding("one", "ok, hidden")])
+    report.add("sinks", [CheckResult("one", "ok, hidden")])
     assert report.page() == "ingestd check of a.toml\nsinks  one  ok, ***\nall is well\n"
 
 
@@ -94,7 +94,7 @@ def test_a_secret_that_is_blank_garbles_nothing(blank: str) -> None:
     ],
 )
 def test_an_error_is_a_fault_that_must_be_mended_or_may_pass(error: Exception, text: str, status: Status) -> None:
-    assert fault("one", error) == Finding("one", text, status)
+    assert fault("one", error) == CheckResult("one", text, status)
 
 
 def test_ages_and_sizes_are_for_people() -> None:
@@ -112,6 +112,6 @@ def test_ages_and_sizes_are_for_people() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_others_say_steers_no_terminal(text: str) -> None:
     report = Report("a.toml")
-    report.add("group", [Finding("name", f"said: {text}", "broken")])
+    report.add("group", [CheckResult("name", f"said: {text}", "broken")])
     assert all(line.isprintable() for line in report.page().split("\n"))
     assert report.json().removesuffix("\n").isprintable()

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NoReturn
 
 from ingestd import __version__
-from ingestd.api.check_result import Finding, fault
+from ingestd.api.check_result import CheckResult, fault
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.api.output import write, write_data
@@ -64,7 +64,7 @@ def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoRe
     except ConfigError as error:
         faults = [str(error)]
         report = Report("nothing")
-    report.add("configuration", [Finding("configuration", each, "broken") for each in faults])
+    report.add("configuration", [CheckResult("configuration", each, "broken") for each in faults])
     _print(report, as_json=as_json)
     raise AssertionError("a configuration that cannot be read has a fault")
 
@@ -81,25 +81,27 @@ def _print(report: Report, *, as_json: bool) -> None:
             raise error
 
 
-def _versions() -> Iterator[Finding]:
-    yield Finding("ingestd", __version__)
-    yield Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
+def _versions() -> Iterator[CheckResult]:
+    yield CheckResult("ingestd", __version__)
+    yield CheckResult("Python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
     required = [
         re.split(r"[^A-Za-z0-9._-]", each)[0]
         for each in importlib.metadata.requires("ingestd") or []
         if "extra ==" not in each
     ]
     libraries = {name: importlib.metadata.version(name) for name in sorted(required)}
-    yield Finding("libraries", ", ".join(f"{name} {version}" for name, version in libraries.items()), facts=libraries)
+    yield CheckResult(
+        "libraries", ", ".join(f"{name} {version}" for name, version in libraries.items()), facts=libraries
+    )
 
 
-def _plugins(plugins: Plugins) -> Iterator[Finding]:
+def _plugins(plugins: Plugins) -> Iterator[CheckResult]:
     for plugin in plugins.loaded:
         facts = {"distribution": plugin.distribution, "version": plugin.version, "source": plugin.source}
-        yield Finding(plugin.name, f"{plugin.distribution} {plugin.version}, {plugin.source}", facts=facts)
+        yield CheckResult(plugin.name, f"{plugin.distribution} {plugin.version}, {plugin.source}", facts=facts)
 
 
-def _schemas(config: Config) -> tuple[Collection[str] | None, Finding]:
+def _schemas(config: Config) -> tuple[Collection[str] | None, CheckResult]:
     """The event keys, or None where a fault is found."""
     try:
         keys = Validator.load(config.schemas.directory).keys
@@ -107,12 +109,12 @@ def _schemas(config: Config) -> tuple[Collection[str] | None, Finding]:
         return None, fault("event keys", error)
     directory = config.schemas.directory
     own = f", with those of {directory}" if directory is not None else ""
-    return keys, Finding("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
+    return keys, CheckResult("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
 
 
 def _make_sinks(
     config: Config, plugins: Plugins, keys: Collection[str] | None
-) -> tuple[list[SinkConsumer], list[Finding]]:
+) -> tuple[list[SinkConsumer], list[CheckResult]]:
     made, faults = [], []
     for name, table in config.sink_tables.items():
         try:
@@ -122,7 +124,7 @@ def _make_sinks(
     return made, faults
 
 
-async def _sink(consumer: SinkConsumer) -> Finding:
+async def _sink(consumer: SinkConsumer) -> CheckResult:
     name = consumer.sink.name
     try:
         try:
@@ -131,15 +133,15 @@ async def _sink(consumer: SinkConsumer) -> Finding:
             await consumer.close()
     except Exception as error:  # noqa: BLE001 - whatever a sink raises is what there is to report
         return fault(name, error)
-    return Finding(name, "ok, as far as can be told without writing")
+    return CheckResult(name, "ok, as far as can be told without writing")
 
 
-def _listeners(config: Config, *, daemon: bool) -> Iterator[Finding]:
+def _listeners(config: Config, *, daemon: bool) -> Iterator[CheckResult]:
     yield _listener("events", config.http.listen, daemon)
     yield _listener("operators", config.ops.listen, daemon)
 
 
-def _listener(name: str, address: Address, daemon: bool) -> Finding:
+def _listener(name: str, address: Address, daemon: bool) -> CheckResult:
     facts = {"address": str(address)}
     try:
         for sock in bind(address):
@@ -152,25 +154,25 @@ def _listener(name: str, address: Address, daemon: bool) -> Finding:
         found = fault(name, error)
         text = f"{address} is in use by another program than a daemon of this store" if taken else found.text
         return found._replace(text=text, facts=facts)
-    return Finding(name, f"{address} can be bound" if address.port else f"{address}: any free port", facts=facts)
+    return CheckResult(name, f"{address} can be bound" if address.port else f"{address}: any free port", facts=facts)
 
 
-def _running(name: str, address: Address, facts: dict[str, str]) -> Finding | None:
+def _running(name: str, address: Address, facts: dict[str, str]) -> CheckResult | None:
     """What the running daemon says there; None if it is none."""
     if name == "events":
         if not answers_events(address, f"{BASE_PATH}/track"):
             return None
-        return Finding(name, f"{address}, where the running daemon answers", facts=facts)
+        return CheckResult(name, f"{address}, where the running daemon answers", facts=facts)
     ready = readiness(address)
     if ready is None:
         return None
     facts = {**facts, "readyz": ready}
     if ready != "ok":
-        return Finding(name, f"{address}: the running daemon is not ready: {ready}", "unavailable", facts)
-    return Finding(name, f"{address}, where the running daemon is ready", facts=facts)
+        return CheckResult(name, f"{address}: the running daemon is not ready: {ready}", "unavailable", facts)
+    return CheckResult(name, f"{address}, where the running daemon is ready", facts=facts)
 
 
-def _open_files(max_connections: int, pid: int | None) -> Finding:
+def _open_files(max_connections: int, pid: int | None) -> CheckResult:
     whose, limits = "this process", resource.getrlimit(resource.RLIMIT_NOFILE)
     if pid is not None:
         try:
@@ -185,8 +187,8 @@ def _open_files(max_connections: int, pid: int | None) -> Finding:
     counts = hard if pid is None else soft
     if counts is not None and counts < wanted:
         text += ": raise LimitNOFILE= in the unit (ulimit -Hn), or lower http.max_connections"
-        return Finding("open files", text, "warning", facts)
-    return Finding("open files", text, facts=facts)
+        return CheckResult("open files", text, "warning", facts)
+    return CheckResult("open files", text, facts=facts)
 
 
 def _limit(limit: int | None) -> str:

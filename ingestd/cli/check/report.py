@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Options, Secret, Url
 from ingestd.api.terminal import printable
@@ -19,11 +19,11 @@ _MARKS = {"ok": "", "warning": "WARNING: ", "unavailable": "FAULT: ", "broken": 
 
 
 class Report:
-    """Findings by group, in the order they were added. What `secrets` holds is masked in all of them."""
+    """Results by group, in the order they were added. What `secrets` holds is masked in all of them."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._groups: dict[str, list[Finding]] = {}
+        self._groups: dict[str, list[CheckResult]] = {}
         self._masks: dict[str, str] = {}
 
     def hide(self, options: object) -> None:
@@ -35,7 +35,7 @@ class Report:
             if isinstance(secret, Url) and (password := urlsplit(secret).password):
                 self._masks[password] = "***"
 
-    def add(self, group: str, findings: Iterable[Finding]) -> None:
+    def add(self, group: str, findings: Iterable[CheckResult]) -> None:
         found = self._groups.setdefault(group, [])
         for each in findings:
             text = printable(" ".join(self._masked(each.text).split()))

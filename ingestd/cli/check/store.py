@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.check_result import Finding, fault, show_age, show_size
+from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import IngestdError
-from ingestd.api.journal import Cursor, Extent, Journal
+from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
@@ -39,7 +39,7 @@ async def look_at_store(
         async with open_backends(config, plugins) as backends:
             found = await backends.describe()
             if backends.store.loss is not None:
-                found.append(Finding("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
+                found.append(CheckResult("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
             report.add("store", found)
             try:
                 report.add("plugins", await plugins.hooks.advise(backends.store))
@@ -58,7 +58,7 @@ async def look_at_store(
     return pid
 
 
-def _size(extent: Extent, options: JournalOptions, now: int) -> Finding:
+def _size(extent: JournalStats, options: JournalOptions, now: int) -> CheckResult:
     facts: dict[str, Any] = {name: getattr(extent, name) for name in ("records", "bytes", "first", "last")}
     text = f"{extent.records} records, {show_size(extent.bytes)}"
     if extent.oldest_at is not None:
@@ -69,19 +69,19 @@ def _size(extent: Extent, options: JournalOptions, now: int) -> Finding:
     if options.max_size is not None:
         text += f"; {'nearly full: ' if full else ''}max_size = {options.max_size}, on_full = {options.on_full}"
         facts["maxBytes"] = int(options.max_size)
-    return Finding("size", text, "warning" if full else "ok", facts)
+    return CheckResult("size", text, "warning" if full else "ok", facts)
 
 
 async def _consumers(
     journal: Journal, configured: Iterable[Consumer], faulty: Collection[str], now: int, *, late: int | None
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckResult]:
     consumers = {consumer.name: consumer for consumer in configured}
     cursors = {cursor.name: cursor for cursor in await journal.cursors()}
     extent = await journal.extent()
     for name, consumer in consumers.items():
         if name not in cursors:
             place = "the next record" if consumer.start == "now" else "the beginning of the journal"
-            yield Finding(name, f"new: it will start with {place}", facts={"configured": True})
+            yield CheckResult(name, f"new: it will start with {place}", facts={"configured": True})
     for name, cursor in cursors.items():
         lag = max(0, extent.last - max(cursor.position, extent.first - 1))
         age = await _oldest_age(journal, cursor, now) if lag else 0
@@ -93,7 +93,7 @@ async def _consumers(
         elif not is_configured:
             text += "; no sink or plugin of this name is configured any more"
         facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": is_configured}
-        yield Finding(name, text, "warning" if is_late or not is_configured else "ok", facts)
+        yield CheckResult(name, text, "warning" if is_late or not is_configured else "ok", facts)
 
 
 async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:
@@ -102,9 +102,9 @@ async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:
     return max(0, now - records[0].at) if records else 0
 
 
-def _clock(now: int, newest_at: int | None) -> Finding:
+def _clock(now: int, newest_at: int | None) -> CheckResult:
     text = f"{times.format_time(now)} UTC"
     ahead = 0 if newest_at is None else newest_at - now
     if ahead <= _CLOCK_SLACK:
-        return Finding("now", text)
-    return Finding("now", f"{text}; the newest record is {show_age(ahead)} ahead: is the clock right?", "warning")
+        return CheckResult("now", text)
+    return CheckResult("now", f"{text}; the newest record is {show_age(ahead)} ahead: is the clock right?", "warning")

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await backends.settle()  # else the next daemon would append what tells of the person
+        await backends.recover()  # else the next daemon would append what tells of the person
         tenant = arguments.tenant or await _first_tenant(backends.journal)
         traces = Traces(
             tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous

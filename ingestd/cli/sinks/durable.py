@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ingestd.api import times
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
-from ingestd.delivery.operator_commands import Orders, load_orders
-from ingestd.delivery.progress import Progress, Trouble, load_progress, load_trouble
+from ingestd.delivery.operator_commands import OperatorCommands, load_commands
+from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
 from ingestd.delivery.sink_consumer import PREFIX
 
 __all__ = ["Durable", "read_durable", "read_progress"]
@@ -21,8 +21,8 @@ class Durable(NamedTuple):
     """The position of the last record it is done with; None where the journal does not know it."""
     progress: Progress | None
     """None before its first record."""
-    orders: Orders
-    trouble: Trouble | None
+    orders: OperatorCommands
+    trouble: LastFailure | None
 
     @property
     def lost(self) -> int:
@@ -50,7 +50,7 @@ async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
         place = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
         before, progress = progress, await read_progress(store, name)
         state = store.begin(times.now())
-        found = Durable(place, progress, await load_orders(state, name), await load_trouble(state, name))
+        found = Durable(place, progress, await load_commands(state, name), await load_last_failure(state, name))
         await store.commit(state)
         # Every step moves both. Where they are kept apart, it moves the place last.
         if progress == before and found.lost >= 0:

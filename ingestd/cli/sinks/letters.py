@@ -19,7 +19,7 @@ from ingestd.api.store import Store
 from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
 from ingestd.delivery.dead_letters import DeadLetter, read_letter, read_letters
-from ingestd.delivery.operator_commands import Discard, Retry, give_order
+from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
@@ -123,7 +123,7 @@ class _Order:
         """`confirmed`: no others than these."""
         name, arguments, verb = self._name, self._arguments, _VERBS[kind]
         async with open_backends(self._config, self._plugins) as backends:
-            await backends.settle()
+            await backends.recover()
             await check_configured(name, self._config, backends.journal)
             feeder = make_feeder(name, self._config, self._plugins)
             durable = await read_durable(backends.store, backends.journal, name)
@@ -137,7 +137,7 @@ class _Order:
             check_ready(name, durable, wait=arguments.wait)
             is_all = arguments.all and confirmed is None
             order = kind(last=chosen[-1], letters=None if is_all else tuple(chosen))
-            number = await give_order(backends.store, name, order)
+            number = await give_command(backends.store, name, order)
         if not arguments.wait:
             told = json.dumps(self._told(number, verb, chosen, [], None))
             write([told] if arguments.json else [waiting(name, number)])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ingestd.api.journal import Extent, Journal, Outline
+from ingestd.api.journal import Journal, JournalStats, RecordInfo
 from ingestd.api.options import since
 from ingestd.config import JournalOptions
 
@@ -45,7 +45,7 @@ def parse_point(text: str) -> Point:
     return Point(None, round(at * 1000))
 
 
-async def first_since(journal: Journal, extent: Extent, at: int) -> int:
+async def first_since(journal: Journal, extent: JournalStats, at: int) -> int:
     """The position of the first record received then or later; that of the next one to come, if there is none.
 
     Records are in the order of their times, as far as the clock was right.
@@ -78,7 +78,7 @@ class Filling(NamedTuple):
 
 
 async def look_at_filling(
-    journal: Journal, extent: Extent, options: JournalOptions, now: int, *, free: int | None
+    journal: Journal, extent: JournalStats, options: JournalOptions, now: int, *, free: int | None
 ) -> Filling:
     limit = None if options.max_size is None else int(options.max_size)
     if not options.wait_for_consumers and options.keep_size is not None:
@@ -93,8 +93,8 @@ async def look_at_filling(
     return Filling((extent.last - first + 1) * mean / max(1.0, (now - start) / 1000), limit, free)
 
 
-async def held_behind(journal: Journal, extent: Extent, position: int) -> float:
+async def held_behind(journal: Journal, extent: JournalStats, position: int) -> float:
     """The bytes that the records behind a position hold, as far as the first of them tell."""
     behind = max(0, extent.last - max(position, extent.first - 1))
-    sample: Sequence[Outline] = await journal.outlines(position, _SAMPLE) if behind else ()
+    sample: Sequence[RecordInfo] = await journal.outlines(position, _SAMPLE) if behind else ()
     return behind * sum(each.bytes for each in sample) / len(sample) if sample else 0.0

@@ -9,11 +9,11 @@ from typing import Any
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
-from ingestd.api.journal import Extent, Journal
+from ingestd.api.journal import Journal, JournalStats
 from ingestd.api.output import write
 from ingestd.api.terminal import printable
 from ingestd.config import Config
-from ingestd.delivery.operator_commands import Replay, give_order
+from ingestd.delivery.operator_commands import Replay, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
@@ -29,13 +29,13 @@ __all__ = ["replay"]
 async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     name = arguments.name
     async with open_backends(config, plugins) as backends:
-        await backends.settle()
+        await backends.recover()
         await check_configured(name, config, backends.journal)
         feeder = make_feeder(name, config, plugins)
         durable = await read_durable(backends.store, backends.journal, name)
         check_ready(name, durable, wait=arguments.wait)
         plan = await _Plan.make(arguments, durable, backends.journal)
-        number = await give_order(backends.store, name, plan.order)
+        number = await give_command(backends.store, name, plan.order)
     if not arguments.json:
         write(plan.told(name))
     if not arguments.wait:
@@ -58,7 +58,7 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
 class _Plan:
     """Which records, of what there is of those the sink has had."""
 
-    def __init__(self, order: Replay, place: int, extent: Extent, *, is_trimmed: bool, began: int) -> None:
+    def __init__(self, order: Replay, place: int, extent: JournalStats, *, is_trimmed: bool, began: int) -> None:
         self.order = order
         self._place = place
         self._extent = extent
@@ -113,15 +113,15 @@ class _Plan:
         }
 
 
-async def _first(begin: Point, extent: Extent, journal: Journal) -> int:
+async def _first(begin: Point, extent: JournalStats, journal: Journal) -> int:
     return begin.position if begin.position is not None else await first_since(journal, extent, begin.at)
 
 
-async def _last(end: Point, extent: Extent, journal: Journal) -> int:
+async def _last(end: Point, extent: JournalStats, journal: Journal) -> int:
     return end.position if end.position is not None else await first_since(journal, extent, end.at + 1) - 1
 
 
-def _reaches_back(begin: Point, extent: Extent) -> bool:
+def _reaches_back(begin: Point, extent: JournalStats) -> bool:
     """Whether a time lies before what is left of a journal of which something has been removed."""
     return begin.position is None and extent.first > 1 and extent.oldest_at is not None and begin.at < extent.oldest_at
 

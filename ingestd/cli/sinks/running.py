@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.consumer import Turn
+from ingestd.api.consumer import NextAction
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.store import State, Store
 from ingestd.config import Config
 from ingestd.consumers.group import Consumers, ConsumerStatus
 from ingestd.delivery import SinkConsumer, make_sink_consumer, read_sink_options
-from ingestd.delivery.operator_commands import Orders, load_orders
-from ingestd.delivery.progress import Progress, load_progress, load_trouble
+from ingestd.delivery.operator_commands import OperatorCommands, load_commands
+from ingestd.delivery.progress import Progress, load_last_failure, load_progress
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
@@ -36,8 +36,8 @@ _SILENCE = 10.0  # seconds without any progress that are worth a word, or withou
 class _Feeder(SinkConsumer):
     """Delivers what comes while it carries out orders, and nothing afterwards, so that it can be stopped at rest."""
 
-    async def turn(self, state: State) -> Turn:
-        turn = await super().turn(state)
+    async def next_action(self, state: State) -> NextAction:
+        turn = await super().next_action(state)
         return "nothing" if turn == "records" else turn
 
 
@@ -198,9 +198,9 @@ class Run:
             else:
                 answered = loop.time()
                 self._see(progress)
-                if progress is not None and progress.order >= self._number:
+                if progress is not None and progress.command >= self._number:
                     return
-                if progress is not None and progress.order == self._number - 1:
+                if progress is not None and progress.command == self._number - 1:
                     self._show(progress)
                 if progress != last:
                     last, moved = progress, answered
@@ -209,7 +209,7 @@ class Run:
 
     def _see(self, progress: Progress | None) -> None:
         """An order whose turn has come, and that has not begun, finds the counts it starts from."""
-        order, at = (0, 0) if progress is None else (progress.order, progress.at)
+        order, at = (0, 0) if progress is None else (progress.command, progress.at)
         if order == self._number - 1 and not at:
             self._before = progress or Progress(0)
 
@@ -221,14 +221,14 @@ class Run:
             await self._died
         return self._signal.done()
 
-    async def _look(self, store: Store) -> tuple[Progress | None, Orders, str | None]:
+    async def _look(self, store: Store) -> tuple[Progress | None, OperatorCommands, str | None]:
         state = store.begin(times.now())
         progress = await load_progress(state, self._name)
-        orders, trouble = await load_orders(state, self._name), await load_trouble(state, self._name)
+        orders, trouble = await load_commands(state, self._name), await load_last_failure(state, self._name)
         await store.commit(state)
         return progress, orders, None if trouble is None else trouble.reason
 
-    def _comment(self, orders: Orders, reason: str | None, *, is_here: bool, silence: float) -> None:
+    def _comment(self, orders: OperatorCommands, reason: str | None, *, is_here: bool, silence: float) -> None:
         said = ""
         if orders.paused:
             said = f"{self._name} is paused: the order waits until it is resumed"
@@ -245,7 +245,7 @@ class Run:
     async def _outcome(self, store: Store, *, elsewhere: bool) -> Outcome:
         progress, _, _ = await self._look(store)
         self._see(progress)
-        is_done = progress is not None and progress.order >= self._number
+        is_done = progress is not None and progress.command >= self._number
         interrupted = None if is_done or not self._signal.done() else self._signal.result()
-        is_known = progress is not None and progress.order <= self._number
+        is_known = progress is not None and progress.command <= self._number
         return Outcome(self._before, progress if is_known else None, interrupted, elsewhere)

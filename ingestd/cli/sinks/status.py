@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.check_result import Finding, show_age
+from ingestd.api.check_result import CheckResult, show_age
 from ingestd.api.journal import Journal
 from ingestd.api.output import columns, write
 from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
-from ingestd.delivery.operator_commands import Order, Replay
+from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
@@ -30,7 +30,7 @@ _YEAR = 365 * 86_400
 
 async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await backends.settle()
+        await backends.recover()
         known = await known_sinks(config, backends.journal)
         for name in arguments.names:
             check_known(name, known)
@@ -41,7 +41,7 @@ async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins
         write(_page(looks) if looks else ["no sinks"])
 
 
-def daemon_runs(found: Sequence[Finding]) -> bool:
+def daemon_runs(found: Sequence[CheckResult]) -> bool:
     """Whether what back ends tell of themselves names a daemon; one on another machine has no `pid` here."""
     return any(each.name == "daemon" and ("pid" in each.facts or "none" not in each.text.split()) for each in found)
 
@@ -71,10 +71,10 @@ class _Look:
         return "running" if self.durable.trouble is None else "failing"
 
     @property
-    def under_way(self) -> list[tuple[Order, int, int]]:
+    def under_way(self) -> list[tuple[OperatorCommand, int, int]]:
         """Orders that are not carried out yet: how many of their numbers are done with, and of how many."""
         progress = self.durable.progress
-        done, at = (0, 0) if progress is None else (progress.order, progress.at)
+        done, at = (0, 0) if progress is None else (progress.command, progress.at)
         found = []
         for order in self.durable.orders.waiting:
             if order.number > done:
@@ -152,7 +152,7 @@ async def _waiting(place: int | None, journal: Journal, filling: Filling) -> dic
     }
 
 
-def _kind(order: Order) -> str:
+def _kind(order: OperatorCommand) -> str:
     return type(order).__name__.lower()
 
 
@@ -190,7 +190,7 @@ def _left(seconds: float) -> str:
     return "> 1 y" if seconds > _YEAR else show_age(round(seconds * 1000))
 
 
-def _told(order: Order) -> str:
+def _told(order: OperatorCommand) -> str:
     if isinstance(order, Replay):
         keys = "" if order.keys is None else f" with {', '.join(map(printable, order.keys))}"
         return f"replay of {order.first} to {order.last}{keys}"

@@ -83,7 +83,7 @@ class Notifier:
     # What goes on meanwhile
 
     @contextlib.asynccontextmanager
-    async def patience(self, status: str) -> AsyncIterator[None]:
+    async def extend_start_timeout(self, status: str) -> AsyncIterator[None]:
         """For a part of the start that may take long: as long as the loop turns, systemd waits for it."""
         extending = asyncio.ensure_future(self._extend(status))
         try:
@@ -96,7 +96,7 @@ class Notifier:
             self._tell(_status(status), f"EXTEND_TIMEOUT_USEC={_microseconds(_EXTENSION)}")
             await asyncio.sleep(_EXTENSION / 3)
 
-    async def beat(self, describe: Callable[[float], str]) -> None:
+    async def keepalive(self, describe: Callable[[float], str]) -> None:
         """Feed the watchdog and renew the status. Never returns.
 
         `describe` makes the status, given the seconds since it was last asked.

@@ -112,7 +112,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def resume_writing(self) -> None:
         self._flushed = True
         if self.unread:
-            self.let_go(self.unread)
+            self.release(self.unread)
             self.unread = 0
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -277,7 +277,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         last = response.no_keep_alive or not whole
         self.answered(last=last)
         if last:
-            self.hang_up()
+            self.close_after_flush()
             return
         if self._rest:
             self.connections.held(self, len(self._rest))
@@ -302,7 +302,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         descriptor: int = -1 if transport is None else transport.get_extra_info("socket").fileno()
         return descriptor
 
-    def say(self, answer: bytes) -> None:
+    def send_raw(self, answer: bytes) -> None:
         # After the start of another answer it would be taken for a part of that.
         if not self._closed and (self._response is None or not self._response.begun):
             self.send(answer)
@@ -310,7 +310,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def drop_rest(self) -> None:
         """The connection ends with the answer, for what is dropped was the start of further requests."""
         if self._rest and self._response is not None:
-            self.let_go(len(self._rest))
+            self.release(len(self._rest))
             self._rest = b""
             self._response.no_keep_alive = True
             self._stop_reading()
@@ -320,7 +320,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._paused = True
             self._transport.pause_reading()
 
-    def hang_up(self) -> None:
+    def close_after_flush(self) -> None:
         if self._leaving or self._closed:
             return
         self._leaving = True

@@ -19,7 +19,7 @@ _TROUBLES = {
     10002, 10005, 10120,  # the account has no resources left, no server to place it, no limits
     10109, 10158,  # the stream is sealed, or is storing this very message
 }  # fmt: skip
-"""Trouble of the stream or its server whose code is not that of a server's fault."""
+"""Failures of the stream or its server whose code is not that of a server's fault."""
 
 
 class Stream:

@@ -22,7 +22,7 @@ from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 
-from .connection import connect, hang_up
+from .connection import connect, disconnect
 from .copying import copy, new_rows
 from .errors import DataRefused, told
 from .options import PostgresOptions, check_url
@@ -82,12 +82,12 @@ class PostgresSink(Sink):
             try:
                 await self._table.check(connection)
             finally:
-                await hang_up(connection)
+                await disconnect(connection)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await hang_up(connection)
+            await disconnect(connection)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ingestd.api.errors import SinkRetry
 
-__all__ = ["connect", "hang_up"]
+__all__ = ["connect", "disconnect"]
 
 _CONNECTING = 10.0
 _HANGING_UP = 2.0
@@ -24,12 +24,12 @@ async def connect(asyncpg: Any, url: str, application: str) -> Any:
         raise SinkRetry(f"PostgreSQL did not answer within {_CONNECTING:g} s") from error
     encoding = connection.get_settings().server_encoding
     if encoding != "UTF8":
-        await hang_up(connection)
+        await disconnect(connection)
         raise SinkRetry(f"the database's encoding is {encoding}, which has not every character: it must be UTF8")
     return connection
 
 
-async def hang_up(connection: Any) -> None:
+async def disconnect(connection: Any) -> None:
     """Waits a while until the server has cancelled what was under way, lest it goes on waiting for a lock."""
     with suppress(Exception):
         async with asyncio.timeout(_HANGING_UP):

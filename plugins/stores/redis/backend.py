@@ -14,7 +14,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from ingestd.api.backend import Backend, DaemonProcess
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
@@ -117,18 +117,18 @@ class RedisBackend(Backend):
     def problem(self) -> str | None:
         return self.database.link.problem
 
-    async def describe(self) -> Sequence[Finding]:
+    async def describe(self) -> Sequence[CheckResult]:
         durability = await self.database.durability()
         facts = durability._asdict()
         found = [
-            Finding("server", f"Redis {durability.version}, {durability.role}", facts={"version": facts["version"]})
+            CheckResult("server", f"Redis {durability.version}, {durability.role}", facts={"version": facts["version"]})
         ]
         try:
             require(durability, accept_loss=self._accept_loss)
         except ConfigError as error:
-            found.append(Finding("durability", str(error), "broken", facts))
+            found.append(CheckResult("durability", str(error), "broken", facts))
         else:
-            found.append(Finding("durability", durability.text, "ok" if durability.known else "warning", facts))
+            found.append(CheckResult("durability", durability.text, "ok" if durability.known else "warning", facts))
         replicated = self._replication(durability)
         if durability.replicas or self._replicas or replicated.status != "ok":
             found.append(replicated)
@@ -138,21 +138,21 @@ class RedisBackend(Backend):
         try:
             await self.database.link.ask("probe", 0)
         except Unavailable:
-            found.append(Finding("write", f"a trial write fails: {self.database.link.problem}", "unavailable"))
+            found.append(CheckResult("write", f"a trial write fails: {self.database.link.problem}", "unavailable"))
         else:
-            found.append(Finding("write", "a trial write is in Redis"))
+            found.append(CheckResult("write", "a trial write is in Redis"))
         return found
 
-    def _replication(self, durability: Durability) -> Finding:
+    def _replication(self, durability: Durability) -> CheckResult:
         with_sentinels = self.database.sentinels is not None
         return replication(durability, waits_for=self._replicas, with_sentinels=with_sentinels)
 
-    async def _daemons(self) -> Finding:
+    async def _daemons(self) -> CheckResult:
         running = await self._running()
         here = [daemon.pid for daemon in running if daemon.host == socket.gethostname()]
         if not running:
-            return Finding("daemon", "none is running on it")
-        return Finding("daemon", f"{len(running)} running on it", facts={"pid": here[0]} if here else {})
+            return CheckResult("daemon", "none is running on it")
+        return CheckResult("daemon", f"{len(running)} running on it", facts={"pid": here[0]} if here else {})
 
     async def daemons(self) -> Sequence[DaemonProcess]:
         await self.open(serving=False)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from redis import asyncio as aioredis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError
 
 __all__ = ["Durability", "ask", "replication", "require"]
@@ -68,14 +68,14 @@ async def _appendfsync(client: aioredis.Redis) -> str | None:
     return found.get("appendfsync")
 
 
-def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> Finding:
+def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> CheckResult:
     """Whether an answer is kept where the primary is replaced."""
     replicas = found.replicas or 0
     facts = {"replicas": found.replicas, "wait_replicas": waits_for}
     connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
     if waits_for or not (replicas or with_sentinels):
-        return Finding("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
-    return Finding(
+        return CheckResult("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
+    return CheckResult(
         "replicas",
         f"Redis has {connected} and wait_replicas is 0: a failover loses events that were answered 200."
         f" Set [plugins.redis] wait_replicas = {max(replicas, 1)}",

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from ingestd.api.errors import Claimed, Failed, NotHolder, Stale, Unavailable
+from ingestd.api.errors import DuplicateMessage, Failed, LeaseLost, Unavailable, WriteConflict
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start, size_of_all
+from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
@@ -61,7 +61,7 @@ class RedisJournal(Journal):
         """Of all places this daemon has asked for, by name."""
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         rows, store_id = _rows(state), self._database.link.store_id
         if not (records or rows or cursor or claim):
@@ -91,7 +91,11 @@ class RedisJournal(Journal):
         return int(position)
 
     async def begin(
-        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+        self,
+        record: Record,
+        state: State,
+        then: Callable[[Exception | None], None],
+        claim: IdempotencyKey | None = None,
     ) -> None:
         def answered(answer: Any, error: Exception | None) -> None:
             if error is None:
@@ -118,7 +122,7 @@ class RedisJournal(Journal):
         size = _TOGETHER
         while len(answers) < len(appends):
             some = appends[len(answers) : len(answers) + size]
-            if answers and isinstance(answers[-1], Stale):
+            if answers and isinstance(answers[-1], WriteConflict):
                 answers += [answers[-1]] * len(some)
                 continue
             try:
@@ -154,7 +158,7 @@ class RedisJournal(Journal):
         self,
         records: Sequence[Record],
         state: State,
-        claim: Claim | None,
+        claim: IdempotencyKey | None,
         place: dict[str, Any] | None,
         rows: Sequence[Any],
     ) -> Operation:
@@ -189,7 +193,7 @@ class RedisJournal(Journal):
             return recent
         records = await self._look_up(after, limit)
         if not records and after > await self.last():
-            raise NotHolder("the journal ends before its place: the rest was lost")
+            raise LeaseLost("the journal ends before its place: the rest was lost")
         return records
 
     async def _look_up(self, after: int, limit: int) -> Sequence[Record]:
@@ -232,15 +236,15 @@ class RedisJournal(Journal):
         self._learn(last, version)
         return int(last)
 
-    async def place(self, name: str, start: Start) -> int:
+    async def ensure_cursor(self, name: str, start: Start) -> int:
         self._starts[name] = start
-        return int(await self._database.link.ask("place", 0, name, start == "beginning"))
+        return int(await self._database.link.ask("ensure_cursor", 0, name, start == "beginning"))
 
-    async def hold(self, name: str, start: Start) -> Cursor:
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
         holder, lease = self._database.name, round(LEASE * 1000)
         self._starts[name] = start
         while True:
-            got = await self._database.link.ask("hold", 0, name, start == "beginning", holder, lease)
+            got = await self._database.link.ask("acquire_cursor", 0, name, start == "beginning", holder, lease)
             if got:
                 position, fence = got
                 self._held[name] = position
@@ -261,12 +265,12 @@ class RedisJournal(Journal):
         places = pairs(await self._database.link.ask("places", 0))
         return sorted(Cursor(name, position, fence) for name, (position, fence) in places)
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> JournalStats:
         first, last, records, held, at = await self._database.link.ask("extent", 0)
-        return Extent(first, last, records, held, at if at is not False else None)
+        return JournalStats(first, last, records, held, at if at is not False else None)
 
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
-        return [Outline(*outline) for outline in await self._database.link.ask("outlines", 0, after, limit)]
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
+        return [RecordInfo(*outline) for outline in await self._database.link.ask("outlines", 0, after, limit)]
 
     async def trim(self, up_to: int, limit: int) -> int:
         self._tail.forget(up_to)
@@ -364,11 +368,11 @@ def _seen(state: State) -> Sequence[Any]:
             state.check()
         return ()
     if state.failed:
-        raise Stale
+        raise WriteConflict
     return state.seen
 
 
-def _claim(claim: Claim | None) -> tuple[str, str, int] | None:
+def _claim(claim: IdempotencyKey | None) -> tuple[str, str, int] | None:
     return None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
 
 
@@ -378,16 +382,16 @@ def _failure(answer: Any) -> Exception | None:
         return None
     match answer:
         case ["claimed", value]:
-            return Claimed(value)
+            return DuplicateMessage(value)
         case ["stale"]:
-            return Stale()
+            return WriteConflict()
         case ["failed", message]:
             return refusal(message)
     return None
 
 
-def _passed() -> NotHolder:
-    return NotHolder("its place in the journal has passed to another daemon")
+def _passed() -> LeaseLost:
+    return LeaseLost("its place in the journal has passed to another daemon")
 
 
 def _record(name: bytes, fields: Any) -> Record:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Never
 
-from ingestd.api.errors import Stale
+from ingestd.api.errors import WriteConflict
 from ingestd.api.store import Field, State
 
 from ..text_memory import text_memory
@@ -70,7 +70,10 @@ def _memory_of(value: str | None) -> int:
 
 
 class RecalledState(State):
-    """Does what changes no value, and raises `Stale` for all else. `seen` is what batch.lua is to check and renew."""
+    """Serves operations that change no value; any other one raises `WriteConflict`.
+
+    `seen` is what batch.lua is to check and renew.
+    """
 
     __slots__ = ("_memory", "failed", "now", "seen")
 
@@ -83,7 +86,7 @@ class RecalledState(State):
 
     def _fail(self) -> Never:
         self.failed = True
-        raise Stale
+        raise WriteConflict
 
     def _recall(self, key: str) -> str | None:
         found = self._memory.recall(key)

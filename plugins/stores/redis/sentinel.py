@@ -15,7 +15,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.options import Address
 
 __all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
@@ -111,13 +111,13 @@ class Sentinels:
         for client in self._clients:
             await client.connection_pool.disconnect()
 
-    def describe(self) -> Finding:
+    def describe(self) -> CheckResult:
         count = sum(isinstance(answer, Answer) and answer.primary == self.primary for answer in self._answers.values())
         host, port = self.primary or ("", 0)
         text = f"{count} of {len(self._clients)} Sentinels name {host}:{port}"
         if count == len(self._clients):
-            return Finding("sentinels", text)
-        return Finding("sentinels", f"{text} ({self._failures() or 'the others name another server'})", "warning")
+            return CheckResult("sentinels", text)
+        return CheckResult("sentinels", f"{text} ({self._failures() or 'the others name another server'})", "warning")
 
     async def _follow(self, number: int, changed: Callable[[], Awaitable[None]]) -> None:
         while self._watching:  # redis-py does not pass on every cancellation

@@ -9,7 +9,7 @@ from typing import Any
 from ingestd.api.errors import Unavailable
 
 from ..cache import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from ..fields import Fields
 from .link import Link
 from .state import field_of, pairs
@@ -20,7 +20,7 @@ _TOGETHER = 16  # entries that are read at once: events come in between
 _LIMIT = 1_000_000  # entries of one step: they are let go of with it
 
 
-class StepState(EntriesState):
+class StepState(CachedState):
     """The consumer that holds its place alone writes what it writes, so nobody else changes it meanwhile."""
 
     def __init__(self, link: Link, now: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ingestd.api.backend import Backend, DaemonProcess
-from ingestd.api.check_result import Finding
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import Unavailable
 
 from . import health
@@ -123,7 +123,7 @@ class SqliteBackend(Backend):
         commits = self.database.commits  # once: this is also asked from another thread, when metrics are shown
         return commits.problem if commits is not None else None
 
-    async def describe(self) -> Sequence[Finding]:
+    async def describe(self) -> Sequence[CheckResult]:
         return await health.describe(self.database)
 
     async def daemons(self) -> Sequence[DaemonProcess]:

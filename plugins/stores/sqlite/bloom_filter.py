@@ -22,9 +22,9 @@ from rbloom import Bloom
 
 from ..cache import set_key
 from .connections import Connections
-from .ttl_log import Renewals
+from .ttl_log import TtlLog
 
-__all__ = ["Presence"]
+__all__ = ["BloomFilter"]
 
 _SMALLEST, _LARGEST = 1 << 20, 1 << 25  # keys, in 1.3 and 40 MB; of more of them fewer are ruled out
 _WRONG = 0.01  # of those that are not there, so many may be looked for
@@ -50,11 +50,11 @@ class _Filter:
             self.taken += 1
 
 
-class Presence:
+class BloomFilter:
     """Keys are those of `Entries`, so a set has another one than a value."""
 
     def __init__(
-        self, connections: Connections, renewals: Renewals, smallest: int = _SMALLEST, largest: int = _LARGEST
+        self, connections: Connections, renewals: TtlLog, smallest: int = _SMALLEST, largest: int = _LARGEST
     ) -> None:
         self._connections = connections
         self._renewals = renewals
@@ -72,7 +72,7 @@ class Presence:
         """Bytes of the filter, 0 until it is made."""
         return 0 if self._whole is None else self._whole.bloom.size_in_bits // 8
 
-    def rules_out(self, key: str) -> bool:
+    def definitely_absent(self, key: str) -> bool:
         """Whether the file has nothing of this key; False may mean either."""
         return self._whole is not None and key not in self._whole.bloom
 
@@ -123,7 +123,7 @@ class Presence:
         for query in (_STATES, _SETS):
             last: str | None = ""
             while last is not None:
-                count, last, seconds = await self._connections.aside(_pass_by, query, last)
+                count, last, seconds = await self._connections.background(_pass_by, query, last)
                 keys += count
                 await _rest(seconds)
         return keys
@@ -138,7 +138,7 @@ class Presence:
         for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
             last: str | None = ""
             while last is not None:
-                keys, seconds = await self._connections.aside(_look, query, last)
+                keys, seconds = await self._connections.background(_look, query, last)
                 yield [*map(key_of_row, keys)], seconds
                 last = keys[-1] if len(keys) == _ROWS else None
 

@@ -49,14 +49,14 @@ class Checkpoints:
         for both. So less than all is moved, up to a snapshot from before the latest commit, and synced in between.
         """
         try:
-            await self._connections.bound(_begin)
+            await self._connections.snapshot(_begin)
             with suppress(TimeoutError):  # nobody to keep waiting
                 async with asyncio.timeout(_PATIENCE):
                     await self._commits.wait(self._commits.last)
-            pages = await self._connections.aside(_checkpoint)
+            pages = await self._connections.background(_checkpoint)
         finally:
-            await self._connections.bound(_end)
-        await self._connections.aside(_sync, self._descriptor)
+            await self._connections.snapshot(_end)
+        await self._connections.background(_sync, self._descriptor)
         return pages
 
 

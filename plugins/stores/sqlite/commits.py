@@ -15,13 +15,13 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
 from ..cache import Entries, Entry, is_renewal, not_renewed
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from ..recent_records import Tail
 from .batch import DEPENDS, Written, write_batch
-from .bloom_filter import Presence
+from .bloom_filter import BloomFilter
 from .connection import Connection
 from .statistics import CommitStatistics
-from .ttl_log import Renewals
+from .ttl_log import TtlLog
 from .unit import Unit
 
 __all__ = ["Commits"]
@@ -44,8 +44,8 @@ class Commits:
         last: int,
         statistics: CommitStatistics,
         *,
-        renewals: Renewals,
-        presence: Presence,
+        renewals: TtlLog,
+        presence: BloomFilter,
     ) -> None:
         self.last = last
         """The newest durable position."""
@@ -69,7 +69,7 @@ class Commits:
 
     async def commit(
         self,
-        state: EntriesState | None = None,
+        state: CachedState | None = None,
         records: Sequence[Record] = (),
         cursor: Cursor | None = None,
         also: Callable[[sqlite3.Connection, int], object] | None = None,
@@ -83,7 +83,7 @@ class Commits:
         entries = [] if state is None else state.seen
         try:
             _check(entries)
-            if not (records or cursor or also or first or any(each.dirty or each.flying for each in entries)):
+            if not (records or cursor or also or first or any(each.dirty or each.in_flight for each in entries)):
                 return self.last  # there is nothing to wait for
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._gather(Unit(entries, partial(_settle_future, done), records, cursor, also, first=first))
@@ -149,7 +149,7 @@ class Commits:
         late: list[Unit] = []
         for place, unit in enumerate(units):
             for entry in unit.entries:
-                if entry.dead:
+                if entry.invalidated:
                     if unit.parts is not None:
                         units[place + 1 : place + 1] = unit.parts()  # which come next
                     else:
@@ -200,7 +200,7 @@ class Commits:
                 elif not is_renewal(row) and key in self._renewals:
                     unit.rows.append(not_renewed(key))
                 entry.dirty = False
-                entry.flying = True
+                entry.in_flight = True
                 flown[key] = entry
 
     def _written(
@@ -288,7 +288,7 @@ def _tell(units: list[Unit]) -> None:
 def _check(entries: Iterable[Entry]) -> None:
     """Raises `Unavailable` where a unit has seen what never was stored."""
     for entry in entries:
-        if entry.dead:
+        if entry.invalidated:
             raise Unavailable(DEPENDS)
 
 

@@ -91,13 +91,13 @@ class Connections:
         """Run what writes beside the commits: one statement. Raises `Unavailable`."""
         return await _on(self._writer, work, *args, **kw)
 
-    async def aside(
+    async def background(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
         """Run what takes long, and what neither commits nor reads wait for. Raises `Unavailable`."""
         return await _on(self._beside, work, *args, **kw)
 
-    async def bound(
+    async def snapshot(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
         """Begin or end what bounds how far the log is moved. Raises `Unavailable`."""

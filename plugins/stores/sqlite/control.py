@@ -16,7 +16,7 @@ from ingestd.api.events import Record
 from ingestd.api.store import Field
 
 from ..cache import set_key
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from .commits import Commits
 from .database import Database
 from .guest import CONFLICT, DONE, Operation, Request
@@ -62,9 +62,9 @@ async def _apply(database: Database, commits: Commits, number: int, text: bytes)
         await commits.commit(also=partial(_do, number, str(error), []))
 
 
-async def _replay(database: Database, request: Request) -> tuple[bool, EntriesState]:
+async def _replay(database: Database, request: Request) -> tuple[bool, CachedState]:
     """Do the operations; where one has another result than the command saw, undo all and return False."""
-    state = EntriesState(database.entries, request.now)
+    state = CachedState(database.entries, request.now)
     keys = frozenset(key for name, arguments, _ in request.operations for key in _entries_of(name, arguments[0]))
     database.entries.pinned = keys
     try:
@@ -94,7 +94,7 @@ def _entries_of(name: Operation, key: str) -> tuple[str, ...]:
     return (key, set_key(key)) if name == "delete" else (key,)
 
 
-async def _same_results(state: EntriesState, request: Request) -> bool:
+async def _same_results(state: CachedState, request: Request) -> bool:
     for name, arguments, expected in request.operations:
         result: Any = None
         if name == "merge":

@@ -12,16 +12,16 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
 from ..cache import Entries, Loaded, Row
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from .batch import last_member, last_position, read_rows
-from .bloom_filter import Presence
+from .bloom_filter import BloomFilter
 from .commits import Commits
 from .connection import snapshot
 from .connections import Connections
 from .guest import GuestState, submit
 from .removal import Cleaner, Replacement, replace_bodies
 from .statistics import CommitStatistics
-from .ttl_log import Renewal, Renewals, read_log, renewed
+from .ttl_log import Renewal, TtlLog, read_log, renewed
 
 __all__ = ["Database"]
 
@@ -39,8 +39,8 @@ class Database:
         """The latest time of any unit, in milliseconds."""
         self._cache = cache
         self._cache_size = cache_size
-        self.renewals = Renewals()
-        self.presence = Presence(self.connections, self.renewals)
+        self.renewals = TtlLog()
+        self.presence = BloomFilter(self.connections, self.renewals)
         self.entries = Entries(cache, self._load, size=cache_size)
         self.cleaner = Cleaner(self.connections, self.entries)
 
@@ -48,10 +48,14 @@ class Database:
         """Be the owner of the file, whose connections are open. Raises `sqlite3.Error`."""
         writer = self.connections.writer
         # What an earlier opening of this object has cached may not be so any more.
-        self.renewals = Renewals(*await writer.submit(read_log))
-        self.presence = Presence(self.connections, self.renewals)
+        self.renewals = TtlLog(*await writer.submit(read_log))
+        self.presence = BloomFilter(self.connections, self.renewals)
         self.entries = Entries(
-            self._cache, self._load, await writer.submit(last_member), self.presence.rules_out, size=self._cache_size
+            self._cache,
+            self._load,
+            await writer.submit(last_member),
+            self.presence.definitely_absent,
+            size=self._cache_size,
         )
         self.cleaner = Cleaner(self.connections, self.entries)
         self.commits = Commits(
@@ -71,17 +75,17 @@ class Database:
         await self.connections.close()
         self.commits = None
 
-    def begin(self, now: int) -> EntriesState:
+    def begin(self, now: int) -> CachedState:
         self.clock = max(self.clock, now)
         if self.commits is not None:
-            return EntriesState(self.entries, now)
+            return CachedState(self.entries, now)
         return self._visit(now)
 
     def _visit(self, now: int) -> GuestState:
         # A command's unit sees what is on disk when it begins, not what an earlier one cached.
         return GuestState(Entries(self._cache, self._load, size=self._cache_size), now)
 
-    async def commit(self, state: EntriesState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
+    async def commit(self, state: CachedState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a unit of work; a guest asks the owner to. Returns the last position."""
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
@@ -124,8 +128,8 @@ def _read_renewed(
     if renewals is not None:
         return renewed(read_rows(connection, keys), renewals)
     with snapshot(connection):
-        return renewed(read_rows(connection, keys), Renewals(*read_log(connection)).of(keys))
+        return renewed(read_rows(connection, keys), TtlLog(*read_log(connection)).of(keys))
 
 
 def _read_kind(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
-    return Renewals(*read_log(connection)).of_kind(kind)
+    return TtlLog(*read_log(connection)).of_kind(kind)

@@ -19,7 +19,7 @@ from ingestd.api.events import Record
 from ingestd.api.store import Field
 
 from ..cache import Entries
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from .connections import Connections
 from .removal import Replacement
 
@@ -45,7 +45,7 @@ class Request(msgspec.Struct):
     replacements: list[Replacement] = []
 
 
-class GuestState(EntriesState):
+class GuestState(CachedState):
     """Works on entries of its own, and remembers what was done and what came of it."""
 
     def __init__(self, entries: Entries, now: int) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ingestd.api.check_result import Finding, fault, show_age, show_size
+from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.errors import IngestdError
 
 from .commits import Commits
@@ -21,7 +21,7 @@ _STEPS = 1000  # of SQLite's machine, between two looks at the clock
 _LOW_DISK = 256 << 20
 
 
-async def describe(database: Database) -> list[Finding]:
+async def describe(database: Database) -> list[CheckResult]:
     return [
         _file(database.path),
         _disk(database.path),
@@ -37,18 +37,18 @@ def fill(connection: sqlite3.Connection, _: int) -> None:
     connection.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(65536))")
 
 
-def _file(path: Path) -> Finding:
+def _file(path: Path) -> CheckResult:
     log = path.with_name(path.name + "-wal")
     size, log_size = path.stat().st_size, log.stat().st_size if log.exists() else 0
     text = f"{path}, {show_size(size)} and a log of {show_size(log_size)}; SQLite {sqlite3.sqlite_version}"
     facts = {"path": str(path), "bytes": size, "logBytes": log_size, "sqlite": sqlite3.sqlite_version}
-    return Finding("file", text, facts=facts)
+    return CheckResult("file", text, facts=facts)
 
 
-def _disk(path: Path) -> Finding:
+def _disk(path: Path) -> CheckResult:
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
-    return Finding(
+    return CheckResult(
         "disk",
         f"{show_size(free)} free where the file is",
         "unavailable" if free == 0 else "warning" if free < _LOW_DISK else "ok",
@@ -56,26 +56,26 @@ def _disk(path: Path) -> Finding:
     )
 
 
-def _daemon(path: Path, commits: Commits | None) -> Finding:
+def _daemon(path: Path, commits: Commits | None) -> CheckResult:
     if commits is not None:
-        return Finding("daemon", "none is running on this file")
+        return CheckResult("daemon", "none is running on this file")
     pid = path.with_name(path.name + ".lock").read_text("ascii", "replace").partition(" ")[0]
-    return Finding("daemon", f"process {pid} has the file", facts={"pid": int(pid)} if pid.isdigit() else {})
+    return CheckResult("daemon", f"process {pid} has the file", facts={"pid": int(pid)} if pid.isdigit() else {})
 
 
-async def _whole(database: Database) -> Finding:
+async def _whole(database: Database) -> CheckResult:
     try:
         faults = await database.connections.read(_quick_check)
     except IngestdError as error:
         return fault("whole", error)
     if faults is None:
-        return Finding(
+        return CheckResult(
             "whole", f"no fault in the first {show_age(int(_LOOK_SECONDS * 1000))} of quick_check", facts={"all": False}
         )
     if faults:
         cure = "stop the daemon, and restore a copy or save what sqlite3's .recover finds"
-        return Finding("whole", f"{database.path} is damaged: {'; '.join(faults)}; {cure}", "broken")
-    return Finding("whole", "yes, says quick_check", facts={"all": True})
+        return CheckResult("whole", f"{database.path} is damaged: {'; '.join(faults)}; {cure}", "broken")
+    return CheckResult("whole", "yes, says quick_check", facts={"all": True})
 
 
 def _quick_check(connection: sqlite3.Connection) -> list[str] | None:
@@ -95,11 +95,11 @@ def _quick_check(connection: sqlite3.Connection) -> list[str] | None:
     return [] if found == ["ok"] else found
 
 
-async def _writable(commits: Commits | None) -> Finding:
+async def _writable(commits: Commits | None) -> CheckResult:
     if commits is None:
-        return Finding("write", "not tried, since only its daemon writes the file; the operators' listener tells")
+        return CheckResult("write", "not tried, since only its daemon writes the file; the operators' listener tells")
     try:
         await commits.commit(also=fill)
     except IngestdError as error:
         return fault("write", error)
-    return Finding("write", "a trial write is on the disk")
+    return CheckResult("write", "a trial write is on the disk")

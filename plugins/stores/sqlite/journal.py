@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ingestd.api.errors import Claimed, CommandError, Refused, Unavailable
+from ingestd.api.errors import CommandError, DuplicateMessage, Refused, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Claim, Cursor, Extent, Journal, Outline, Start
+from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State
 
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from .batch import last_position, read_records
 from .commits import Commits
 from .database import Database
@@ -23,34 +23,34 @@ from .unit import Unit
 __all__ = ["SqliteJournal"]
 
 
-async def _make(claim: Claim, state: State) -> None:
+async def _make(claim: IdempotencyKey, state: State) -> None:
     earlier = await state.get(claim.key)
     if earlier is None and not await state.swap(claim.key, None, claim.value, claim.ttl):
         earlier = await state.get(claim.key)
     if earlier is not None:
-        raise Claimed(earlier)
+        raise DuplicateMessage(earlier)
 
 
-def _take_back(state: EntriesState, error: Exception | None, part: int | None = None) -> None:
+def _take_back(state: CachedState, error: Exception | None, part: int | None = None) -> None:
     """What a unit or a part of it wrote, where that has been refused."""
     if isinstance(error, Refused):
         state.undo(part)
 
 
-def _ours(state: State) -> EntriesState:
-    assert isinstance(state, EntriesState)
+def _ours(state: State) -> CachedState:
+    assert isinstance(state, CachedState)
     return state
 
 
 def _unit(
-    state: EntriesState, records: Sequence[Record], then: Callable[[Exception | None], None], part: int | None = None
+    state: CachedState, records: Sequence[Record], then: Callable[[Exception | None], None], part: int | None = None
 ) -> Unit:
     """A unit of work, or a part of one as one by itself."""
     seen = state.seen if part is None else state.part(part)[0]
     return Unit(seen, partial(_settle, state, part, then), records)
 
 
-def _settle(state: EntriesState, part: int | None, then: Callable[[Exception | None], None], unit: Unit) -> None:
+def _settle(state: CachedState, part: int | None, then: Callable[[Exception | None], None], unit: Unit) -> None:
     _take_back(state, unit.error, part)
     then(unit.error)
 
@@ -113,7 +113,7 @@ class _Landing:
     def _parts(self) -> list[Unit]:
         """Each in a unit of its own; and between them, for what they have written, those that have no record."""
         units: list[Unit] = []
-        done: dict[EntriesState, int] = {}
+        done: dict[CachedState, int] = {}
         for place in self.places:
             state, part = _ours(self._appends[place].state), self._appends[place].part
             units += [_unit(state, (), _nobody, number) for number in range(done.get(state, 0), part)]
@@ -161,14 +161,18 @@ class SqliteJournal(Journal):
         self._database = database
 
     async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: Claim | None = None
+        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
     ) -> int:
         if claim is not None:
             await _make(claim, state)
         return await self._database.commit(_ours(state), records, cursor)
 
     async def begin(
-        self, record: Record, state: State, then: Callable[[Exception | None], None], claim: Claim | None = None
+        self,
+        record: Record,
+        state: State,
+        then: Callable[[Exception | None], None],
+        claim: IdempotencyKey | None = None,
     ) -> None:
         commits = self._database.commits
         if commits is None:
@@ -184,7 +188,7 @@ class SqliteJournal(Journal):
             then(error)
 
     def begin_part(self, state: State) -> int | None:
-        assert isinstance(state, EntriesState)
+        assert isinstance(state, CachedState)
         return None if self._database.commits is None else state.begin_part()
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
@@ -220,10 +224,10 @@ class SqliteJournal(Journal):
             return self._database.commits.last
         return await self._database.connections.read(last_position)
 
-    async def place(self, name: str, start: Start) -> int:
-        return (await self.hold(name, start)).position
+    async def ensure_cursor(self, name: str, start: Start) -> int:
+        return (await self.acquire_cursor(name, start)).position
 
-    async def hold(self, name: str, start: Start) -> Cursor:
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
         commits = self._owned()  # the file has one owner, so no other holder can be waited for
 
         def select(connection: sqlite3.Connection) -> tuple[int | None, int]:
@@ -246,10 +250,10 @@ class SqliteJournal(Journal):
 
         return await self._database.connections.read(select)
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> JournalStats:
         return await self._database.connections.read(read_extent)
 
-    async def outlines(self, after: int, limit: int) -> Sequence[Outline]:
+    async def outlines(self, after: int, limit: int) -> Sequence[RecordInfo]:
         return await self._database.connections.read(read_outlines, after, limit)
 
     async def trim(self, up_to: int, limit: int) -> int:

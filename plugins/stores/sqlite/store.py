@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from ingestd.api.store import State, Store
 
-from ..cached_state import EntriesState
+from ..cached_state import CachedState
 from .batch import read_values
 from .database import Database
 
@@ -19,15 +19,15 @@ class SqliteStore(Store):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, now: int, *, step: bool = False) -> EntriesState:
+    def begin(self, now: int, *, step: bool = False) -> CachedState:
         return self._database.begin(now)
 
     async def commit(self, state: State) -> None:
-        assert isinstance(state, EntriesState)
+        assert isinstance(state, CachedState)
         await self._database.commit(state)
 
     def discard(self, state: State) -> None:
-        assert isinstance(state, EntriesState)
+        assert isinstance(state, CachedState)
         state.undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:

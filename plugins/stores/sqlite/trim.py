@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from ingestd.api.journal import Extent, Outline
+from ingestd.api.journal import JournalStats, RecordInfo
 
 __all__ = ["next_bound", "read_extent", "read_outlines", "remove"]
 
@@ -13,23 +13,23 @@ _ROWS = 500
 _BYTES = 1 << 20  # of bodies: large ones lie on pages of their own, and each is touched to free it
 
 
-def read_extent(connection: sqlite3.Connection) -> Extent:
+def read_extent(connection: sqlite3.Connection) -> JournalStats:
     """A few look-ups: commits and triggers keep the totals (migrations 0002 and 0005)."""
     last, records, held, first, oldest_at = connection.execute(
         "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0), records, bytes,"
         " (SELECT min(position) FROM journal), (SELECT at FROM journal ORDER BY position LIMIT 1) FROM totals"
     ).fetchone()
-    return Extent(last + 1 if first is None else first, last, records, held, oldest_at)
+    return JournalStats(last + 1 if first is None else first, last, records, held, oldest_at)
 
 
-def read_outlines(connection: sqlite3.Connection, after: int, limit: int) -> list[Outline]:
+def read_outlines(connection: sqlite3.Connection, after: int, limit: int) -> list[RecordInfo]:
     """SQLite knows how long a body is without reading it."""
     (text,) = connection.execute(
         "SELECT json_group_array(json_array(position, at, bytes)) FROM (SELECT position, at, length(body) + 32 AS bytes"
         " FROM journal WHERE position > ? ORDER BY position LIMIT ?)",
         (after, limit),
     ).fetchone()
-    return [Outline(*outline) for outline in json.loads(text)]
+    return [RecordInfo(*outline) for outline in json.loads(text)]
 
 
 def next_bound(connection: sqlite3.Connection, up_to: int, limit: int) -> int | None:

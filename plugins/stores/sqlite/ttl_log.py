@@ -18,7 +18,7 @@ import msgspec
 
 from ..cache import Row, is_renewal
 
-__all__ = ["FULL", "LogEntry", "Renewal", "Renewals", "append_log", "clear_log", "read_log", "renewed"]
+__all__ = ["FULL", "LogEntry", "Renewal", "TtlLog", "append_log", "clear_log", "read_log", "renewed"]
 
 Renewal = tuple[str, int]
 """A value, and the last millisecond of its life."""
@@ -33,7 +33,7 @@ _APPEND = "INSERT INTO renewal (number, entries) VALUES (max(?, (SELECT coalesce
 _decode = msgspec.json.Decoder(list[LogEntry]).decode
 
 
-class Renewals:
+class TtlLog:
     """What the log holds."""
 
     def __init__(self, log: Iterable[LogEntry] = (), end: int = 0) -> None:
@@ -107,7 +107,7 @@ class Renewals:
         """That of a key which has not been renewed since the younger half was begun."""
         return None if key in self._young else self._old.get(key)
 
-    def turn_over(self) -> None:
+    def compact(self) -> None:
         """The older half is in the rows, and gone from the log: the younger one takes its place."""
         # What has landed is in memory and in the log up to its end; what is on its way comes behind that.
         self._old, self._young = self._young, {}

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from .commits import Commits
-from .ttl_log import FULL, Renewals
+from .ttl_log import FULL, TtlLog
 
 __all__ = ["WriteBack"]
 
@@ -27,19 +27,19 @@ _LOG_ROWS = 64  # of the log that are removed in one commit
 
 
 class WriteBack:
-    def __init__(self, renewals: Renewals, commits: Commits) -> None:
+    def __init__(self, renewals: TtlLog, commits: Commits) -> None:
         self._renewals = renewals
         self._commits = commits
         self._steps = 0
         self._turning = asyncio.Lock()
 
     async def step(self) -> None:
-        """Turn over when it is time to. Raises `Unavailable`."""
+        """Compact the log when it is time to. Raises `Unavailable`."""
         self._steps += not self._renewals.is_empty
         if self._renewals.logged >= FULL or self._steps >= _AGE:
-            await self.turn_over()
+            await self.compact()
 
-    async def turn_over(self) -> None:
+    async def compact(self) -> None:
         """Write what only the older half names into its rows, remove that half, and let the younger one be the older.
 
         Raises `Unavailable`; then it is to be tried again.
@@ -53,7 +53,7 @@ class WriteBack:
             counts = [_LOG_ROWS if older else 0]
             while counts[-1] == _LOG_ROWS:
                 await self._commits.commit(also=partial(_remove, self._renewals.bound, counts))
-            self._renewals.turn_over()
+            self._renewals.compact()
             self._steps = 0
 
     def _write(self, keys: Sequence[str], connection: sqlite3.Connection) -> None:

@@ -73,7 +73,7 @@ async def test_the_status_is_renewed_with_the_watchdog_and_a_remark_stays(superv
     environment = {"NOTIFY_SOCKET": supervisor.getsockname(), "WATCHDOG_USEC": "60000"}
     notifier = Notifier(environment)
     assert notifier.watchdog == pytest.approx(0.06)
-    beat = asyncio.ensure_future(notifier.beat(lambda seconds: f"serving, asked after {seconds > 0.015}"))
+    beat = asyncio.ensure_future(notifier.keepalive(lambda seconds: f"serving, asked after {seconds > 0.015}"))
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(None, told, supervisor) == ["WATCHDOG=1", "STATUS=serving, asked after True"]
     notifier.remark("the last reload was refused")
@@ -84,7 +84,7 @@ async def test_the_status_is_renewed_with_the_watchdog_and_a_remark_stays(superv
 
 
 async def test_a_long_start_asks_for_time_as_long_as_it_goes_on(notifier: Notifier, supervisor: socket.socket) -> None:
-    async with notifier.patience("starting: opening the store"):
+    async with notifier.extend_start_timeout("starting: opening the store"):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.01)
     assert [*all_told(supervisor)] == [["STATUS=starting: opening the store", "EXTEND_TIMEOUT_USEC=30000000"]]
@@ -138,7 +138,7 @@ async def test_one_that_is_behind_does_not_hold_the_loop_up(supervisor: socket.s
         asked.append(seconds)
         return "serving"
 
-    beat = asyncio.ensure_future(notifier.beat(describe))
+    beat = asyncio.ensure_future(notifier.keepalive(describe))
     await asyncio.sleep(0.3)
     beat.cancel()
     notifier.close()

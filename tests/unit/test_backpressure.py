@@ -7,26 +7,26 @@ import asyncio
 import pytest
 
 from ingestd.api.errors import Unavailable
-from ingestd.pipeline.backpressure import Room
+from ingestd.pipeline.backpressure import Backpressure
 
 
 class Batch:
     """Holds its turn until it is told to end."""
 
-    def __init__(self, room: Room, count: int) -> None:
-        self.room = room
+    def __init__(self, backpressure: Backpressure, count: int) -> None:
+        self.backpressure = backpressure
         self.begun = False
         self.end = asyncio.Event()
-        self.task = asyncio.create_task(self._work(room, count))
+        self.task = asyncio.create_task(self._work(backpressure, count))
 
-    async def _work(self, room: Room, count: int) -> None:
-        async with room.turn(count):
+    async def _work(self, backpressure: Backpressure, count: int) -> None:
+        async with backpressure.batch_slot(count):
             self.begun = True
             await self.end.wait()
 
 
-async def batches(room: Room, *counts: int) -> list[Batch]:
-    made = [Batch(room, count) for count in counts]
+async def batches(backpressure: Backpressure, *counts: int) -> list[Batch]:
+    made = [Batch(backpressure, count) for count in counts]
     await turns()
     return made
 
@@ -47,7 +47,7 @@ async def pass_on(made: list[Batch]) -> None:
     made.remove(ended)
     ended.end.set()
     await ended.task
-    made += await batches(ended.room, 100)
+    made += await batches(ended.backpressure, 100)
 
 
 async def in_hand_later(made: list[Batch]) -> int:
@@ -74,10 +74,10 @@ def begun(made: list[Batch]) -> list[bool]:
 
 
 async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_not_overtake() -> None:
-    room = Room(100_000)
-    made = await batches(room, 1000, 1000, 1000, 1)
+    backpressure = Backpressure(100_000)
+    made = await batches(backpressure, 1000, 1000, 1000, 1)
     assert begun(made) == [True, True, False, False]
-    assert room.waiting == 3001
+    assert backpressure.waiting == 3001
     made[1].end.set()
     await turns()
     assert begun(made) == [True, True, True, False]
@@ -87,55 +87,55 @@ async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_no
     for each in made:
         each.end.set()
         await each.task
-    assert room.waiting == 0
+    assert backpressure.waiting == 0
 
 
 async def test_a_batch_that_is_given_up_while_it_waits_leaves_its_turn_to_the_next() -> None:
-    room = Room(100_000)
-    made = await batches(room, 2000, 1000, 1000)
+    backpressure = Backpressure(100_000)
+    made = await batches(backpressure, 2000, 1000, 1000)
     assert begun(made) == [True, False, False]
     made[1].task.cancel()
     made[0].end.set()
     await turns()
     assert begun(made) == [True, False, True]
-    assert room.waiting == 1000
+    assert backpressure.waiting == 1000
     made[2].end.set()
     await made[2].task
-    (last,) = await batches(room, 2000)
+    (last,) = await batches(backpressure, 2000)
     assert last.begun
     last.end.set()
     await last.task
 
 
 async def test_a_batch_whose_turn_comes_as_it_is_given_up_leaves_it_to_the_next() -> None:
-    room = Room(100_000)
-    async with room.turn(2000):
-        made = await batches(room, 2000, 2000)
+    backpressure = Backpressure(100_000)
+    async with backpressure.batch_slot(2000):
+        made = await batches(backpressure, 2000, 2000)
         assert begun(made) == [False, False]
     made[0].task.cancel()  # its turn has come, and it does not know
     await turns()
     assert begun(made) == [False, True]
     made[1].end.set()
     await made[1].task
-    assert room.waiting == 0
+    assert backpressure.waiting == 0
 
 
 async def test_batches_that_wait_for_their_turn_take_room() -> None:
-    room = Room(2500)
-    made = await batches(room, 2000, 500)
+    backpressure = Backpressure(2500)
+    made = await batches(backpressure, 2000, 500)
     with pytest.raises(Unavailable, match="Too many events"):
-        async with room.turn(1):
+        async with backpressure.batch_slot(1):
             pass
     for each in made:
         each.end.set()
         await each.task
-    assert room.waiting == 0
+    assert backpressure.waiting == 0
 
 
 async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
     clock = Clock()
-    room = Room(100_000, clock)
-    made = await batches(room, *[100] * 64)
+    backpressure = Backpressure(100_000, clock)
+    made = await batches(backpressure, *[100] * 64)
     for _ in range(79):
         clock.now += 0.125
         await pass_on(made)
@@ -152,24 +152,24 @@ async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
     # What comes back sooner than after as long a pause is the same flood.
     for pause in 0.01, 1, 9:
         clock.now += pause
-        made = await batches(room, *[100] * 64)
+        made = await batches(backpressure, *[100] * 64)
         assert begun(made).count(True) == 2
         clock.now += pause
         assert await in_hand_later(made) == 2
         await all_through(made)
     clock.now += 10
-    made = await batches(room, *[100] * 64)
+    made = await batches(backpressure, *[100] * 64)
     clock.now += 9.9
     assert await in_hand_later(made) == 20
     await all_through(made)
-    assert room.waiting == 0
+    assert backpressure.waiting == 0
 
 
 async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_each_commit() -> None:
     clock = Clock()
-    room = Room(100_000, clock)
+    backpressure = Backpressure(100_000, clock)
     for in_hand in [8] * 319 + [2] * 600:  # ten seconds of wanting more, less those of wanting nothing
-        made = await batches(room, *[100] * 8)
+        made = await batches(backpressure, *[100] * 8)
         assert begun(made).count(True) == in_hand
         clock.now += 0.0625
         await all_through(made)
@@ -178,11 +178,11 @@ async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_
 
 async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
-    room = Room(100_000)
-    few = await batches(room, 100, 100)
-    await room.give_way(0)  # that is no burst
-    more = await batches(room, 1)
-    waiting = asyncio.create_task(room.give_way(0))
+    backpressure = Backpressure(100_000)
+    few = await batches(backpressure, 100, 100)
+    await backpressure.give_way(0)  # that is no burst
+    more = await batches(backpressure, 1)
+    waiting = asyncio.create_task(backpressure.give_way(0))
     await turns()
     assert not waiting.done()
     await all_through(more)
@@ -191,34 +191,34 @@ async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pyt
 
 
 async def test_a_burst_that_goes_on_keeps_nobody_who_gives_way_for_ever() -> None:
-    room = Room(100_000)
-    made = await batches(room, 1000)
-    await room.give_way(0)
+    backpressure = Backpressure(100_000)
+    made = await batches(backpressure, 1000)
+    await backpressure.give_way(0)
     await all_through(made)
 
 
 async def test_a_flood_has_no_more_of_the_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     clock = Clock()
-    room = Room(100_000, clock)
-    made = await batches(room, *[100] * 64)
-    waiting = asyncio.create_task(room.give_way(0))
+    backpressure = Backpressure(100_000, clock)
+    made = await batches(backpressure, *[100] * 64)
+    waiting = asyncio.create_task(backpressure.give_way(0))
     clock.now += 10
     await pass_on(made)
     await waiting
-    await room.give_way(0)
+    await backpressure.give_way(0)
     await all_through(made)
 
 
 async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> None:
     clock = Clock()
-    room = Room(100_000, clock)
-    made = await batches(room, 100, 100)
+    backpressure = Backpressure(100_000, clock)
+    made = await batches(backpressure, 100, 100)
     for _ in range(100):
         clock.now += 60
         await pass_on(made)
         assert begun(made) == [True, True]
-    made += await batches(room, *[100] * 62)
+    made += await batches(backpressure, *[100] * 62)
     clock.now += 9.9
     assert await in_hand_later(made) == 20
     clock.now += 0.2
@@ -228,22 +228,22 @@ async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> 
 
 async def test_a_batch_that_takes_long_is_no_flood_for_the_one_that_comes_next() -> None:
     clock = Clock()
-    room = Room(100_000, clock)
-    made = await batches(room, 150)
+    backpressure = Backpressure(100_000, clock)
+    made = await batches(backpressure, 150)
     clock.now += 60
-    made += await batches(room, 100)
+    made += await batches(backpressure, 100)
     assert begun(made) == [True, True]
     await all_through(made)
 
 
 async def test_a_batch_larger_than_what_is_in_hand_in_a_flood_has_its_turn_alone() -> None:
     clock = Clock()
-    room = Room(100_000, clock)
-    made = await batches(room, 1000, 1000)
+    backpressure = Backpressure(100_000, clock)
+    made = await batches(backpressure, 1000, 1000)
     clock.now += 60
     for _ in range(3):
         made[0].end.set()
         await made.pop(0).task
-        made += await batches(room, 1000)
+        made += await batches(backpressure, 1000)
         assert begun(made) == [True, False]
     await all_through(made)
