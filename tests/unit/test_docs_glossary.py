@@ -1,0 +1,62 @@
+"""docs/glossary.md names things that the code has, and retired names stay away."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| `([^`|]+)` \|$", re.MULTILINE)
+TERMS = ROW.findall((ROOT / "docs/glossary.md").read_text())
+
+RETIRED = (
+    "ApartJournal", "Claimed", "EntriesState", "Extent", "NotHolder", "Outline", "Renewals", "bury", "errand", "flying",
+    "give_back", "give_order", "hang_up", "let_go", "rules_out", "turn_over", "hurried",
+)  # fmt: skip
+
+
+def sources() -> list[Path]:
+    return [path for folder in ("ingestd", "plugins") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def names_of_the_code() -> set[str]:
+    """Classes, modules, packages, and fields as records have them."""
+    names: set[str] = set()
+    for path in sources():
+        names.update(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        names.add(target.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                names.add(node.value)
+    return names
+
+
+def test_each_term_stands_in_the_code() -> None:
+    assert len(TERMS) > 30
+    names = names_of_the_code()
+    assert not [term for term, _, name in TERMS if name not in names]
+
+
+def test_terms_are_in_order_and_told_once() -> None:
+    terms = [term for term, _, _ in TERMS]
+    assert terms == sorted(set(terms))
+
+
+@pytest.mark.parametrize("term", TERMS, ids=[term for term, _, _ in TERMS])
+def test_a_term_is_told_in_one_sentence(term: tuple[str, str, str]) -> None:
+    assert len(term[1].split()) <= 25
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_name_is_not_used_again(name: str) -> None:
+    users = [path for path in sources() if re.search(rf"\b{name}\b", path.read_text())]
+    assert not users
