@@ -135,8 +135,14 @@ class Pipeline:
             principal = await self._admission.admit(request, read)
             return await self._batches.answer(request, principal, bodies)
         except Exception as error:  # noqa: BLE001 - as above
-            refused = self._failures.refusal(request, error)
-        # All have this one outcome, as far as it is known how many there are.
+            return self._refuse_batch(request, error)
+
+    def _refuse_batch(self, request: Request, error: Exception) -> Answer:
+        """All events have one outcome, as far as it is known how many there are.
+
+        A function of its own: a variable for the refusal in the frames that its traceback holds would be a cycle.
+        """
+        refused = self._failures.refusal(request, error)
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         return problem(refused)
