@@ -284,7 +284,7 @@ async def test_every_write_whose_reply_is_lost_is_done_once(server: RedisServer)
         assert await state.put("key", "two") == "one"
         proxy.loses_reply = first(1, b"swap")
         assert await state.swap("key", "two", "three")
-        proxy.loses_reply = first(1, b"hold")
+        proxy.loses_reply = first(1, b"acquire_cursor")
         cursor = await backend.journal.acquire_cursor("consumer", "beginning")
         proxy.loses_reply = first(1, b"append")
         assert await backend.journal.append([], state, cursor._replace(position=7)) == 7

@@ -647,11 +647,11 @@ local function ensured(name, from_beginning)
   return place
 end
 
-ops.place = function(_, name, from_beginning)
+ops.ensure_cursor = function(_, name, from_beginning)
   return ensured(name, from_beginning).position
 end
 
-ops.hold = function(_, name, from_beginning, holder, lease)
+ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
   local place, time = ensured(name, from_beginning), clock()
   if place.holder ~= '' and place.holder ~= holder and place.till >= time then return false end
   place.fence, place.holder, place.till, place.left = place.fence + 1, holder, time + lease, place.position
