@@ -29,7 +29,7 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return passing_key(kind, tenant, part)
 
 
-@lru_cache(maxsize=32_768)  # 16 MB; the events of a visit use the same keys
+@lru_cache(maxsize=16_384)  # 8 MB; the events of a visit use the same keys
 def _remembered_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 
@@ -50,8 +50,8 @@ def _digest(tenant: str, part: str) -> str:
     return blake2b(f"{len(tenant)}:{tenant}{part}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-# 6 MB, as above: an event uses several kinds of keys of its visitor.
-_remembered_digest = lru_cache(maxsize=16_384)(_digest)
+# 3 MB, as above: an event uses several kinds of keys of its visitor.
+_remembered_digest = lru_cache(maxsize=8_192)(_digest)
 
 
 class Field(NamedTuple):

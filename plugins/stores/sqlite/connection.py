@@ -26,7 +26,7 @@ APPLICATION_ID = 0x696E6764  # "ingd", as the first migration sets it
 # For when the daemon's own (see `Checkpoints`) do not keep up: these run inside a commit.
 AUTOCHECKPOINT_PAGES = 10_000
 WAL_SIZE_LIMIT = 64 * 1024 * 1024
-WRITER_CACHE_KIB = 32 * 1024
+WRITER_CACHE_KIB = 16 * 1024
 
 _SYNCED = "PRAGMA synchronous = FULL"
 _UNSYNCED = "PRAGMA synchronous = NORMAL"
