@@ -29,7 +29,7 @@ def state_key(kind: str, tenant: str, part: str) -> str:
     return passing_key(kind, tenant, part)
 
 
-@lru_cache(maxsize=16_384)  # 8 MB; the events of a visit use the same keys
+@lru_cache(maxsize=16_384)  # 9 MB; the events of a visit use the same keys
 def _remembered_key(kind: str, tenant: str, part: str) -> str:
     return f"{kind}:{key_digest(tenant, part)}"
 

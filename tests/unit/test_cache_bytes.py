@@ -122,8 +122,8 @@ def ids(characters: int, character: str) -> Iterable[str]:
 @pytest.mark.parametrize(
     ("cache", "names", "most"),
     [
-        (lambda part: store.state_key("link", "shop", part), ids(64, "x"), 16),
-        (lambda part: store.key_digest("shop", part), ids(64, "x"), 8),
+        (lambda part: store.state_key("link", "shop", part), ids(64, "x"), 9),
+        (lambda part: store.key_digest("shop", part), ids(64, "x"), 4),
         (lambda part: store.state_key("link", "shop", part), ids(64, EMOJI), 1),
         (lambda name: host.check_host("HTTP/1.1", {"Host": name}), (f"{n:06d}{'x' * 16_000}" for n in range(300)), 1),
         (domains.ascii_domain, (f"{number:06d}{'ü' * 1000}" for number in range(2000)), 1),
