@@ -1,4 +1,4 @@
-"""State entries in memory: what is cached, what is not yet on disk, and loading what is neither."""
+"""The cache of state entries: entries in memory, their unwritten changes, and loading from the file."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ __all__ = [
 ]
 
 Change = tuple[int, int | None, int | None]
-"""A member's number, its time and the end of its life. Without a time it is to go."""
+"""Number, time and expiry of a set's member. No time means that the member is removed."""
 
 Row = tuple[str, str | None, Fields | FieldChanges | dict[str, Change] | None, int | None]
-"""key, value, fields, expires: a row of the table `state`; or of the table `member`, members in place of fields.
+"""key, value, fields, expires: a row of the table `state`. For a set, its members stand in place of the fields.
 
-A row that was read has `Fields`, a row to be written has changes of fields. With a value and changes of fields, as no
-entry has them both, it is a renewal: the value is there, and only lives longer, or it will most likely be renewed soon;
-and without `expires`, what was renewed before is another value by now.
+A row that was read has `Fields`. A row to be written has changes of fields. No entry has both a value and changes of
+fields, so a row with both is a renewal: the value is unchanged and expires later, or is expected to be renewed soon.
+A renewal without `expires` says that the value renewed before has been replaced.
 """
 
 _SET = "#"
-_BESIDE = 400  # bytes of an entry beside its value: itself, its key, and its place among the others
-_BESIDE_FIELD = 150  # likewise of a field, beside its name and its value
+_BESIDE = 400  # bytes of an entry without its value: the object, its key, and its slot in the cache
+_BESIDE_FIELD = 150  # the same for a field, without its name and its value
 _BESIDE_MEMBER = 200
 _UNCHANGED = FieldChanges({}, is_first=False)
 
 
 def set_key(key: str) -> str:
-    """Under which a set is known here: it may be looked for where there is a value, and the other way round."""
+    """The cache key of a set. The same key can hold a value, so both are looked up under different cache keys."""
     return _SET + key
 
 
@@ -65,26 +65,27 @@ def is_set(key: str) -> bool:
 
 
 def key_of(set_key: str) -> str:
-    """The key of a set in the contract's terms."""
+    """The key of a set as callers of `State` name it."""
     return set_key[len(_SET) :]
 
 
 Loaded = Callable[[Sequence[Row] | BaseException], None]
 Load = Callable[[Sequence[str], Loaded], None]
-"""Has the rows of some keys read, of those that have one, and calls with them, or with an error, in the event loop.
+"""Starts to read the rows of some keys. Calls back in the event loop with the rows found, or with an error.
 
-Raises `Unavailable` where it cannot even begin; then it does not call.
+Raises `Unavailable`, without a call, if the read cannot start.
 """
 
 
 class Entry:
-    """One key's state. An entry that is not there is an Entry without value and fields.
+    """The state of one key. A key without state has an Entry without value and fields.
 
-    `dirty`: changed since it was last handed to a commit. `in_flight`: in the commit that is under way.
-    `dead`: a commit that held it failed, so whoever has seen it has seen what never was. `written`: the
-    value that the file has, if it is one with an end, or will have unless a commit fails and the entry
-    dies. `sliding`: the value is one that will most likely be renewed. `fields` that are empty beside a
-    value, or without one, are those that the entry had: the next commit removes them.
+    `dirty`: changed since the entry was last handed to a commit.
+    `in_flight`: part of the commit in progress.
+    `invalidated`: a commit of this entry failed, so its readers have seen a state that was never stored.
+    `written`: the value with an expiry that the file has, or will have once the commit in progress succeeds.
+    `sliding`: the value will most likely be renewed.
+    `fields`: empty fields stand for fields that the file still has. The next commit removes them.
     """
 
     __slots__ = (
@@ -119,7 +120,7 @@ class Entry:
         self.weight = 0
 
     def weigh(self) -> int:
-        """About how many bytes it has in memory."""
+        """Approximate memory of the entry, in bytes."""
         if self.fields:
             return _BESIDE + _BESIDE_FIELD * len(self.fields) + self.fields.memory
         return _BESIDE if self.value is None else _BESIDE + text_memory(self.value)
@@ -130,11 +131,11 @@ class Entry:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether all that is to be written of it is that it lives longer."""
+        """Whether a later expiry is the only change to write."""
         return self.value is not None and self.value == self.written and self.expires is not None
 
     def row(self, *, early: bool = False) -> Row:
-        """What is to be written of it. `early`: as a renewal also where the value is new, if it is a sliding one."""
+        """The row to write. `early` writes a new sliding value as a renewal too."""
         if self.fields is not None:
             return self._row_of_fields(self.fields)
         renewal = self.is_renewed or (early and self.sliding and self.value is not None and self.expires is not None)
@@ -145,15 +146,15 @@ class Entry:
         changes = fields.take_changes()
         if fields:
             return self.key, None, changes, None
-        # The fields in the file go with the row: it is deleted, or gets the value.
+        # The row's fields in the file disappear with it: the row is deleted, or gets the value.
         self.fields = None
         self.written = None if self.expires is None else self.value
         return self.key, self.value, None, self.expires
 
     def merge(self, fields: Mapping[str, Field], keep: int | None, keep_size: int | None) -> tuple[bool, int]:
-        """Set fields, in place of a value. Returns whether anything changed, and how many fields went.
+        """Set fields; a value is replaced. Returns whether anything changed, and how many fields were dropped.
 
-        The bounds are those of `State.merge`.
+        `State.merge` explains the bounds.
         """
         present = Fields() if self.fields is None else self.fields
         changed = present.merge(fields)
@@ -168,7 +169,7 @@ class Entry:
             self.fields.clear()
 
     def saved(self) -> tuple[Any, ...]:
-        """What `restore` takes to make it as it is now."""
+        """A copy of the entry's content, for `restore`."""
         return self.value, None if self.fields is None else self.fields.copy(), self.expires, self.dirty
 
     def restore(self, saved: tuple[Any, ...]) -> None:
@@ -176,9 +177,9 @@ class Entry:
 
 
 class SetEntry(Entry):
-    """A set: its members with their times, in order, and what of them has changed since the last commit.
+    """A set: its members with their times, in order, and the members changed since the last commit.
 
-    `expires` is the end of the longest life among them. Each has a number, which is that of its row in the file.
+    `expires` is the latest expiry among the members. The number of a member is the number of its row in the file.
     """
 
     __slots__ = ("_memory", "changes", "members", "numbers")
@@ -205,14 +206,14 @@ class SetEntry(Entry):
         return self.key, None, changes, None
 
     def add(self, member: str, at: int, expires: int | None, numbers: Iterator[int]) -> None:
-        """A new member gets the next of `numbers`."""
+        """Add a member or change its time. A new member gets the next of `numbers`."""
         if not self.members:
             self.expires = expires
         elif self.expires is not None:
             self.expires = None if expires is None else max(self.expires, expires)
         if self.members.pop(member, None) is None:
             self._memory += text_memory(member)
-        behind = []  # most are the newest, or have few behind them that always come last
+        behind = []  # usually empty or short: most members are newer than all others
         for each in reversed(self.members.items()):
             if (each[1], each[0]) <= (at, member):
                 break
@@ -223,7 +224,7 @@ class SetEntry(Entry):
             self.members[other] = time
         number = self.numbers.get(member)
         if number is None:
-            gone = self.changes.get(member)  # and not yet from the file
+            gone = self.changes.get(member)  # removed, but the removal is not written yet
             number = self.numbers[member] = next(numbers) if gone is None else gone[0]
         self.changes[member] = number, at, expires
 
@@ -241,7 +242,7 @@ class SetEntry(Entry):
 
 
 class Entries:
-    """At most `limit` entries of at most `size` bytes; those not yet on disk come on top and are never let go."""
+    """At most `limit` entries of at most `size` bytes. Entries not yet on disk come on top and are never evicted."""
 
     def __init__(
         self,
@@ -252,36 +253,36 @@ class Entries:
         *,
         size: int = 1 << 62,
     ) -> None:
-        """`definitely_absent` tells of some keys that the file has nothing of them."""
+        """`definitely_absent` returns True only for keys that the file does not have."""
         self.numbers = count(members + 1)
-        """Of members of sets that are new; `members` is the highest there has been."""
+        """Numbers for new members of sets. `members` is the highest number used so far."""
         self._definitely_absent = definitely_absent
         self._limit = limit
         self._size = size
         self.weight = 0
-        """About how many bytes the entries have in memory."""
+        """Approximate memory of all entries, in bytes."""
         self._load_rows = load
         self._known: OrderedDict[str, Entry] = OrderedDict()
         self._wanted: dict[str, list[asyncio.Future[None]]] = {}
         self._loading: dict[str, list[asyncio.Future[None]]] = {}
-        """Who waits for a key that is to be loaded, or is just being loaded."""
+        """Futures of the callers that wait for a key to be loaded."""
         self._together: dict[str, set[str]] = {}
-        """The kinds of entries that units have missed next, by that of the entry they missed."""
+        """For each kind of entry that was missed, the kinds that transactions missed next."""
         self._beginning = False
-        """Whether a load is about to begin."""
+        """Whether a load is scheduled."""
         self._adrift: set[str] = set()
-        """What the file is about to say something else of."""
+        """Keys whose row the commit in progress still changes, although their entry was invalidated."""
         self.pinned: frozenset[str] = frozenset()
-        """Keys that are not let go of, once they are loaded."""
+        """Keys that are not evicted once they are loaded."""
         self.hits = 0
         self.ruled_out = 0
         self.misses = 0
-        """How often what a unit wanted was in memory, was known to be nowhere, and was looked for in the file."""
+        """How many look-ups found the entry in memory, found it definitely absent, and had to read the file."""
         self.deleted = False
-        """Whether a unit has deleted something since somebody last set it to False."""
+        """Whether a transaction has deleted something since the flag was last cleared."""
 
     def known(self, key: str) -> Entry | None:
-        """The entry, if it is in memory or nowhere. The caller may change it until it next awaits."""
+        """The entry, if it is in memory or definitely absent. The caller may change it until it next awaits."""
         entry = self._known.get(key)
         if entry is not None:
             self._known.move_to_end(key)
@@ -302,28 +303,28 @@ class Entries:
         self.weight -= self._known.pop(key).weight
 
     def weigh(self, entry: Entry) -> None:
-        """It has changed."""
+        """Count the weight of an entry anew after a change."""
         if self._known.get(entry.key) is entry:
             before, entry.weight = entry.weight, entry.weigh()
             self.weight += entry.weight - before
 
     @property
     def count(self) -> int:
-        """How many are in memory."""
+        """Number of entries in memory."""
         return len(self._known)
 
     async def get(self, key: str, after: str | None = None) -> Entry:
         """The entry, from memory or from the file. The caller may change it until it next awaits.
 
-        `after` is what the caller has missed before: where that is of the same visitor, whoever misses one of its kind
-        from now on has this kind loaded with it, rather than miss it next.
+        `after` is the key that the caller missed before. If both keys belong to one visitor, later misses of the first
+        kind load the second kind too. This saves a second read.
         """
         entry = self.known(key)
         if entry is None:
             self.misses += 1
             if after is not None:
                 self._learn(after, key)
-        while entry is None:  # it may have been let go of again before our turn came
+        while entry is None:  # the entry may have been evicted before this task ran
             future = asyncio.get_running_loop().create_future()
             self._wait(key, future)
             await future
@@ -337,7 +338,7 @@ class Entries:
             self._together.setdefault(before, set()).add(kind)
 
     def _wait(self, key: str, future: asyncio.Future[None]) -> None:
-        """Misses of one key share one load, and those of one turn, or of one load's time, one statement."""
+        """Join a load of the key. All misses of one loop turn, or during one load, share the next statement."""
         waiting = self._loading.get(key)
         if waiting is None:
             waiting = self._wanted.get(key)
@@ -352,18 +353,18 @@ class Entries:
                 self._wanted.setdefault(beside, [])
         if not self._loading and not self._beginning:
             self._beginning = True
-            # At the end of the turn, with what else is missed in it. In no context: it loads for many.
+            # At the end of the turn, to include its other misses. Without a context, since the load has many callers.
             asyncio.get_running_loop().call_soon(self._begin, context=Context())
 
     def _begin(self) -> None:
-        """Load what is wanted; or later, where the file is about to say something else of it."""
+        """Load the wanted keys. Wait if the commit in progress still changes one of their rows."""
         self._beginning = False
         if self._loading or not self._wanted or not self._adrift.isdisjoint(self._wanted):
             return
         self._loading, self._wanted = self._wanted, {}
         try:
             self._load_rows([*self._loading], self._loaded)
-        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+        except Exception as error:  # noqa: BLE001 - the waiting callers raise it
             self._loaded(error)
 
     def _loaded(self, rows: Sequence[Row] | BaseException) -> None:
@@ -373,7 +374,7 @@ class Entries:
             self._let_go(len(loading))
             found = {row[0]: row[1:] for row in rows}
             for key in loading:
-                if key not in self._known:  # it may have been ruled out meanwhile, and have been written to since
+                if key not in self._known:  # it may have been definitely absent meanwhile, and then written
                     self._add(key, found.get(key))
         for waiting in loading.values():
             for future in waiting:
@@ -387,8 +388,8 @@ class Entries:
                 self._remove(key)
 
     def _oldest(self, count: int, weight: int) -> Iterable[str]:
-        """At least so many that weigh at least so much together, if there are."""
-        # Those not yet on disk are the busy ones, so they are seldom among the oldest.
+        """The oldest entries: at least `count`, of at least `weight` bytes together, as far as there are any."""
+        # Entries not yet on disk are in use, so few of them are among the oldest.
         for key, entry in self._known.items():
             if count <= 0 and weight <= 0:
                 return
@@ -398,7 +399,7 @@ class Entries:
                 yield key
 
     def land(self, flown: Iterable[Entry]) -> None:
-        """The commit under way has ended, well or not."""
+        """End the commit in progress, whether it succeeded or failed."""
         for entry in flown:
             entry.in_flight = False
         self._adrift.clear()
@@ -407,7 +408,7 @@ class Entries:
             self._begin()
 
     def kill(self, entry: Entry) -> None:
-        """What this entry says never came to be: forget it, and let all who have seen it know."""
+        """Forget an entry whose state was never stored, and mark it so that its readers fail."""
         entry.invalidated = True
         entry.dirty = False
         if self._known.get(entry.key) is entry:
@@ -416,7 +417,7 @@ class Entries:
                 self._adrift.add(entry.key)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """The file has changed beside the commits: load these again, but for what is about to be written anyway."""
+        """Drop entries that were changed in the file outside of commits. Entries about to be written stay."""
         for key in keys:
             entry = self._known.get(key)
             if entry is not None and not entry.dirty and not entry.in_flight:
@@ -436,4 +437,4 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
-        future.exception()  # nobody may be left to ask
+        future.exception()  # every caller may have been cancelled

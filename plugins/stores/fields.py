@@ -1,4 +1,4 @@
-"""The fields of one entry in memory, oldest first, and what a commit has still to write of them."""
+"""The fields of one entry in memory, oldest first, and their changes that the next commit writes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["FieldChanges", "Fields", "field_size"]
 
 
 class FieldChanges(NamedTuple):
-    """Changed fields by name, None for a field that is gone. `is_first`: the file has no row of the entry yet."""
+    """Changed fields by name; None stands for a removed field. `is_first`: the file has no row of the entry yet."""
 
     fields: Mapping[str, Field | None]
     is_first: bool
 
 
 class Fields:
-    """Fields by name. A merge takes as long as the fields that it brings, however many are there already."""
+    """Fields by name. The cost of a merge depends on the merged fields, not on the fields that are there already."""
 
     __slots__ = ("_by_name", "_changed", "_in_order", "_is_first", "memory", "size")
 
     def __init__(self, by_name: Mapping[str, Field] | None = None, *, durable: bool = False) -> None:
         self._by_name = {} if by_name is None else dict(by_name)
         self._in_order = not by_name
-        """Whether the oldest come first. Sorted once it matters, fields stay so as long as the newest come last."""
+        """Whether the oldest come first. Sorting waits until the order matters; newer fields at the end keep it."""
         self._changed: dict[str, Field | None] = {} if durable else {**self._by_name}
         self._is_first = not durable
         self.size = sum([field_size(name, field) for name, field in self._by_name.items()])
-        """Bytes of all names and values, in UTF-8."""
+        """Size of all names and values, in bytes of UTF-8."""
         self.memory = sum([_memory_of(name, field) for name, field in self._by_name.items()])
-        """Bytes that they take in memory, about."""
+        """Approximate memory of all names and values, in bytes."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -51,7 +51,7 @@ class Fields:
         return copy
 
     def merge(self, fields: Mapping[str, Field]) -> bool:
-        """Set fields; a field that was set later keeps its value. Returns whether anything changed."""
+        """Set fields. A present field with a later time keeps its value. Returns whether anything changed."""
         by_name = self._by_name
         changed = False
         newest = next(reversed(by_name.items()), None)
@@ -63,7 +63,7 @@ class Fields:
                 self._count(name, present, -1)
                 del by_name[name]
             if newest is not None and _age((name, field)) < _age(newest):
-                self._in_order = False  # seldom: most fields are newer than all before them
+                self._in_order = False  # rare: most fields are newer than all before them
             newest = name, field
             by_name[name] = field
             self._changed[name] = field
@@ -72,7 +72,7 @@ class Fields:
         return changed
 
     def drop_oldest(self, keep: int | None, keep_size: int | None) -> int:
-        """Keep so many fields and so many bytes of them. Returns how many fields are gone."""
+        """Drop the oldest fields beyond `keep` fields or `keep_size` bytes. Returns how many were dropped."""
         gone = 0
         while self._by_name and (
             (keep is not None and len(self._by_name) > keep) or (keep_size is not None and self.size > keep_size)
@@ -97,14 +97,14 @@ class Fields:
         self.memory += times * _memory_of(name, field)
 
     def take_changes(self) -> FieldChanges:
-        """The changes since this was called last, for a commit to write."""
+        """The changes since the last call, for a commit to write."""
         changes = FieldChanges(self._changed, self._is_first)
         self._changed, self._is_first = {}, False
         return changes
 
 
 def field_size(name: str, field: Field) -> int:
-    """Bytes of its name and its value in UTF-8."""
+    """Size of a field's name and value, in bytes of UTF-8."""
     return _bytes_of(name) + _bytes_of(field.value)
 
 

@@ -1,4 +1,4 @@
-"""The end of the journal in memory: consumers that keep up are given its records without reading the file."""
+"""The newest records of the journal in memory. Consumers that keep up read them without reading the file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ingestd.api.journal import size_of_all
 __all__ = ["READ_BYTES", "Tail", "count_to_read"]
 
 READ_BYTES = 2 << 20
-"""What one read of a journal gives, about: a consumer has it in memory twice, and callers choose what is in it."""
+"""Approximate size of one read of a journal. A consumer holds it in memory twice, and callers choose its content."""
 
 _BYTES = 8 << 20  # as `size_of` counts
-_FIRST = 2  # records, of which the largest are four megabytes
+_FIRST = 2  # records of the first read; a record has at most four megabytes
 
 
 def count_to_read(records: int, size: int) -> int:
-    """How many records to read next, when so many of that size have been read: as many as fit if they are alike."""
+    """How many records to read next, after some of a known size. Assumes that later records have the same size."""
     return max(1, (READ_BYTES - size) * records // max(size, 1)) if records else _FIRST
 
 
 class _Stretch:
-    """Records that one commit has brought, the first of which has this position. `size`: as `size_of_all` says."""
+    """Records of one commit, from the position `first` on. `size`: their total as `size_of_all` counts it."""
 
     __slots__ = ("_numbered", "first", "records", "size")
 
@@ -33,7 +33,7 @@ class _Stretch:
         self._numbered = False
 
     def numbered(self) -> Sequence[Record]:
-        """The records with their positions: made for the first who reads them, and the same for all."""
+        """The records with their positions. The first reader causes them to be made, and all readers share them."""
         if not self._numbered:
             self._numbered = True
             self.records = [
@@ -44,16 +44,16 @@ class _Stretch:
 
 
 class Tail:
-    """The newest durable records, without a gap between them."""
+    """The newest durable records, without a gap."""
 
     def __init__(self) -> None:
         self._stretches: deque[_Stretch] = deque()
         self._next = 1
-        """The position behind the last of them."""
+        """The position after the last record."""
         self._bytes = 0
 
     def add(self, records: Sequence[Record], last: int, size: int) -> None:
-        """Take records that have become durable; `last` is the position of the last of them, `size` that of all."""
+        """Add records that are now durable. `last` is the position of the last one, `size` their total size."""
         first = last - len(records) + 1
         if first != self._next:
             self.forget()
@@ -64,7 +64,7 @@ class Tail:
             self._bytes -= self._stretches.popleft().size
 
     def forget(self, up_to: int | None = None) -> None:
-        """Drop the records up to a position, or all: they are no longer so in the file."""
+        """Drop the records up to a position, or all, because the file no longer has them in this form."""
         while self._stretches and (up_to is None or self._stretches[0].first <= up_to):
             stretch = self._stretches.popleft()
             self._bytes -= stretch.size
@@ -74,11 +74,11 @@ class Tail:
                 self._bytes += self._stretches[0].size
 
     def read(self, after: int, limit: int) -> list[Record] | None:
-        """The next records behind a position; None if what is there has to be looked up in the file."""
+        """The next records after a position. None if they must be read from the file."""
         if not self._stretches or not self._stretches[0].first <= after + 1 < self._next:
             return None
         behind = 0
-        for stretch in reversed(self._stretches):  # most who read are near the end
+        for stretch in reversed(self._stretches):  # most readers are near the end
             behind += 1
             if stretch.first <= after + 1:
                 break

@@ -400,7 +400,7 @@ def test_one_file_has_one_daemon(shop: Shop, daemon: Daemon) -> None:
     line = why(done)
     assert f"process {daemon.pid}" in line
     assert str(shop.database) in line
-    assert "stop that one, or give this one a file of its own" in line
+    assert "stop that one, or set another file for this one" in line
     assert daemon.post("/track", EVENT, shop.public.id).status == 200
 
 
@@ -461,7 +461,7 @@ def test_a_folder_that_cannot_be_written_must_be_mended(command: str, nobodys: t
     shop.folder.chmod(0o755)
     done = run_as(prefix, command, config=shop.config)
     assert done.returncode == 78
-    assert f"{shop.database}: cannot be opened: Permission denied; its folder must be the daemon's own" in why(done)
+    assert f"{shop.database}: cannot be opened: Permission denied; the daemon must own the folder" in why(done)
 
 
 @BOTH

@@ -33,7 +33,7 @@ from tests.support.redis_shop import RedisShop, redis_shop
 TAKEOVER = 10.0  # seconds after which another daemon has gone on with a dead one's consumers
 LEASE = 5.0  # seconds before which it cannot, unless they were let go of
 KILLS = 6
-LOST = "attribution: its place in the journal has passed to another daemon"
+LOST = "attribution: its cursor has passed to another daemon"
 
 
 @pytest.fixture(scope="module")

@@ -370,7 +370,7 @@ async def test_a_wrong_password_can_never_work(tmp_path: Path) -> None:
             with pytest.raises(ConfigError) as raised:
                 async with opened(url):
                     pass
-            assert "wrong" not in str(raised.value).removeprefix("Redis does not let us in: WRONGPASS")
+            assert "wrong" not in str(raised.value).removeprefix("Redis refuses access: WRONGPASS")
         async with opened(f"redis://:right@127.0.0.1:{server.port}/0") as backend:
             assert await append(backend, "in") == 1
 
@@ -460,7 +460,7 @@ async def test_a_user_with_the_documented_rights_is_enough(server: RedisServer) 
         await use_everything(backend)
 
 
-@pytest.mark.logs("ingestd.redis WARNING Redis does not tell what it keeps through a restart")
+@pytest.mark.logs("ingestd.redis WARNING Redis does not say whether a restart keeps its data")
 async def test_a_user_who_may_not_ask_is_told_so(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     rights = [right.replace("~ingestd:", "~shop:") for right in documented_rights()]
     asking = {"+info", "+config|get"}

@@ -232,7 +232,7 @@ async def test_one_whose_answer_cannot_be_taken_keeps_no_other_from_its_own(
         assert set(errors) == {None}
         assert await backend.journal.last() == 20, "the link goes on"
     assert [(line.name, line.getMessage()) for line in caplog.records] == [
-        ("ingestd.redis", "what waited for an answer failed")
+        ("ingestd.redis", "a callback of an answer failed")
     ]
     caplog.clear()
 

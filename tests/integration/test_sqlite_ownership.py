@@ -55,7 +55,7 @@ async def opened(folder: Path, *, serving: bool = True) -> AsyncIterator[SqliteB
 
 async def test_a_second_daemon_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve") as process:
-        with pytest.raises(ConfigError, match=rf"process {process.pid},.* stop that one, or .* file of its own"):
+        with pytest.raises(ConfigError, match=rf"process {process.pid},.* stop that one, or set another file"):
             await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
         (tmp_path / "link.db").symlink_to("ingestd.db")
         with pytest.raises(ConfigError, match="in use"):
@@ -176,7 +176,7 @@ async def test_a_request_is_withdrawn_when_the_daemon_does_not_do_it(tmp_path: P
             assert await command.store.begin(NOW).get("key") is None
 
 
-@pytest.mark.logs("a command asked for what cannot be done")
+@pytest.mark.logs("a command's request cannot be done")
 async def test_a_request_nobody_understands_does_not_block_the_next(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
         with sqlite3.connect(command.path) as other:

@@ -1,4 +1,4 @@
-"""Journal and state on Redis, for several daemons; or the state alone, beside a journal in SQLite."""
+"""Redis back end: journal and state for several daemons, or the state alone with a journal in SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RedisPlugin:
         timeout: PositiveDuration = Duration.parse("1s")
         patience: PositiveDuration = Duration.parse("3s")
         wait_replicas: Annotated[int, Meta(ge=0)] | None = None
-        """None is 1 with Sentinels, 0 without."""
+        """None means 1 with Sentinels and 0 without."""
         promotion_grace: Duration = Duration.parse("30s")
         accept_loss: bool = False
         sentinels: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class RedisPlugin:
             register(scheme, self._make)
 
     def _make(self, url: str, base: Path) -> Any:
-        # Only where it is used: it takes a tenth of a second.
+        # Imported only where it is used: the import takes a tenth of a second.
         from .backend import RedisBackend
         from .servers import make_pool
 

@@ -1,4 +1,4 @@
-"""How a daemon knows its store, and goes on in the one that is there after a loss of data."""
+"""Adoption of a store that has lost data: the daemons notice the loss, and continue with the store that is there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = logging.getLogger("ingestd.redis")
 
 
 class Adoption:
-    """After a loss the store gets another id from the first daemon that finds it; the others follow.
+    """After a loss the first daemon that finds it gives the store a new id. The other daemons follow.
 
-    So each daemon, and each connection, notices the loss with its next batch, which is refused.
+    The next batch of each daemon and each connection names the old id and is refused. So every daemon notices.
     """
 
     def __init__(self, database: Database, journal: RedisJournal, store: RedisStore) -> None:
@@ -30,10 +30,10 @@ class Adoption:
         self._journal = journal
         self._store = store
         self._ids: list[str] = []
-        """All that the store has had since it was opened, the present one last."""
+        """All ids of the store since it was opened, the present one last."""
 
     async def identify(self, *, serving: bool) -> None:
-        """Learn the store's id and its last loss; a daemon gives a new store an id. Raises `Unavailable`."""
+        """Learn the id of the store and its last loss. A daemon gives a new store an id. Raises `Unavailable`."""
         link = self._database.link
         self._store.losses = 0
         if not serving:
@@ -54,8 +54,8 @@ class Adoption:
         ], self._adopted  # fmt: skip
 
     def _adopted(self, answer: Any, error: Exception | None) -> None:
-        """In one turn, so that nothing is read from the store before all know of the loss."""
-        if error is not None:  # it is tried again
+        """Runs in one turn, so that nothing reads the store before all parts of the daemon know of the loss."""
+        if error is not None:  # the probe tries again
             return
         store_id, found, kind, last, heartbeats, version, mended = answer
         if kind:
@@ -67,5 +67,5 @@ class Adoption:
             self._store.learn(store_id, loss)
             _log.error("%s", loss)
             for name, position, end in mended:
-                _log.warning("%s: its place, %d, was beyond the journal's end, and is %d now", name, position, end)
+                _log.warning("%s: its cursor, %d, was beyond the journal's end, and is %d now", name, position, end)
         self._database.link.go_on(store_id, last, heartbeats)

@@ -1,4 +1,4 @@
-"""One Redis as journal and state store: opening, and what goes on beside the events."""
+"""The Redis back end: one Redis as journal and state store, its start, and its background tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["RedisBackend"]
 
 _log = logging.getLogger("ingestd.redis")
 
-_ALIVE = 10.0  # seconds for which a daemon counts as running after its last word
-_PAUSE = 3.0  # seconds between two of them
+_ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
+_PAUSE = 3.0  # seconds between two heartbeats
 
 
 class RedisBackend(Backend):
-    """`timeout`, `patience` and `promotion_grace` are those of the `Link`, in seconds."""
+    """`Link` explains `timeout`, `patience` and `promotion_grace`, all in seconds."""
 
     store: RedisStore
     journal: RedisJournal
@@ -59,7 +59,7 @@ class RedisBackend(Backend):
         )
         self._replicas = replicas
         self.durability: Durability | None = None
-        """None before it is known."""
+        """None until it is known."""
         self.journal = RedisJournal(self.database)
         self.store = RedisStore(self.database, self.journal)
         self._adoption = Adoption(self.database, self.journal, self.store)
@@ -79,7 +79,7 @@ class RedisBackend(Backend):
             cause = error.__cause__
             if cause is None:
                 raise
-            raise _not_opened(cause, f"Redis does not do what it is asked: {explain(cause)}.") from cause
+            raise _not_opened(cause, f"Redis refuses a request: {explain(cause)}.") from cause
         except BaseException:
             await self.close()
             raise
@@ -93,7 +93,7 @@ class RedisBackend(Backend):
             await self.close()
             raise
         if not durability.known:
-            _log.warning("Redis does not tell what it keeps through a restart: %s", durability.text)
+            _log.warning("Redis does not say whether a restart keeps its data: %s", durability.text)
         if (replicated := self._replication(durability)).status != "ok":
             _log.warning("%s", replicated.text)
         if self.database.sentinels is not None:
@@ -108,7 +108,7 @@ class RedisBackend(Backend):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        with suppress(Unavailable):  # else they end by themselves
+        with suppress(Unavailable):  # if Redis is away, leases and the heartbeat expire
             await self.journal.release_all()
             if serving:
                 await self.database.link.ask("gone", 0, self._word())
@@ -169,9 +169,9 @@ class RedisBackend(Backend):
         return f"{self.database.name} {os.getpid()} {socket.gethostname()}"
 
     async def _stay_alive(self) -> None:
-        """Let commands know that a daemon runs, and where."""
+        """Report regularly that this daemon runs, and where, so that commands find it."""
         while True:
-            with suppress(Unavailable):  # the link tells of it
+            with suppress(Unavailable):  # the link reports it
                 self.database.link.begin(["alive", 0, self._word(), round(_ALIVE * 1000)], self._heard)
             await asyncio.sleep(_PAUSE)
 
@@ -185,9 +185,9 @@ class RedisBackend(Backend):
 
 
 def _not_opened(cause: BaseException, otherwise: str) -> ConfigError | Unavailable:
-    """What opening raises: whether it may pass by itself depends on the cause."""
+    """The error for a failed start: whether a retry can help depends on the cause."""
     if isinstance(cause, AuthenticationError | NoPermissionError):
-        return ConfigError(f"Redis does not let us in: {cause}")
+        return ConfigError(f"Redis refuses access: {cause}")
     if isinstance(cause, ResponseError) and str(cause).startswith("DB index"):
-        return ConfigError(f"Redis has no database of the number in the URL: {cause}")
+        return ConfigError(f"Redis has no database with the number in the URL: {cause}")
     return Unavailable(otherwise)

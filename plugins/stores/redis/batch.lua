@@ -1,18 +1,18 @@
--- Operations that a daemon has asked for, in order and as one: see link.py.
+-- Runs the operations of one batch, in order and atomically. link.py sends the batches.
 --
--- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch, ARGV[2] the operations (MessagePack), each a list of
--- its name and arguments. ARGV[4] is there if replicas are waited for. Gives a list (MessagePack) of one answer each:
--- {true, result} or {false, message}.
+-- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch. ARGV[2] is the list of operations (MessagePack),
+-- each a list of its name and arguments. ARGV[4] is given if the caller waits for replicas. Returns (as MessagePack) a
+-- list with an answer for each operation: {true, result} or {false, message}.
 --
--- ARGV[3] is what the process knows of the store: its id ('' where it is not known), the newest position in the journal
--- and the count of heartbeats. A store with another id, or with less, has lost data: nothing is done, and the error is
--- STORELOST.
+-- ARGV[3] is the sender's knowledge of the store: its id ('' if unknown), the newest position of the journal, and the
+-- count of heartbeats. A store with another id, or with lower numbers, has lost data. Then the script does nothing and
+-- returns the error STORELOST.
 --
--- A batch that comes again, because its answer got lost, does nothing again: what its writes gave is remembered.
+-- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that.
 
 local prefix = KEYS[1]
 local REMEMBERED = 600000 -- milliseconds
--- Lives are counted by the daemons' clocks; Redis removes what is over, later by this many milliseconds.
+-- The daemons' clocks decide what has expired. Redis removes expired keys this many milliseconds later.
 local MARGIN = 600000
 
 local ops, reads = {}, {}
@@ -21,9 +21,9 @@ local function message_of(failure)
   return type(failure) == 'table' and failure.err or tostring(failure)
 end
 
--- State: a value is kept as "<expires>|<value>", expires being empty where it is kept for ever.
+-- State: a value is stored as "<expires>|<value>". A value without an expiry has an empty <expires>.
 
--- A batch needs the same few numbers again and again, and to write one takes longer than to look it up.
+-- A batch needs the same few numbers many times, and formatting takes longer than a look-up.
 local texts = {}
 
 local function text(number)
@@ -41,7 +41,7 @@ local function parsed(raw)
   return string.sub(raw, bar + 1), tonumber(string.sub(raw, 1, bar - 1))
 end
 
--- What is at keys, as far as it has been read: false where no value is. And what that says, as far as it was asked for.
+-- Raw values by key, as far as they were read; false without a value. And their parsed values and expiries.
 local known, values, ends = {}, {}, {}
 
 local function read(key)
@@ -77,7 +77,7 @@ local function set(key, value, expires, now)
   keep(key, raw, value, expires)
 end
 
--- Beside fields there is a sorted set of their names, by their times.
+-- An entry with fields has a sorted set of their names, by time.
 local function names_of(key)
   return key .. ':names'
 end
@@ -87,7 +87,7 @@ local function delete(key)
   keep(key)
 end
 
--- A life is never shortened by the same value again.
+-- Writing the same value never shortens its lifetime.
 local function write(key, value, ttl, now, old, expires)
   if old == value and (not expires or (ttl and now + ttl <= expires)) then return end
   set(key, value, ttl and now + ttl, now)
@@ -99,7 +99,8 @@ end
 
 reads.claimed = function(now, key)
   local found = reads.get(now, key)
-  -- A caller is told that its event is stored. WAIT is for what this connection has written, and all that was before.
+  -- The answer tells the caller that its event is stored. So write something: WAIT covers this connection's writes and
+  -- all earlier ones.
   if found and ARGV[4] then ops.probe() end
   return found
 end
@@ -132,8 +133,8 @@ local function only(key, kind)
   if redis.call('TYPE', key).ok ~= kind then delete(key) end
 end
 
--- Fields are kept as "<at>|<value>". Among their names there is SIZE, which can be no name since it is not UTF-8. Its
--- score tells the bytes of all names and values; it is negative, so SIZE comes first.
+-- A field is stored as "<at>|<value>". The set of names has SIZE as one more member, which is no name because it is not
+-- UTF-8. Its score is the size of all names and values in bytes. The score is negative, so that SIZE comes first.
 local SIZE = '\255'
 
 local function keep_size(key, names, size)
@@ -144,7 +145,7 @@ local function keep_size(key, names, size)
   end
 end
 
--- The bytes of all fields. Where an older program has written some, their names are noted now.
+-- The size of all fields in bytes. Adds the names of fields that an older program has written.
 local function size_of(key, names)
   local score = redis.call('ZSCORE', names, SIZE)
   if score and redis.call('ZCARD', names) == redis.call('HLEN', key) + 1 then return -score - 1 end
@@ -160,7 +161,7 @@ end
 
 local PART = 500 -- fields of one command: Lua's stack is limited
 
--- Sets fields, each a list of name, time and value. Gives by how many bytes they have grown.
+-- Sets fields, each a list of name, time and value. Returns by how many bytes they have grown.
 local function set_fields(key, names, fields, later_stays)
   local grown = 0
   for first = 1, #fields, PART do
@@ -184,7 +185,7 @@ local function set_fields(key, names, fields, later_stays)
   return grown
 end
 
--- Takes fields out, from the first of these names on, as long as they are `wanted`. Gives how many, and their bytes.
+-- Removes fields in the order of `some`, while `wanted` says so. Returns their number and their bytes.
 local function drop_fields(key, names, some, wanted)
   local gone, bytes = {}, 0
   for index, raw in ipairs(redis.call('HMGET', key, unpack(some))) do
@@ -227,7 +228,7 @@ reads.fields = function(_, key)
   return found.err and {} or found
 end
 
--- Sets: the empty member is no member; its score is the end of the set's life, negative so that it comes first.
+-- Sets: the empty member is not a member. Its score is the expiry of the set, negative so that it comes first.
 
 local function life(key)
   local score = redis.pcall('ZSCORE', key, '')
@@ -293,7 +294,7 @@ reads.window = function(now, key, since, till)
   return found.err and {} or found
 end
 
--- Entries as they are, for a unit that works on them in memory.
+-- Whole entries, for transactions that work in memory.
 reads.entry = function(_, key)
   local raw = read(prefix .. key)
   if raw then return {raw} end
@@ -306,10 +307,10 @@ reads.set = function(_, key)
   return found.err and {} or found
 end
 
--- What such a unit has written.
+-- Rows that such transactions write.
 
 local rows = {}
-local ARGUMENTS = 1000 -- of one command at the most, an even number: Lua's stack is limited
+local ARGUMENTS = 1000 -- the most of one command, an even number: Lua's stack is limited
 
 rows.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
@@ -357,23 +358,23 @@ rows.members = function(now, key, members, gone, expires)
   if #members == 0 then tidy(key) end
 end
 
--- The journal: a stream whose ids are "<position>-0". "meta" holds what is summed up of it; "replaced" and
--- "replaced-at" hold records that have got another body, for an entry of a stream cannot be changed.
+-- The journal: a stream with the ids "<position>-0". "meta" holds its totals. "replaced" and "replaced-at" hold records
+-- with a replaced body, because an entry of a stream cannot be changed.
 
 local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'meta', prefix .. 'replaced', prefix .. 'replaced-at'
 local cursors = prefix .. 'cursors'
-local BESIDE = 32 -- bytes a record counts for beside its body
+local BESIDE = 32 -- bytes that a record counts for without its body
 
 local STALE = {'stale'}
 
--- What is summed up: read once for a batch, and written once at its end.
+-- The totals: read once for a batch, and written once at its end.
 local sums
 
 local function summed()
   if not sums then
     local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats')
     for index = 1, 5 do found[index] = tonumber(found[index] or '0') end
-    -- The version grows whenever records have got another body, the heartbeats while any daemon runs.
+    -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs.
     sums = {last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5]}
   end
   return sums
@@ -432,7 +433,7 @@ local function removed_to()
   return (oldest() or last_position() + 1) - 1
 end
 
--- Whether a record is the one that was read there: after a failover another may have its position.
+-- Whether a record is the one that the consumer read: after a failover another record may have its position.
 local function begins_with(position, head)
   local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
   local body = entry and field_of(entry[2], 'b')
@@ -444,8 +445,8 @@ local function begins_with(position, head)
   return string.sub(body, 1, #head) == head
 end
 
--- What a unit of work on what a daemon remembers has seen: lists of a key, its value (nil where there was none) and, for
--- one whose life goes on, how long that is. Keys of these, and of claims, have their prefix from the beginning: see `want`.
+-- The state that a transaction on a daemon's memory has seen, as lists: a key, its value (nil without one) and, for a
+-- renewed value, its new lifetime. These keys and the keys of claims already have the prefix: see `want`.
 
 local function is_as_seen(now, seen)
   for index = 1, #seen do
@@ -462,7 +463,7 @@ local function renew_seen(now, seen)
   end
 end
 
--- The value that somebody else has made this claim with.
+-- The value of the claim, if it was made before.
 local function taken(now, claim)
   return claim and live(claim[1], now)
 end
@@ -482,10 +483,10 @@ ops.append = function(now, records, known, claim, cursor, written, seen)
   if cursor then
     local place = place_of(cursor.name)
     if not place or place.fence ~= cursor.fence or last < known then return {'not holder'} end
-    -- Where its holder has left it, by what they know: else a step was done whose answer they never got.
+    -- `left` differs from the holder's position if a step was done whose answer the holder never got.
     if place.left ~= cursor.before then return {'not holder'} end
     if cursor.head and not begins_with(cursor.read, cursor.head) then return {'not holder'} end
-    local removed = place.position ~= place.left and place.position or 0 -- trimming has moved it there
+    local removed = place.position ~= place.left and place.position or 0 -- trimming has moved the cursor there
     place.left, place.position = cursor.position, math.max(cursor.position, removed)
     place.till = clock() + cursor.lease
     set_place(cursor.name, place)
@@ -498,7 +499,7 @@ ops.append = function(now, records, known, claim, cursor, written, seen)
   return {'done', (cursor and #records == 0) and cursor.position or last, last, sums.version}
 end
 
--- One record of a list, as by itself.
+-- One record of a list, independent of the others.
 local function append_one(now, kind, at, body, claim, seen)
   local value = taken(now, claim)
   if value then return {'claimed', value} end
@@ -509,7 +510,7 @@ local function append_one(now, kind, at, body, claim, seen)
   return true
 end
 
--- Records that stay in their order: behind one that has to be made anew all others are to come again.
+-- Appends records in order. After a stale one all later ones are stale too, so that they keep their order.
 ops.append_each = function(_, units)
   local results, stale = {}, false
   for index, unit in ipairs(units) do
@@ -590,8 +591,8 @@ local function set_aside(position, type, at, body)
   redis.call('ZADD', replaced_at, position, position)
 end
 
--- A stream keeps the bytes of a deleted entry until all entries of its node are deleted. So those beside it are set
--- aside as they are, for as far as a node reaches in a server's own configuration.
+-- A stream keeps the bytes of a deleted entry until all entries of its node are deleted. So the neighbours are set
+-- aside unchanged, as far as a node reaches with Redis' default configuration.
 local NODE_BYTES, NODE_ENTRIES = 4096, 100
 
 local function set_neighbours_aside(position, bytes, command, bound)
@@ -630,14 +631,14 @@ ops.replace = function(_, changes)
   return done
 end
 
--- Places of consumers: {position, left, fence, holder, till}. The holder's lease ends at `till`, by the clock of Redis.
--- Trimming moves `position`; `left` is where the holder was told it is, or has put it since.
+-- Cursors: {position, left, fence, holder, till}. The holder's lease ends at `till`, by the clock of Redis. Trimming
+-- moves `position`. `left` is the position that the holder was given, or has set since.
 
 local function ensured(name, from_beginning)
   local place = place_of(name)
   local removed = removed_to()
   if not place then
-    -- The first fence is the time, so that no holder in a store that was here before has had the same one.
+    -- The first fence is the time, so that no holder of the same cursor in a former store has had the same fence.
     place = {position = from_beginning and removed or last_position(), left = 0, fence = clock(), holder = '', till = 0}
     set_place(name, place)
   elseif place.position < removed then
@@ -659,7 +660,7 @@ ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
   return {place.position, place.fence}
 end
 
--- Gives those that are not this holder's any more.
+-- Returns the cursors that this holder no longer holds.
 ops.keep = function(_, names, holder, lease)
   local lost = {}
   for _, name in ipairs(names) do
@@ -698,7 +699,7 @@ reads.last = function()
   return {last_position(), sums.version}
 end
 
--- The daemons that run, each until when it counts as running if it says nothing more, by the clock of Redis.
+-- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
 
 local daemons = prefix .. 'daemons'
 
@@ -725,9 +726,9 @@ ops.probe = function()
   return false
 end
 
--- The identity of the store, and its losses. "store-id" is random, and another one after each loss. "store-loss" holds
--- the last loss: its kind, when it was found, the last position known before and the last one found, whether it stands
--- (nobody has acknowledged it), and the ids the store had before.
+-- The identity of the store, and its losses. "store-id" is random and changes with each loss. "store-loss" holds the
+-- last loss: its kind and time, the last position known before and the last one found, whether it stands (is not
+-- acknowledged), and the former ids of the store.
 
 local store_id, store_loss = prefix .. 'store-id', prefix .. 'store-loss'
 
@@ -750,7 +751,7 @@ local function record_loss(kind, now, known_to, before)
   )
 end
 
--- A place beyond the journal's end goes back to it; the places that did are given. No holder keeps its lease.
+-- Moves cursors beyond the journal's end to the end, and returns them. May end all leases.
 local function mend_places(drop_leases)
   local last, mended = last_position(), {}
   for _, name in ipairs(redis.call('HKEYS', cursors)) do
@@ -777,8 +778,8 @@ ops.identify = function(_, new)
   return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats}
 end
 
--- Goes on in a store that has lost data, under a new id; or in one that another daemon has gone on in before. "before"
--- are the ids this daemon has known, and "known_to" is the newest position; "places" are those it needs, with their starts.
+-- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
+-- ids that this daemon has known, "known_to" is the newest position, "places" are its cursors and their starts.
 ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
   local found, kind = redis.call('GET', store_id), false
   if not found then
@@ -802,7 +803,7 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
       if not place_of(name) then
         local new_place = ensured(name, from_beginning)
         if not from_beginning then
-          -- Nothing that other daemons have appended since the loss is passed by.
+          -- Do not skip records that other daemons have appended since the loss.
           new_place.position = math.max(math.min(all.found, new_place.position), removed_to())
           set_place(name, new_place)
         end
@@ -828,7 +829,7 @@ end
 
 local asked = cmsgpack.unpack(ARGV[2])
 local batch = prefix .. 'batch:' .. ARGV[1]
--- All values that will be read, with one command: each costs more than what is done with it.
+-- Read all needed values with one command, because each command costs more than the work on its values.
 local keys, there = {batch, store_id}, {}
 
 local function want(key)
@@ -862,7 +863,7 @@ local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S
 if known_id then
   local all = summed()
   if known[store_id] ~= known_id or all.last < tonumber(known_last) or all.heartbeats < tonumber(known_heartbeats) then
-    redis.call('DEL', batch) -- nothing is there; but a replica that lags says by this that it takes no writes
+    redis.call('DEL', batch) -- deletes nothing, but a lagging replica replies with an error: it takes no writes
     return redis.error_reply('STORELOST the store has lost data')
   end
 end

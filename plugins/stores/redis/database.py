@@ -1,4 +1,4 @@
-"""One Redis as this process uses it: the link for what is asked in batches, and connections for what only reads."""
+"""One Redis as this process uses it: a link for batches of operations, and more connections for reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Database:
-    """Journal and state work on it. `timeout`, `patience` and `promotion_grace` are those of the `Link`, in seconds."""
+    """Shared by journal and store. `Link` explains `timeout`, `patience` and `promotion_grace`, all in seconds."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Database:
     ) -> None:
         self.prefix = prefix
         self.name = uuid4().hex
-        """Of this opening: leases are given to it."""
+        """A new name with each opening. It is the holder of leases."""
         self.memory = Memory()
         self._pool = pool
         self._client = aioredis.Redis(connection_pool=pool)
@@ -61,7 +61,7 @@ class Database:
         self.name = uuid4().hex
         self.link = self._make_link()
         async with asyncio.timeout(self._timeout):
-            # By itself: to what may be asked of it a server may say no, and to this it may not.
+            # First an unchecked connection: the questions below may be forbidden, but connecting must work.
             await self._pool.release(await self._pool.get_connection())
             return await ask(self._client)
 
@@ -72,7 +72,7 @@ class Database:
             await self.sentinels.close()
 
     async def follow_sentinels(self) -> None:
-        """Leave servers that the Sentinels do not name, at once; for the daemon's whole life."""
+        """Leave servers at once that the Sentinels do not name. Runs until cancelled."""
         pool = self._pool
         assert isinstance(pool, SentinelPool)
 
@@ -88,7 +88,7 @@ class Database:
         return await self._asked(ask(self._client))
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to some commands that only read. Raises `Unavailable`, also where the store is another one."""
+        """The answers to reading commands. Raises `Unavailable`, also if another store answers."""
         if self.link.problem is not None:
             raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
 
@@ -98,7 +98,7 @@ class Database:
                 asked = [("GET", f"{self.prefix}store-id"), *commands]
                 await connection.send_packed_command(connection.pack_commands(asked))
                 store_id, *answers = [await connection.read_response() for _ in asked]
-            except BaseException:  # answers may be left on it
+            except BaseException:  # unread answers may be left on the connection
                 await connection.disconnect(nowait=True)
                 raise
             finally:
@@ -111,7 +111,7 @@ class Database:
         return await self._asked(ask_all())
 
     async def block(self, stream: str, after: int, milliseconds: int) -> bool:
-        """Wait for an entry of a stream behind that position; whether there is one.
+        """Wait for an entry of a stream after a position. Returns whether there is one.
 
         Raises `RedisError`, `OSError`, `TimeoutError`.
         """

@@ -1,4 +1,4 @@
-"""What the server promises of what it has been told: asked at the start, and by `ingestd check`."""
+"""Durability of the Redis server's data, asked at the start and by `ingestd check`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Durability", "ask", "replication", "require"]
 
 
 class Durability(NamedTuple):
-    """None where the server does not tell."""
+    """Facts about the server; None where it does not say."""
 
     version: str
     role: str
     replicas: int | None
-    """How many are connected to it."""
+    """Number of connected replicas."""
     appendonly: bool | None
     appendfsync: str | None
     policy: str | None
@@ -30,7 +30,7 @@ class Durability(NamedTuple):
 
     @property
     def text(self) -> str:
-        kept = {None: "it does not tell whether it keeps what it is told", False: "appendonly no"}.get(
+        kept = {None: "it does not say whether it keeps its data", False: "appendonly no"}.get(
             self.appendonly, f"appendonly yes, appendfsync {self.appendfsync or 'unknown'}"
         )
         return f"{kept}, maxmemory-policy {self.policy or 'unknown'}"
@@ -55,7 +55,7 @@ async def ask(client: aioredis.Redis) -> Durability:
 async def _info(client: aioredis.Redis, section: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = await client.info(section)
-    except (NoPermissionError, ResponseError):  # not for this user, or not on this service
+    except (NoPermissionError, ResponseError):  # forbidden to this user, or missing in this service
         return {}
     return found
 
@@ -69,7 +69,7 @@ async def _appendfsync(client: aioredis.Redis) -> str | None:
 
 
 def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> CheckResult:
-    """Whether an answer is kept where the primary is replaced."""
+    """Whether answered events survive a replacement of the primary."""
     replicas = found.replicas or 0
     facts = {"replicas": found.replicas, "wait_replicas": waits_for}
     connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
@@ -85,7 +85,7 @@ def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> C
 
 
 def require(found: Durability, *, accept_loss: bool) -> None:
-    """Raises `ConfigError` where the server may lose what it has been told, unless that is accepted."""
+    """Raises `ConfigError` if the server may lose data, unless `accept_loss` accepts that."""
     if accept_loss:
         return
     cure = "or set [plugins.redis] accept_loss = true"
@@ -95,6 +95,6 @@ def require(found: Durability, *, accept_loss: bool) -> None:
         )
     if found.policy is not None and found.policy != "noeviction":
         raise ConfigError(
-            f"Redis has maxmemory-policy {found.policy}: with its memory full it would drop what was answered 200."
+            f"Redis has maxmemory-policy {found.policy}: with its memory full it would drop events answered 200."
             f" Set maxmemory-policy noeviction, {cure}"
         )

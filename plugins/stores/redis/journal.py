@@ -1,4 +1,4 @@
-"""The journal as one Redis stream. Several daemons append to it; each consumer's place has one holder at a time."""
+"""The journal as one Redis stream. Several daemons append; each cursor has one holder at a time."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ __all__ = ["RedisJournal"]
 
 _log = logging.getLogger("ingestd.redis")
 
-LEASE = 5.0  # seconds after which another daemon goes on with a place whose holder is silent
+LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
 _KEEP = 1.5  # seconds between two renewals
-_RETRY = 0.5  # seconds between two attempts to become the holder
-_FOLLOW = 0.05  # seconds between two looks for what other daemons have appended
-_BLOCK = 1000  # milliseconds one look waits
-_PAGE = 64  # records asked for at once: Redis does not tell before how large they are
-_HEAD = 45  # bytes of a record: its id, which also a blanked one keeps
-_TOGETHER = 250  # records that are appended with one operation: Redis does nothing else meanwhile
-_TRIM_BYTES = 1 << 20  # a step of trimming: Redis does nothing else meanwhile
+_RETRY = 0.5  # seconds between two attempts to acquire a cursor
+_FOLLOW = 0.05  # seconds between two looks for records of other daemons
+_BLOCK = 1000  # milliseconds for which one look waits
+_PAGE = 64  # records of one read; Redis does not tell their size before
+_HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked record
+_TOGETHER = 250  # records of one operation; Redis does nothing else meanwhile
+_TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
 
 class _Waiting(NamedTuple):
     after: int
     future: asyncio.Future[None]
     name: str | None
-    """Of the place that whoever waits must hold."""
+    """The cursor that the waiting consumer must hold."""
 
 
 class RedisJournal(Journal):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known = 0
-        """The newest position this daemon knows of."""
+        """The newest position this daemon knows."""
         self._waiting: list[_Waiting] = []
         self._tail = Tail()
         self._tail_since = 0.0
-        """The connection it is of, by the time that was made: behind another one there may be another server."""
+        """Connect time of the tail's connection. A later connection may lead to another server."""
         self._version = 0
-        """How often records had got another body when the tail was true."""
+        """The version of the journal at the last look. Each replacement of bodies makes a new version."""
         self._held: dict[str, int] = {}
-        """The places this daemon holds, by name: their positions, as it knows them."""
+        """Cursors that this daemon holds: their last known positions, by name."""
         self._starts: dict[str, Start] = {}
-        """Of all places this daemon has asked for, by name."""
+        """Start of each cursor that this daemon has asked for, by name."""
 
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
@@ -82,7 +82,7 @@ class RedisJournal(Journal):
             assert cursor is not None
             self._held.pop(cursor.name, None)
             self._known = 0
-            self._tail.forget()  # a failover may have lost what is in it
+            self._tail.forget()  # a failover may have lost these records
             raise _passed()
         if cursor is not None:
             self._held[cursor.name] = cursor.position
@@ -108,13 +108,13 @@ class RedisJournal(Journal):
         link = self._database.link
         try:
             link.begin(self._operation([record], state, claim, None, _rows(state)), answered)
-        except Exception as error:  # noqa: BLE001 - it is told
+        except Exception as error:  # noqa: BLE001 - `then` gets it
             then(error)
             return
         if link.is_pressed:
             try:
                 await link.push()
-            except Exception:  # noqa: BLE001 - whatever it is, what becomes of the event is told by its answer, once
+            except Exception:  # noqa: BLE001 - the event gets its result from its own answer, once
                 _log.exception("sending failed")
 
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
@@ -127,7 +127,7 @@ class RedisJournal(Journal):
                 continue
             try:
                 answers += await self._append_together(some)
-            except Failed as error:  # for what is in one of them
+            except Failed as error:  # one of the records cannot be stored
                 if len(some) == 1:
                     answers.append(error)
                 size = 1
@@ -169,7 +169,7 @@ class RedisJournal(Journal):
         return asked
 
     def _appended(self, records: Sequence[Record], last: int, version: int, store_id: str) -> None:
-        """`store_id` is that of the store when it was asked: after a loss, the answer is about another one."""
+        """`store_id` is the store at the time of the request. After a loss, the answer is about another store."""
         link = self._database.link
         if link.store_id == store_id:
             link.last = max(link.last, last)
@@ -193,7 +193,7 @@ class RedisJournal(Journal):
             return recent
         records = await self._look_up(after, limit)
         if not records and after > await self.last():
-            raise LeaseLost("the journal ends before its place: the rest was lost")
+            raise LeaseLost("the journal ends before the cursor: later records were lost")
         return records
 
     async def _look_up(self, after: int, limit: int) -> Sequence[Record]:
@@ -282,20 +282,20 @@ class RedisJournal(Journal):
         return int(await self._database.link.ask("replace", 0, given)) if given else 0
 
     async def keep(self) -> None:
-        """Renew the leases of the places this daemon holds; for its whole life.
+        """Renew the leases of this daemon's cursors, until cancelled.
 
-        A daemon that holds none asks too: so it knows when Redis is away, and when the journal has become shorter.
+        A daemon without cursors asks too. So it notices when Redis is away, and when the journal has lost records.
         """
         while True:
             await asyncio.sleep(_KEEP)
-            with suppress(Unavailable):  # the link tells of it
+            with suppress(Unavailable):  # the link reports it
                 names, lease = [*self._held], round(LEASE * 1000)
                 for name in await self._database.link.ask("keep", 0, names, self._database.name, lease):
                     self._lose(name)
                 await self.last()
 
     async def follow(self) -> None:
-        """Learn of what others append, for the daemon's whole life."""
+        """Notice records of other daemons, until cancelled."""
         while True:
             await asyncio.sleep(_FOLLOW)
             try:
@@ -314,7 +314,7 @@ class RedisJournal(Journal):
         self._known = last
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if each.future.done():  # nobody waits any more
+            if each.future.done():  # cancelled
                 continue
             if last > each.after:
                 each.future.set_result(None)
@@ -322,7 +322,7 @@ class RedisJournal(Journal):
                 self._waiting.append(each)
 
     def _unlearn(self, last: int) -> None:
-        """A failover has lost the journal's end: let those who wait behind it find out."""
+        """A failover has lost the journal's end: wake all waiting consumers, so that they notice."""
         self._known = last
         self._tail.forget()
         waiting, self._waiting = self._waiting, []
@@ -332,16 +332,16 @@ class RedisJournal(Journal):
 
     @property
     def known(self) -> int:
-        """The newest position this daemon knows of."""
+        """The newest position this daemon knows."""
         return self._known
 
     @property
     def places(self) -> list[tuple[str, bool]]:
-        """The places this daemon needs, each with whether a new one starts at the beginning."""
+        """The cursors that this daemon needs, each with whether a new one starts at the beginning."""
         return [(name, start == "beginning") for name, start in self._starts.items()]
 
     def begin_anew(self, last: int, version: int) -> None:
-        """Go on with another journal, or an older state of this one."""
+        """Continue with another journal, or with an older state of this one."""
         for name in [*self._held]:
             self._lose(name)
         self._unlearn(last)
@@ -358,7 +358,7 @@ class RedisJournal(Journal):
 
 
 def _rows(state: State) -> Sequence[Any]:
-    # First what most of them are: whether it is of an abstract class that it is not of is asked in Python.
+    # The common class first: an isinstance check of an abstract class that fails is slow.
     return [] if isinstance(state, RecalledState) or not isinstance(state, StepState) else state.rows()
 
 
@@ -377,7 +377,7 @@ def _claim(claim: IdempotencyKey | None) -> tuple[str, str, int] | None:
 
 
 def _failure(answer: Any) -> Exception | None:
-    """What an append raises that was answered so."""
+    """The exception for the answer to an append; None without one."""
     if answer is True:
         return None
     match answer:
@@ -391,7 +391,7 @@ def _failure(answer: Any) -> Exception | None:
 
 
 def _passed() -> LeaseLost:
-    return LeaseLost("its place in the journal has passed to another daemon")
+    return LeaseLost("its cursor has passed to another daemon")
 
 
 def _record(name: bytes, fields: Any) -> Record:

@@ -1,4 +1,4 @@
-"""The way to Redis: what is asked for in a turn of the loop leaves as one command, or a few, and so it is answered."""
+"""The link to Redis: operations of one loop turn are sent together, as one script call or a few."""
 
 from __future__ import annotations
 
@@ -35,53 +35,54 @@ __all__ = ["Link", "Operation", "explain", "raw", "refusal"]
 _log = logging.getLogger("ingestd.redis")
 
 Operation = list[Any]
-"""Its name and arguments, as batch.lua has them."""
+"""The name and arguments of an operation in batch.lua."""
 
 Then = Callable[[Any, Exception | None], None]
-"""Is called once, with the answer to an operation, or with what has kept it from one, and must not raise."""
+"""Called once, with the answer to an operation or with the error. It must not raise."""
 
 _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
-_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # the name Redis gives a script
-_MANY = 500  # operations of one batch, or records: the others wait while Redis runs it
-_SOME = 12  # operations that leave without waiting for the rest of their turn: Redis works while more are made
-_FLYING = 4  # batches that have no answer yet
+_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # Redis' name for the script
+_MANY = 500  # operations or records of one batch: while Redis runs it, others wait
+_SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
+_FLYING = 4  # batches without an answer
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
-_GRACE_WAIT = 10  # milliseconds an answer waits for the replicas of a primary that may still be without
+_GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[bool, Any]]).decode
 
 
 class _NoReplicas(ResponseError):
-    """Too few replicas have what was written."""
+    """Too few replicas have the write."""
 
 
-# Of a server that takes no writes at the moment, or not any more: another one may. (One that is loading its data counts
-# as one that cannot be reached.)
+# Errors of a server that takes no writes now; another server may take them. A server that loads its data is handled
+# like an unreachable one.
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas)
-_TURNED = "UNBLOCKED"  # it became a replica while it was waiting for its own
-_LOST = "STORELOST"  # the store is not the one this process knows, or an older state of it
+_TURNED = "UNBLOCKED"  # the server became a replica during WAIT
+_LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
 
 
 class _Batch(NamedTuple):
     name: bytes
-    """Under which its answers are remembered."""
+    """The id of the batch. Redis keeps the answers under it."""
     asked: bytes
     thens: Sequence[Then]
     deadline: float
 
 
 class Link:
-    """Sends operations in batches on one connection: some have no answer yet, the next one gathers.
+    """Sends operations in batches on one connection. The next batch gathers while others wait for their answers.
 
-    A batch whose answer does not come within `timeout` is sent again, on a new connection, for `patience` in all;
-    the script does none twice. Then, and until a probe succeeds, everything is refused. All in seconds.
+    A batch without an answer within `timeout` is sent again on a new connection, for `patience` in all. The script
+    never runs the same batch twice. After that the link refuses all operations until a probe succeeds. Times are in
+    seconds.
 
-    An answer waits for `replicas`. For `promotion_grace` after a failover it does not: the new primary may have none.
+    An answer waits for `replicas`, but not for `promotion_grace` after a failover: the new primary may have none.
 
-    Each batch names the store it is for, and is refused by any other one. So nothing is written half into a store that
-    is gone and half into the one in its place. Everything is refused then, until this one has been adopted.
+    Each batch names its store, and any other store refuses it. So no transaction is split between a lost store and its
+    replacement. After such a refusal the link refuses all operations, until the replacement has been adopted.
     """
 
     def __init__(
@@ -95,25 +96,25 @@ class Link:
         promotion_grace: float = 0.0,
     ) -> None:
         self.problem: str | None = None
-        """Why nothing can be stored, None if it can."""
+        """Why nothing can be stored; None if all is well."""
         self.connected_at = 0.0
-        """When it last connected, by time.monotonic()."""
+        """Time of the last connect, by time.monotonic()."""
         self.address: str | None = None
-        """Host and port of the server it last connected to, None for a socket of this machine."""
+        """Host and port of the last server; None for a Unix socket."""
         self.failovers = 0
-        """How often it connected to another server than before."""
+        """How often a connect reached another server than the one before."""
         self.batches = 0
         self.operations = 0
         self.store_id = ""
-        """Of the store this process works on; empty while it is not known."""
+        """The id of the store; empty while unknown."""
         self.last = 0
-        """The newest position of the journal in an answer to an append of this process."""
+        """The newest journal position in the answers to this process' appends."""
         self.heartbeats = 0
-        """The newest count of heartbeats in an answer to one of this process."""
+        """The newest heartbeat count in the answers to this process' heartbeats."""
         self.adoption: Callable[[], tuple[Operation, Then]] | None = None
-        """Makes the operation that adopts a store in place of a lost one. None: this process never does."""
+        """Makes the operation that adopts a replacement of a lost store. None: this process adopts none."""
         self._lost = False
-        """Whether the store has lost data, and has not been adopted since."""
+        """Whether the store has lost data and is not adopted yet."""
         self._make_connection = make_connection
         self._prefix = prefix.encode()
         self._timeout = timeout
@@ -122,7 +123,7 @@ class Link:
         self._promotion_grace = promotion_grace
         self._grace_until = 0.0
         self._left: str | None = None
-        """The server before a failover, until the new one has answered."""
+        """The server before a failover, until the new server has answered."""
         self._refused_since = 0.0
         self._connection: AbstractConnection | None = None
         self._waiting: list[tuple[Operation, Then]] = []
@@ -133,20 +134,19 @@ class Link:
         self._closed = False
 
     async def ask(self, *operation: Any) -> Any:
-        """The answer to one operation. Raises `Unavailable`, or `Failed` for what can never be stored."""
+        """The answer to one operation. Raises `Unavailable`, or `Failed` if it can never be stored."""
         return await self.queue(*operation)
 
     def queue(self, *operation: Any) -> asyncio.Future[Any]:
-        """As `ask`; what is queued in one turn leaves together, in order, but for what `push` sends before."""
+        """As `ask`. Operations of one turn leave together and in order, except for those that `push` sends earlier."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.begin([*operation], partial(_settle_future, future))
         return future
 
     def begin(self, operation: Operation, then: Then) -> None:
-        """As `queue`, for who does not wait: a future, and a turn of the loop to call what waits for it, cost more.
+        """As `queue`, with a callback. A future costs more, and its waiters run a turn of the loop later.
 
-        `then` is called in whatever context, that of another request among them. What this raises, it raises before
-        anything is asked for, and `then` is not called.
+        `then` can run in the context of another request. After an error of this method nothing is sent or called.
         """
         if self.problem is not None:
             raise _unavailable()
@@ -160,11 +160,11 @@ class Link:
 
     def _go(self) -> None:
         if self._sending is None and self._waiting and len(self._flying) < _FLYING:
-            # In no context: what becomes of a batch is not the story of the request that began it.
+            # Without a context: a batch does not belong to the request that began it.
             self._sending = asyncio.get_running_loop().create_task(self._send(), context=Context())
 
     async def close(self) -> None:
-        """Take no more, and wait until all that was asked for has its answer."""
+        """Refuse new operations, and wait until all earlier ones have their answers."""
         self._closed = True
         while tasks := [task for task in (self._sending, self._reading) if task is not None]:
             await asyncio.wait(tasks)
@@ -183,23 +183,23 @@ class Link:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether what has been queued is to leave before the turn ends: that is long where many events come."""
+        """Whether enough is queued to send it before the turn ends. A turn with many events is long."""
         return len(self._waiting) >= _SOME and len(self._flying) < _FLYING
 
     async def push(self) -> None:
-        """Send what has been queued, as long as it is so much."""
+        """Send queued operations as long as there are enough."""
         while self.is_pressed:
             await self._send_next()
 
     async def _send_next(self) -> None:
         batch = self._make_batch(self._take())
         self._flying.append(batch)
-        if self._connection is not None:  # else the reader connects, and sends all that fly
+        if self._connection is not None:  # otherwise the reader connects, and sends all batches in flight
             try:
                 await self._send_batch(self._connection, batch)
             except (RedisError, OSError) as error:
                 _log.debug("sending: %s", error)
-                await self._drop()  # which the reader notices
+                await self._drop()  # the reader notices it
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
@@ -216,14 +216,14 @@ class Link:
     def _make_batch(self, some: list[tuple[Operation, Then]]) -> _Batch:
         try:
             asked = _encode([operation for operation, _ in some])
-        except (UnicodeEncodeError, OverflowError):  # one of them is nothing that can be stored
+        except (UnicodeEncodeError, OverflowError):  # one operation cannot be stored
             some = [each for each in some if _can_be_sent(*each)]
             asked = _encode([operation for operation, _ in some])
         deadline = time.monotonic() + self._patience
         return _Batch(uuid4().hex.encode(), asked, [then for _, then in some], deadline)
 
     async def _read(self) -> None:
-        """Take the answers as they come, until there are no more to come."""
+        """Read answers until no batch is in flight."""
         try:
             while self._flying:
                 try:
@@ -244,11 +244,11 @@ class Link:
                     self._settle(batch, answers)
         finally:
             self._reading = None
-            if self._flying:  # what came while this ended
+            if self._flying:  # sent while this task ended
                 self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
     async def _connect(self) -> None:
-        """Connect, and send again what has no answer yet."""
+        """Connect, and send again all batches without an answer."""
         connection = self._make_connection()
         try:
             await connection.connect()
@@ -273,7 +273,7 @@ class Link:
         self.address = address
 
     async def leave(self) -> None:
-        """Cut the connection: what has no answer yet is sent again on a new one."""
+        """Cut the connection. Batches without an answer are sent again on a new one."""
         await self._drop()
 
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
@@ -281,7 +281,7 @@ class Link:
         arguments = (batch.name, batch.asked, known, *(("replicated",) if self._replicas else ()))
         packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, *arguments)
         if self._replicas:
-            # For all that this connection has written, and with it all that was written before.
+            # WAIT covers all writes of this connection, and with them all earlier writes.
             wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)
             packed += connection.pack_command("WAIT", self._replicas, wait)
         await connection.send_packed_command(packed, check_health=False)
@@ -308,20 +308,20 @@ class Link:
                 _tell(then, None, refusal(result))
 
     def _give_up(self, cause: Exception) -> None:
-        """Refuse what waits: what has been sent, and what has waited as long, nearly."""
+        """Refuse all sent operations, and the waiting ones, which have waited nearly as long."""
         error, reason = _unavailable(), explain(cause)
         error.__cause__ = cause
         is_lost = str(cause).startswith(_LOST)
         if is_lost and self.adoption is not None:
             self._lost = True
-            self.store_id = ""  # or the adoption would be refused as well
+            self.store_id = ""  # the adoption would be refused with the old id
         refused = [then for batch in self._flying for then in batch.thens]
         refused += [then for _, then in self._waiting]
         self._flying.clear()
         self._waiting = []
         if self.problem is None:
             self._refused_since = time.monotonic()
-        if self.problem is None and not is_lost:  # who adopts it tells of the loss
+        if self.problem is None and not is_lost:  # the adoption reports the loss
             _log.warning("events cannot be stored: %s", reason)
         self.problem = reason
         if self._probing is None and not self._closed:
@@ -335,7 +335,7 @@ class Link:
             await connection.disconnect(nowait=True)
 
     def go_on(self, store_id: str, last: int, heartbeats: int) -> None:
-        """Work on that store from now on."""
+        """Use this store from now on."""
         self.store_id, self.last, self.heartbeats = store_id, last, heartbeats
         self._lost = False
         self._mended()
@@ -360,7 +360,7 @@ class Link:
         _log.warning("the primary is %s, no longer %s: %s answered 503%s", self.address, left, refused, alone)
 
     async def _probe(self) -> None:
-        """While nothing can be stored, try: recovery is noticed even if nobody sends events any more."""
+        """Try to write while nothing can be stored, so that recovery is noticed even without new events."""
         adopting = False
         try:
             while self.problem is not None:
@@ -377,24 +377,24 @@ class Link:
                         self._begin(["probe", 0], tell)
                     await answered
                 except Unavailable:
-                    _log.debug("still so: %s", self.problem)
+                    _log.debug("still failing: %s", self.problem)
         finally:
             self._probing = None
 
 
 def _unavailable() -> Unavailable:
-    # Not why: that names servers, which are no business of a browser's. Operators find it in `problem` and the log.
+    # Without the reason: it names servers, which a browser must not see. Operators find it in `problem` and the log.
     return Unavailable("Events cannot be stored at the moment. Send it again.")
 
 
 def refusal(message: str) -> Unavailable:
-    """What is raised of an operation that failed by itself, which the log is told of."""
+    """The error for an operation that Redis could not do. Logs the reason."""
     _log.error("an operation failed: %s", message)
     return _unavailable()
 
 
 def raw(text: bytes) -> msgspec.Raw:
-    """UTF-8 as a string of MessagePack, without decoding it first; Redis does not know MessagePack's bytes."""
+    """UTF-8 as a MessagePack string, without decoding it. Redis does not know MessagePack's binary type."""
     return msgspec.Raw(b"\xdb" + len(text).to_bytes(4, "big") + text)
 
 
@@ -402,7 +402,7 @@ def _can_be_sent(operation: Operation, then: Then) -> bool:
     try:
         _encode(operation)
     except (UnicodeEncodeError, OverflowError) as error:
-        _log.error("one event could not be stored, for what is in it: %r", error)
+        _log.error("one event cannot be stored because of its content: %r", error)
         _tell(then, None, Failed("The event could not be stored."))
         return False
     return True
@@ -411,8 +411,8 @@ def _can_be_sent(operation: Operation, then: Then) -> bool:
 def _tell(then: Then, answer: Any, error: Exception | None) -> None:
     try:
         then(answer, error)
-    except Exception:  # noqa: BLE001 - the others are to know all the same
-        _log.exception("what waited for an answer failed")
+    except Exception:  # noqa: BLE001 - the other callers must get their answers too
+        _log.exception("a callback of an answer failed")
 
 
 def _tell_both(first: Then, second: Then, answer: Any, error: Exception | None) -> None:
@@ -427,21 +427,21 @@ def _settle_future(future: asyncio.Future[Any], answer: Any, error: Exception | 
         future.set_result(answer)
     else:
         future.set_exception(error)
-        future.exception()  # who asked may have gone
+        future.exception()  # the caller may be cancelled
 
 
 def explain(error: BaseException) -> str:
-    """Why Redis did not do what it was asked, in a few words for an operator."""
+    """Why Redis did not do an operation, in a few words for an operator."""
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "Redis does not answer"
     return str(error).removeprefix(f"{_LOST} ").rstrip(".") or type(error).__name__
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether the same server will say the same again, for longer than anyone waits."""
+    """Whether a retry on the same server fails too."""
     if isinstance(error, AuthenticationError):
         return True
-    if isinstance(error, NoScriptError):  # somebody has flushed them: the next connection brings it again
+    if isinstance(error, NoScriptError):  # the scripts were flushed; the next connection loads it again
         return False
     if isinstance(error, _ELSEWHERE) or str(error).startswith(_TURNED):
         return False

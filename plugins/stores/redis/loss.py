@@ -1,4 +1,4 @@
-"""A loss of data: Redis came back empty, or older, or another one answers in its place."""
+"""A loss of data: Redis is empty, has older content, or another Redis answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _KINDS = {"empty": "came back empty", "older": "came back with older content", "
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """As batch.lua has it. Positions are of the journal; they are 0 where that is kept elsewhere."""
+    """A loss in the form of batch.lua. The positions are 0 if the journal is not in this store."""
 
     kind: str
-    """What goes on behind "the store", or one of three words of batch.lua for that."""
+    """The end of a sentence that begins with "the store", or a key of `_KINDS`, which batch.lua uses."""
     at: int
-    """When it was found, in milliseconds."""
+    """Time of discovery, in milliseconds."""
     known: int
-    """The newest position the daemon knew before."""
+    """The newest position that the daemon knew before."""
     found: int
-    """The newest position it found."""
+    """The newest position found."""
     stands: bool
     before: str
 
@@ -36,5 +36,5 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def decode_loss(found: Any) -> Loss | None:
-    """`found` is what batch.lua answers: no loss is false."""
+    """Convert an answer of batch.lua. It is false without a loss."""
     return msgspec.convert(found, Loss) if found else None

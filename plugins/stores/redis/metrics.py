@@ -1,4 +1,4 @@
-"""What is counted of Redis, for `/metrics`."""
+"""Prometheus metrics of the Redis back end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RedisCollector"]
 
 
 class RedisCollector(Collector):
-    """Asked on another thread than the event loop's: it only reads."""
+    """Runs on another thread than the event loop, so it only reads."""
 
     def __init__(self, backends: Sequence[RedisBackend]) -> None:
         self._backends = backends
@@ -23,11 +23,11 @@ class RedisCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         backends = self._backends
         yield CounterMetricFamily(
-            "ingestd_redis_batches", "Commands sent to Redis, each for some of what was asked in one turn.",
+            "ingestd_redis_batches", "Commands sent to Redis, each with operations of one turn of the event loop.",
             value=sum(backend.database.link.batches for backend in backends),
         )  # fmt: skip
         yield CounterMetricFamily(
-            "ingestd_redis_operations", "Operations on state and journal in them.",
+            "ingestd_redis_operations", "Operations on state and journal in these commands.",
             value=sum(backend.database.link.operations for backend in backends),
         )  # fmt: skip
         yield CounterMetricFamily(
@@ -37,6 +37,6 @@ class RedisCollector(Collector):
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
         yield GaugeMetricFamily(
             "ingestd_redis_durability_known",
-            "1 if Redis told at the start what it keeps through a restart, 0 if it may not be asked.",
+            "1 if Redis said at the start whether a restart keeps its data, 0 if the daemon may not ask.",
             value=known,
         )

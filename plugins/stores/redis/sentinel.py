@@ -1,4 +1,4 @@
-"""Which server is the primary, as the Sentinels name it: asked for a connection, and followed while a daemon serves."""
+"""The primary that the Sentinels name: looked up for each connection, and followed while a daemon serves."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
 _log = logging.getLogger("ingestd.redis")
 
 _EVERY = 0.5  # seconds between two questions to a Sentinel
-_PROMOTION = 5.0  # seconds a promotion may take that a Sentinel has announced
-_DOUBT = 10.0  # seconds for which an older answer of the majority is not believed
-_SILENCE = 3.0  # seconds without any Sentinel before the log says so
+_PROMOTION = 5.0  # seconds for which an announced promotion may take
+_DOUBT = 10.0  # seconds for which an older answer of the majority is ignored
+_SILENCE = 3.0  # seconds without any Sentinel before a log line
 _AGAIN = 60.0  # seconds between two such lines
 _PROMOTING = b"+selected-slave"
 _EVENTS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
 
 class Answer(NamedTuple):
-    """What a Sentinel knows."""
+    """The answer of a Sentinel."""
 
     epoch: int
-    """Grows with each failover: of two Sentinels that disagree the higher one knows the newer primary."""
+    """Grows with each failover. Of two Sentinels that disagree, the one with the higher epoch is right."""
     primary: tuple[str, int]
 
 
@@ -44,32 +44,32 @@ class NewestPrimary:
 
     def __init__(self, count: int) -> None:
         self.address: tuple[str, int] | None = None
-        """Its host and port."""
+        """Host and port."""
         self._count = count
         self._epoch = 0
         self._confirmed_at = 0.0
 
     def learn(self, answers: Sequence[Answer], now: float) -> bool:
-        """Whether these answers, at least one, name another primary than before."""
+        """Returns whether the answers, at least one, name another primary than before."""
         epoch, before = max(answer.epoch for answer in answers), self.address
         if epoch >= self._epoch:
             self._confirmed_at = now
         elif 2 * len(answers) <= self._count or now - self._confirmed_at < _DOUBT:
-            return False  # from Sentinels that were cut off, or have not heard of the failover yet
+            return False  # from Sentinels that were cut off, or do not know of the failover yet
         named = Counter(answer.primary for answer in answers if answer.epoch == epoch)
         self._epoch, self.address = epoch, max(named, key=lambda each: (named[each], each == before))
         return self.address != before
 
 
 class Sentinels:
-    """The Sentinels that watch one primary. `options` are those of redis-py for connections to them."""
+    """The Sentinels of one primary. `options` are redis-py's options for connections to them."""
 
     def __init__(self, service: str, addresses: Sequence[Address], options: Mapping[str, Any]) -> None:
         self._service = service
         self._addresses = addresses
         self._clients = [aioredis.Redis(host=address.host, port=address.port, **options) for address in addresses]
         self._answers: dict[int, Answer | str] = {}
-        """By Sentinel: its last answer, or why there is none."""
+        """By Sentinel: its last answer, or its error."""
         self._newest = NewestPrimary(len(addresses))
         self._promoting_until = 0.0
         self._silent_since: float | None = None
@@ -78,16 +78,16 @@ class Sentinels:
 
     @property
     def primary(self) -> tuple[str, int] | None:
-        """Host and port of the newest primary that they have named."""
+        """Host and port of the newest primary that a Sentinel has named."""
         return self._newest.address
 
     @property
     def is_promoting(self) -> bool:
-        """Whether they are about to replace the primary: what it still takes may be lost."""
+        """Whether the Sentinels are about to replace the primary. It may lose writes that it takes meanwhile."""
         return time.monotonic() < self._promoting_until
 
     async def discover_master(self, service: str) -> tuple[str, int]:
-        """The primary's address; the name is redis-py's. Raises `MasterNotFoundError`."""
+        """The primary's address, under redis-py's name for it. Raises `MasterNotFoundError`."""
         if self.primary is None or not self._watching:
             await asyncio.gather(*(self._ask(number) for number in range(len(self._clients))))
         if self.is_promoting:
@@ -97,7 +97,7 @@ class Sentinels:
         return self.primary
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Ask every Sentinel, and listen to it, until cancelled. `changed` is called when any has said something."""
+        """Ask and listen to every Sentinel until cancelled. `changed` is called after each answer and event."""
         self._watching = True
         async with asyncio.TaskGroup() as tasks:
             for number in range(len(self._clients)):
@@ -120,7 +120,7 @@ class Sentinels:
         return CheckResult("sentinels", f"{text} ({self._failures() or 'the others name another server'})", "warning")
 
     async def _follow(self, number: int, changed: Callable[[], Awaitable[None]]) -> None:
-        while self._watching:  # redis-py does not pass on every cancellation
+        while self._watching:  # redis-py swallows some cancellations
             try:
                 async with self._clients[number].pubsub() as events:
                     await events.psubscribe(*_EVENTS)
@@ -138,21 +138,21 @@ class Sentinels:
     async def _hear(self, number: int, event: bytes) -> None:
         if event == _PROMOTING:
             self._promoting_until = time.monotonic() + _PROMOTION
-        else:  # It is over. First comes the new address: until it is known the former primary could be used again.
+        else:  # The failover is over. Learn the address first: before that, the former primary could be used again.
             await self._ask(number)
             self._promoting_until = 0.0
 
     async def _ask(self, number: int) -> None:
         client = self._clients[number]
         try:
-            # The epoch comes first: an address may be newer than its epoch, but never older.
+            # Ask for the epoch first: an address may be newer than its epoch, but never older.
             facts = await client.execute_command("SENTINEL MASTER", self._service)
             address = await client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
-        # redis-py raises AttributeError where the connection is cut while it is being made.
+        # redis-py raises AttributeError if the connection is cut during connecting.
         except (RedisError, OSError, AttributeError) as error:
             self._failed(number, error)
             return
-        if address is None:  # it was told to forget the service in between
+        if address is None:  # the service was removed from the Sentinel between the two commands
             self._failed(number, ResponseError("it names no primary"))
             return
         host, port = address
@@ -188,7 +188,7 @@ class Sentinels:
 
 
 class SentinelPool(SentinelConnectionPool):
-    """Connections to the primary that `sentinels` name."""
+    """Connections to the primary that the Sentinels name."""
 
     def __init__(self, service: str, sentinels: Sentinels, **options: Any) -> None:
         super().__init__(service, sentinels, **options)  # type: ignore[no-untyped-call]  # it is redis-py's
@@ -196,12 +196,12 @@ class SentinelPool(SentinelConnectionPool):
 
     @property
     def address(self) -> str | None:
-        """Host and port of the primary, None before it is known."""
+        """Host and port of the primary; None until it is known."""
         primary = self.sentinels.primary
         return primary and f"{primary[0]}:{primary[1]}"
 
     async def leave_others(self) -> None:
-        """Cut the connections to servers that are not the primary, even connections in use."""
+        """Cut the connections to all other servers, even connections in use."""
         for connection in [*self._available_connections, *self._in_use_connections]:
             assert isinstance(connection, Connection)
             if connection.is_connected and (connection.host, connection.port) != self.sentinels.primary:

@@ -1,4 +1,4 @@
-"""State as a consumer's step reads and changes it: in memory, until it goes with the step's records as one."""
+"""State of a consumer's step: it is read and changed in memory, and written with the step's records in one commit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .state import field_of, pairs
 
 __all__ = ["StepState"]
 
-_TOGETHER = 16  # entries that are read at once: events come in between
-_LIMIT = 1_000_000  # entries of one step: they are let go of with it
+_TOGETHER = 16  # entries of one read; events are served between two reads
+_LIMIT = 1_000_000  # entries of one step; they are dropped with it
 
 
 class StepState(CachedState):
-    """The consumer that holds its place alone writes what it writes, so nobody else changes it meanwhile."""
+    """Only the holder of the cursor writes this state, so no other daemon changes it during the step."""
 
     def __init__(self, link: Link, now: int) -> None:
         self._link = link
@@ -31,7 +31,7 @@ class StepState(CachedState):
 
     def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
         def end(loading: asyncio.Task[list[Row]]) -> None:
-            if not loading.cancelled():  # else nobody is left who waits
+            if not loading.cancelled():  # when cancelled, no caller is left
                 loaded(loading.exception() or loading.result())
 
         self._loading = asyncio.get_running_loop().create_task(self._read(keys))
@@ -52,7 +52,7 @@ class StepState(CachedState):
         return self._link.queue("entry", self.now, key)
 
     def rows(self) -> list[list[Any]]:
-        """What it has written, as batch.lua takes it. Raises `Unavailable` where the store has lost data meanwhile."""
+        """The changes, as batch.lua takes them. Raises `Unavailable` if the store has lost data meanwhile."""
         if self._link.store_id != self._store_id:
             raise Unavailable("The store has lost data since the step began.")
         found: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""The state on Redis: units of work, and a walk through all of a kind."""
+"""The state on Redis: transactions, and a scan of all values of a kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RedisStore"]
 
 _log = logging.getLogger("ingestd.redis")
 
-_SCANNED = 1000  # keys of a step
+_SCANNED = 1000  # keys read at a time
 
 
 class RedisStore(Store):
@@ -31,7 +31,7 @@ class RedisStore(Store):
         self._reporting = asyncio.Lock()
 
     def learn(self, store_id: str | None, loss: Loss | None) -> None:
-        """Know the store by that id, and the last loss it tells of."""
+        """Note the id of the store, and its last loss."""
         self.store_id = store_id
         self.loss = str(loss) if loss is not None and loss.stands else None
 
@@ -67,7 +67,7 @@ class RedisStore(Store):
     async def look_for_loss(self) -> None:
         link = self._database.link
         store_id, loss = await link.ask("store_id", 0)
-        if store_id == link.store_id:  # else there has been a loss since it was asked
+        if store_id == link.store_id:  # otherwise a loss has happened since the question was sent
             self.learn(store_id, decode_loss(loss))
 
     async def clear_loss(self) -> bool:
@@ -76,7 +76,7 @@ class RedisStore(Store):
         return cleared
 
     async def report_loss(self, what: str) -> None:
-        async with self._reporting:  # several may come upon the same one
+        async with self._reporting:  # several tasks may find the same loss
             if self.loss is not None:
                 return
             loss = decode_loss(await self._database.link.ask("report_loss", times.now(), what, self.store_id or ""))

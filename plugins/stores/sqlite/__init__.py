@@ -45,7 +45,7 @@ class SqlitePlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        if self._made:  # else both store and journal are kept elsewhere
-            from .metrics import SqliteCollector  # here: commands start sooner without the client library
+        if self._made:  # otherwise store and journal use other back ends
+            from .metrics import SqliteCollector  # here: commands start faster without the client library
 
             daemon.registry.register(SqliteCollector(self._made))

@@ -1,4 +1,4 @@
-"""One SQLite file as journal and state store: opening, owning, and what goes on beside the commits."""
+"""The SQLite back end: one file as journal and state store, its owner, and its background tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .writeback import WriteBack
 __all__ = ["CACHE_SIZE", "SqliteBackend"]
 
 CACHE_SIZE = 48 << 20
-"""Bytes of the state that stay in memory, unless other options say otherwise."""
+"""Default for the bytes of state that stay in memory."""
 
 _log = logging.getLogger("ingestd.sqlite")
 
@@ -41,11 +41,11 @@ _RENEWALS_SECONDS = 1.0
 _CLEAN_SECONDS = 2.0
 _CHECKPOINT_SECONDS = 0.05
 _PRESENCE_SECONDS = 1.0
-_PATIENCE = 5.0  # seconds a command waits for a daemon that is just making the file
+_PATIENCE = 5.0  # seconds for which a command waits for a daemon that is just creating the file
 
 
 class SqliteBackend(Backend):
-    """`serving` makes it the owner; a command is the owner only while no daemon is, and else a guest."""
+    """A daemon (`serving`) always owns the file. A command owns it while no daemon does, and else it is a guest."""
 
     store: SqliteStore
     journal: SqliteJournal
@@ -120,7 +120,7 @@ class SqliteBackend(Backend):
             self._lock = None
 
     def problem(self) -> str | None:
-        commits = self.database.commits  # once: this is also asked from another thread, when metrics are shown
+        commits = self.database.commits  # read once: another thread calls this too, for metrics
         return commits.problem if commits is not None else None
 
     async def describe(self) -> Sequence[CheckResult]:
@@ -139,14 +139,14 @@ class SqliteBackend(Backend):
             try:
                 await step()
             except Unavailable as error:
-                _log.debug("%s: %s", name, error)  # the commits tell of it, and the next turn tries again
-            except Exception as error:  # noqa: BLE001 - a fault of one turn must not end the work of the daemon's life
+                _log.debug("%s: %s", name, error)  # the commits report it, and the next turn tries again
+            except Exception as error:  # noqa: BLE001 - one failed turn must not end a task of the daemon
                 _log.exception("%s: failed; it is tried again", name)
                 if self.database.commits is not None:
                     self.database.commits.report(f"internal error in {name}: {error!r}")
 
 
 async def _probe(commits: Commits) -> None:
-    """While commits fail, try one: recovery is noticed even if nobody sends events any more."""
+    """Try a commit while commits fail, so that recovery is noticed even without new events."""
     if commits.problem is not None:
         await commits.commit(also=health.fill)

@@ -1,8 +1,8 @@
-"""What is written to the file, on the connection's thread: a batch of units in one transaction.
+"""Reads and writes on the connection's thread: a batch of transactions in one commit.
 
-Python gives up its global lock whenever SQLite works, once a row in `executemany` and in a cursor's
-loop, and a busy event loop is slow to give it back: a batch would take seconds. So many rows go in
-one statement here, and come back as one row.
+Python releases its global lock whenever SQLite works: once a row in `executemany` and in a cursor's loop. A busy event
+loop gives the lock back slowly, so a batch would take seconds. Therefore one statement writes many rows, and a read
+returns many rows as one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 DEPENDS = "What this event depends on could not be stored. Send it again."
 
 _MANY = 128  # rows of one statement
-_STEP = 8  # statements have a multiple of this many rows, or fewer: so there are few to compile and keep
+_STEP = 8  # statements with more rows have a multiple of it, so that few are compiled and cached
 
 _INSERT_RECORDS = "INSERT INTO journal (position, at, type, body) VALUES "
 _LARGE = 8192
-"""Bytes of a row that is written by itself: each statement that is kept holds what was written with it last."""
+"""Rows with more bytes are written one by one, because each cached statement keeps its last values in memory."""
 _UPSERT_STATE = "INSERT INTO state (key, value, fields, expires) VALUES "
 _UPSERT_TAIL = (
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value, fields = excluded.fields, expires = excluded.expires"
@@ -54,7 +54,7 @@ _MEMBERS_TAIL = " ON CONFLICT (number) DO UPDATE SET at = excluded.at, expires =
 _UPSERT_FIELDS = "INSERT INTO field (key, name, at, value) VALUES "
 _FIELDS_TAIL = " ON CONFLICT (key, name) DO UPDATE SET at = excluded.at, value = excluded.value"
 _ELSEWHERE = "{}"
-"""In `state.fields` of an entry whose fields are in the table `field`."""
+"""The value of `state.fields` if the fields of the entry are in the table `field`."""
 _FIELDS = "SELECT json_group_array(json_array(name, at, value)) FROM field WHERE key = ?"
 _ROW = "SELECT json_array(value, fields, expires) FROM state WHERE key = ?"
 _MEMBERS = (
@@ -67,22 +67,22 @@ _MOVE_CURSOR = (
 
 
 class Written(NamedTuple):
-    """What was written, and those of it that could not be, each with the reason, which is its own."""
+    """The transactions of a batch, and the errors of the transactions that could not be written."""
 
     units: list[Unit]
     failed: Mapping[Unit, Exception]
     log_end: int
-    """The number of the last row in the log of renewals."""
+    """The number of the last row in the TTL log."""
 
 
 def write_batch(
     connection: sqlite3.Connection, units: list[Unit], last: int | None, log_end: int, *, synced: bool = True
 ) -> Written:
-    """Write all units, or those of their parts that can be.
+    """Write all transactions, or the parts of them that can be written.
 
-    The units are numbered from `last`, the journal's last position; None: it is looked up. `log_end` is the number of
-    the last row that the log of renewals has had. Raises `sqlite3.Error` when the file cannot be written; nothing of
-    the batch is then.
+    Positions continue from `last`, the journal's last position. With None the file is asked. `log_end` is the highest
+    number that a row of the TTL log has had. Raises `sqlite3.Error` if the file cannot be written. Then nothing of the
+    batch is stored.
     """
     try:
         with transaction(connection, synced=synced):
@@ -120,22 +120,22 @@ def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit], last: i
 
 
 class _Rows:
-    """What the units of a commit write of the state, by where it goes."""
+    """The state changes of a commit, by table and kind of statement."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
         self.large: list[Any] = []
-        """The same of those that are written one by one."""
+        """Rows of `state` that are written one by one."""
         self.renewals: list[LogEntry] = []
-        """For the log, in the order of their commits."""
+        """Entries for the TTL log, in commit order."""
         self.gone: list[str] = []
         self.cleared: set[str] = set()
-        """Those of them that are named in that log."""
+        """Deleted keys that the TTL log names."""
         self.fields: list[Any] = []
         self.large_fields: list[Any] = []
-        """The same of those that are written one by one."""
+        """Rows of `field` that are written one by one."""
         self.dropped_fields: list[tuple[str, list[str]]] = []
-        """Names by the key of their entry."""
+        """Names of dropped fields, with the key of their entry."""
         self.members: list[Any] = []
         self.without: list[int] = []
 
@@ -175,7 +175,7 @@ class _Rows:
 
 
 def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> int:
-    """Returns the number of the last row in the log of renewals."""
+    """Returns the number of the last row in the TTL log."""
     records: list[Any] = []
     large: list[Any] = []
     cursors: dict[str, int] = {}
@@ -225,7 +225,7 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> in
         connection.execute(f"DELETE FROM state WHERE key IN ({_marks(len(keys))})", keys)  # noqa: S608 - only marks
     _insert(connection, _UPSERT_FIELDS, rows.fields, _FIELDS_TAIL)
     _insert(connection, _UPSERT_FIELDS, rows.large_fields, _FIELDS_TAIL, most=1)
-    for key, names in rows.dropped_fields:  # by key: SQLite would look through the whole table for pairs
+    for key, names in rows.dropped_fields:  # by key: for pairs SQLite would scan the whole table
         for start in range(0, len(names), _MANY):
             some = names[start : start + _MANY]
             connection.execute(f"DELETE FROM field WHERE key = ? AND name IN ({_marks(len(some))})", [key, *some])  # noqa: S608 - only marks
@@ -239,7 +239,7 @@ def _write_rows(connection: sqlite3.Connection, rows: _Rows, log_end: int) -> in
 def _insert(
     connection: sqlite3.Connection, head: str, values: list[Any], tail: str = "", *, columns: int = 4, most: int = _MANY
 ) -> None:
-    """Insert rows of so many columns, given as one flat list; at most so many with one statement."""
+    """Insert rows of `columns` values each, from one flat list, at most `most` with one statement."""
     start = 0
     while start < len(values):
         rows = min((len(values) - start) // columns, most)
@@ -268,7 +268,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, Field]).decode
 
 
 def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
-    """The rows of those keys that have one, with their fields; of sets, their members."""
+    """The rows of the keys that exist, with their fields. A set's row has its members."""
     storable = [key for key in keys if _storable(key)]
     rows: list[Row] = []
     elsewhere: list[str] = []
@@ -290,10 +290,9 @@ def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
 
 
 def _look_up(connection: sqlite3.Connection, query: str, keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """What the query finds for each key, in one row: most loads want two or three keys of one visitor.
+    """Run the query for each key and return all results in one row. Most loads want two or three keys of one visitor.
 
-    For `key IN (…)` SQLite makes a table of the keys, and for what it finds another one, which takes longer than to
-    look it up.
+    For `key IN (…)` SQLite makes a temporary table of the keys and one of the results. That takes longer.
     """
     for start in range(0, len(keys), _MANY):
         some = keys[start : start + _MANY]
@@ -308,17 +307,17 @@ def _for_each(query: str, keys: int) -> str:
 
 
 def read_values(connection: sqlite3.Connection, kind: str, after: str, limit: int) -> list[tuple[str, str]]:
-    """The next entries of a kind that hold a value, in the order of their keys."""
+    """The next entries of a kind that hold a value, in key order."""
     (text,) = connection.execute(
         "SELECT json_group_array(json_array(key, value)) FROM (SELECT key, value FROM state"
         " WHERE key > ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?)",
-        (after, f"{kind};", limit),  # ";" comes right behind ":"
+        (after, f"{kind};", limit),  # ";" is the character after ":"
     ).fetchone()
     return _decode_values(text)
 
 
 def _storable(key: str) -> bool:
-    """What is not Unicode was never stored, and asking for it would fail everybody's load."""
+    """Whether a key is valid Unicode. Other keys were never stored, and one such key would fail a load for everyone."""
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -327,7 +326,7 @@ def _storable(key: str) -> bool:
 
 
 def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Records:
-    """The records behind a position, in order."""
+    """The records after a position, in order."""
     types: list[str] = []
     ats: list[int] = []
     positions: list[int] = []
@@ -338,7 +337,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Reco
         wanted = min(limit - len(positions), _MANY)
         try:
             some = _read_together(connection, after, wanted, READ_BYTES - size)
-        except sqlite3.DataError:  # together they are longer than one value of SQLite may be
+        except sqlite3.DataError:  # together they exceed SQLite's limit for one value
             some = _read_one(connection, after)
             wanted = 1
         types += some.types
@@ -354,7 +353,7 @@ def read_records(connection: sqlite3.Connection, after: int, limit: int) -> Reco
 
 
 class _Columns(NamedTuple):
-    """What `Records` are made of."""
+    """The columns of some records, for `Records`."""
 
     types: Sequence[str]
     ats: Sequence[int]
@@ -364,12 +363,12 @@ class _Columns(NamedTuple):
 
 
 def _read_together(connection: sqlite3.Connection, after: int, limit: int, size: int) -> _Columns:
-    """At most `limit` records, the last of which is the first with which they have `size` bytes, if any is."""
+    """At most `limit` records. Stops after the record with which they reach `size` bytes."""
     types, ats, positions, lengths, lines = connection.execute(
-        # All aggregates are made in one pass, so their members are in the same order, which is that of the table.
+        # All aggregates are made in one pass, so all lists have the order of the table.
         "SELECT json_group_array(type), json_group_array(at), json_group_array(position),"
         " json_group_array(length(CAST(body AS BLOB))), CAST(group_concat(CAST(body AS TEXT) || char(10), '') AS BLOB)"
-        # SQLite knows how long a body is without reading it.
+        # SQLite knows the length of a body without reading it.
         " FROM journal WHERE position > ? AND position <= (SELECT max(position) FROM"
         " (SELECT position, sum(bytes) OVER (ORDER BY position) - bytes AS before FROM"
         " (SELECT position, length(body) AS bytes FROM journal WHERE position > ? ORDER BY position LIMIT ?))"
@@ -389,11 +388,11 @@ def _read_one(connection: sqlite3.Connection, after: int) -> _Columns:
 
 
 def last_member(connection: sqlite3.Connection) -> int:
-    """The highest number of a member of a set."""
+    """The highest number of a set's member."""
     return int(connection.execute("SELECT coalesce(max(number), 0) FROM member").fetchone()[0])
 
 
 def last_position(connection: sqlite3.Connection) -> int:
-    """Of the newest record there ever was: positions are not reused."""
+    """The highest position ever used. Positions are not reused."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
     return 0 if row is None else int(row[0])

@@ -1,13 +1,12 @@
-"""Which keys the file may have anything of. Nobody has to look there for one that it certainly has not.
+"""A Bloom filter of the keys in the file: it saves reading the file for keys that are definitely absent.
 
-Most that is looked for and not in memory is in no file either: the session and the link of a visitor who is new or has
-not been here for long, a message that was not sent before. A Bloom filter tells so for ten bits a key: at most one
-in a hundred of those that are not there is looked for all the same, and none that is there is ever missed.
+Most keys that are not in memory are not in the file either: the session and link of a new or long absent visitor, or
+an unseen message id. The filter takes ten bits a key. It never misses a key that exists. At most one in a hundred
+absent keys is looked for in the file all the same.
 
-A filter cannot forget what was removed, nor grow. So it is made by a walk through the tables, after the start and
-whenever it has taken in as much as it is made for; until the first one is made nothing is ruled out. To know how large
-it has to be, the keys are counted before, which takes a twelfth of the walk's time. Both take a tenth of a core, and
-events do not wait for them.
+A filter can neither forget removed keys nor grow. So a walk through the tables makes it, after the start and again
+whenever it is full. Until the first walk ends, the filter excludes nothing. The keys are counted first, to choose the
+size; that takes a twelfth of the walk's time. Both take a tenth of a core, and events do not wait for them.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from .ttl_log import TtlLog
 
 __all__ = ["BloomFilter"]
 
-_SMALLEST, _LARGEST = 1 << 20, 1 << 25  # keys, in 1.3 and 40 MB; of more of them fewer are ruled out
-_WRONG = 0.01  # of those that are not there, so many may be looked for
-_ROWS, _COUNTED = 1000, 10_000  # at a time
+_SMALLEST, _LARGEST = 1 << 20, 1 << 25  # keys, in 1.3 and 40 MB; with more keys than that it excludes fewer
+_WRONG = 0.01  # share of absent keys that may be looked for
+_ROWS, _COUNTED = 1000, 10_000  # keys read or counted with one statement
 _SHARE = 0.1  # of a core
 
 _STATES = "SELECT key FROM state WHERE key > ? ORDER BY key"
@@ -38,7 +37,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class _Filter:
-    """For so many keys. `taken` counts those that are in it, but for the few that it did not tell apart."""
+    """A filter for `size` keys. `taken` counts its keys, except for the few that it took for present ones."""
 
     def __init__(self, size: int) -> None:
         self.taken = 0
@@ -51,7 +50,7 @@ class _Filter:
 
 
 class BloomFilter:
-    """Keys are those of `Entries`, so a set has another one than a value."""
+    """The filter in use and its replacement. Keys are those of `Entries`: a set and a value have different ones."""
 
     def __init__(
         self, connections: Connections, renewals: TtlLog, smallest: int = _SMALLEST, largest: int = _LARGEST
@@ -63,9 +62,9 @@ class BloomFilter:
         self._whole: _Filter | None = None
         """Has all keys of the file."""
         self._growing: _Filter | None = None
-        """Has those that the walk has come by, and all that were written since it began."""
+        """Has the keys walked so far, and all keys written since the walk began."""
         self._enough = 0
-        """With how many keys the whole one is to be made anew."""
+        """Number of keys at which the filter in use is replaced."""
 
     @property
     def size(self) -> int:
@@ -73,23 +72,23 @@ class BloomFilter:
         return 0 if self._whole is None else self._whole.bloom.size_in_bits // 8
 
     def definitely_absent(self, key: str) -> bool:
-        """Whether the file has nothing of this key; False may mean either."""
+        """True if the file does not have this key. False says nothing."""
         return self._whole is not None and key not in self._whole.bloom
 
     def add(self, key: str) -> None:
-        """To be called before what is to be written of a key goes to the file."""
+        """Add a key. Must be called before the key is written to the file."""
         if self._whole is not None:
             self._whole.take(key)
         if self._growing is not None:
             self._growing.take(key)
 
     async def step(self) -> None:
-        """Walk if it is time to. Raises `Unavailable`."""
+        """Make the filter if it is missing or full. Raises `Unavailable`."""
         if self._whole is None or self._whole.taken >= self._enough:
             await self.remake()
 
     async def remake(self) -> None:
-        """Make the filter anew, of what the file has now. Raises `Unavailable`."""
+        """Make a new filter from the present content of the file. Raises `Unavailable`."""
         size, keys = self._smallest, await self._count()
         while self._is_small(size, keys):
             size *= 2
@@ -100,11 +99,11 @@ class BloomFilter:
             self._growing = None
 
     def _is_small(self, size: int, keys: int) -> bool:
-        # A filter that is half full is one that will not have to be made anew soon.
+        # A filter is made at least twice as large as its keys need, so that it lasts.
         return keys > size // 2 and size < self._largest
 
     async def _walk(self, size: int) -> bool:
-        """Returns False where so many keys have come since they were counted that the size is too small."""
+        """Returns False if keys were added after the count and the size is now too small."""
         growing = self._growing = _Filter(size)
         async for keys, seconds in self._keys():
             begun = time.perf_counter()
@@ -118,7 +117,7 @@ class BloomFilter:
         return True
 
     async def _count(self) -> int:
-        """How many keys the file has."""
+        """Number of keys in the file."""
         keys = 0
         for query in (_STATES, _SETS):
             last: str | None = ""
@@ -129,10 +128,10 @@ class BloomFilter:
         return keys
 
     async def _keys(self) -> AsyncIterator[tuple[Sequence[str], float]]:
-        """All keys of the file, some at a time, and how many seconds of a core it took to find them."""
-        # What was handed over before is not added to the new filter: it is to be in the file when the walk comes by.
+        """All keys of the file, in portions with the seconds of a core that finding them took."""
+        # Writes queued before the walk are not in the new filter. They must reach the file before the walk starts.
         await self._connections.change(_nothing)
-        renewed = self._renewals.named()  # some have no row yet
+        renewed = self._renewals.named()  # some renewed keys have no row yet
         for start in range(0, len(renewed), _ROWS):
             yield renewed[start : start + _ROWS], 0.0
         for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
@@ -144,16 +143,16 @@ class BloomFilter:
 
 
 async def _rest(seconds: float) -> None:
-    """After so many seconds of work."""
+    """Rest after `seconds` of work."""
     await asyncio.sleep(seconds * (1 / _SHARE - 1))
 
 
 def _nothing(_: sqlite3.Connection) -> None:
-    """Done when all that was handed to the connection before is."""
+    """Do nothing. When it returns, all work queued on the connection before it is done."""
 
 
 def _pass_by(connection: sqlite3.Connection, query: str, after: str) -> tuple[int, str | None, float]:
-    """How many keys are next, the last of them unless no more come, and how many seconds of a core it took."""
+    """The number of the next keys, the last one (None at the end), and the seconds of a core that counting took."""
     begun = time.thread_time()
     row = connection.execute(f"{query} LIMIT 1 OFFSET ?", (after, _COUNTED - 1)).fetchone()
     if row is not None:
@@ -164,7 +163,7 @@ def _pass_by(connection: sqlite3.Connection, query: str, after: str) -> tuple[in
 
 
 def _look(connection: sqlite3.Connection, query: str, after: str) -> tuple[list[str], float]:
-    """The next keys, and how many seconds of a core it took to find them."""
+    """The next keys, and the seconds of a core that finding them took."""
     begun = time.thread_time()
     (text,) = connection.execute(f"SELECT json_group_array(key) FROM ({query} LIMIT ?)", (after, _ROWS)).fetchone()  # noqa: S608 - one of two constants
     return _decode(text), time.thread_time() - begun

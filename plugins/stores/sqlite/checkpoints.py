@@ -1,4 +1,4 @@
-"""Moves what the write-ahead log holds into the file, beside the commits: within one, it would keep events waiting."""
+"""Checkpoints of the write-ahead log, outside of commits: within a commit they would delay events."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .files import open_to_sync
 
 __all__ = ["Checkpoints"]
 
-_UNITS = 100  # some 0.8 MB: small and often is kinder to the disk than all at once now and then
-_LONG = 5000  # pages of the log: before it has twice as many (`AUTOCHECKPOINT_PAGES`), it is to be begun anew
+_UNITS = 100  # transactions, some 0.8 MB: small and frequent checkpoints load the disk less than rare large ones
+_LONG = 5000  # pages of the log, half of `AUTOCHECKPOINT_PAGES`: with more, SQLite is made to restart the log
 _PATIENCE = 0.05  # seconds to wait for another commit
 
 
 class Checkpoints:
-    """Needs the file's own connections to be closed before it is."""
+    """Moves the write-ahead log into the file. Close the other connections to the file before this."""
 
     def __init__(self, database: Database, commits: Commits) -> None:
         self._connections = database.connections
@@ -32,25 +32,25 @@ class Checkpoints:
         os.close(self._descriptor)
 
     async def step(self) -> None:
-        """Move what there is, if it is much. Raises `Unavailable`."""
+        """Move the content of the log, if it is much. Raises `Unavailable`."""
         written = self._statistics.units.sum
         if written - self._moved < _UNITS:
             return
         if await self._move() >= _LONG:
-            # Little was written meanwhile; but only once it is moved too, the log is begun anew instead of growing. No
-            # event is stored for some milliseconds, so this is not done each time.
+            # SQLite restarts the log only once all of it is moved, also the little that was written meanwhile. This
+            # stops all commits for some milliseconds, so it is rare.
             await self._connections.change(_checkpoint)
         self._moved = written
 
     async def _move(self) -> int:
-        """Returns how many pages the log holds, also of those that have been moved.
+        """Returns the number of pages in the log, moved ones included.
 
-        Where all of the log is moved SQLite syncs the file at once, and a commit whose own sync meets that one waits
-        for both. So less than all is moved, up to a snapshot from before the latest commit, and synced in between.
+        If all of the log is moved, SQLite syncs the file at once. A commit that syncs at the same time waits for both.
+        Therefore a snapshot from before the latest commit limits the move, and a separate thread syncs the file.
         """
         try:
             await self._connections.snapshot(_begin)
-            with suppress(TimeoutError):  # nobody to keep waiting
+            with suppress(TimeoutError):  # without a new commit nothing has to wait either
                 async with asyncio.timeout(_PATIENCE):
                     await self._commits.wait(self._commits.last)
             pages = await self._connections.background(_checkpoint)
@@ -62,7 +62,7 @@ class Checkpoints:
 
 def _begin(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only who has read has a snapshot
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # a snapshot starts with a read
 
 
 def _end(connection: sqlite3.Connection) -> None:
@@ -71,11 +71,11 @@ def _end(connection: sqlite3.Connection) -> None:
 
 
 def _checkpoint(connection: sqlite3.Connection) -> int:
-    """Returns how many pages the log holds, also of those that have been moved."""
+    """Returns the number of pages in the log, moved ones included."""
     _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return int(pages)
 
 
 def _sync(_: sqlite3.Connection, descriptor: int) -> None:
-    with suppress(OSError):  # SQLite's own sync, without which the log is not begun anew, tells of the same
+    with suppress(OSError):  # SQLite's own sync reports the same error, and does not restart the log
         os.fdatasync(descriptor)

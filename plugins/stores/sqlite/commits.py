@@ -1,4 +1,4 @@
-"""Group commit: while one batch is being written the next one gathers, so batches grow with the load."""
+"""Group commit: while one batch is written, the next one gathers. So batches grow with the load."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["Commits"]
 
 _log = logging.getLogger("ingestd.sqlite")
 
-_MANY = 1000  # units of one transaction: more would make the first wait for the last
-_ENOUGH = 64  # units for which a commit begins at once when another one has landed
-_TURNS = 4  # of the event loop, for which it waits for so many
-_DEFERRED = 0.1  # seconds for which steps that may be done again need not be synced
+_MANY = 1000  # transactions of one commit: with more, the first would wait for the last
+_ENOUGH = 64  # transactions that start a commit at once when the previous one has ended
+_TURNS = 4  # of the event loop: the longest wait for so many
+_DEFERRED = 0.1  # seconds for which repeatable steps need no sync
 
 
 class Commits:
-    """Writes units in the order they come, as many at a time as have gathered."""
+    """Writes transactions in their order. One commit holds all that have gathered."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Commits:
         """The newest durable position."""
         self.tail = Tail()
         self.problem: str | None = None
-        """Why the last commit failed, None if it did not."""
+        """Reason why the last commit failed; None after a success."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits for records behind a position."""
+        """Positions, with the futures of callers that wait for records after them."""
         self._connection = connection
         self._entries = entries
         self._statistics = statistics
         self._renewals = renewals
         self._presence = presence
-        self._sure = True  # whether `last` is what the file says; after a failed commit nobody knows
+        self._sure = True  # whether `last` is the file's last position; a failed commit makes it unknown
         self._synced = float("-inf")
-        """When the last commit that was synced began."""
+        """Start of the last synced commit."""
         self._gathering: list[Unit] = []
         self._closing = False
         self._idle = asyncio.Event()
@@ -75,46 +75,46 @@ class Commits:
         also: Callable[[sqlite3.Connection, int], object] | None = None,
         first: Callable[[sqlite3.Connection], object] | None = None,
     ) -> int:
-        """Returns the last position once all the unit wrote, and all it has seen, is durable.
+        """Commit a transaction. Returns the last position once its writes and all that it has read are durable.
 
-        `also` is run on the connection's thread, in the same transaction, and `first` before all else in it. Raises
-        `Unavailable`, and `Failed` for what can never be stored.
+        `also` runs on the connection's thread, in the same commit; `first` runs before all other writes of the commit.
+        Raises `Unavailable`, and `Failed` if the transaction can never be stored.
         """
         entries = [] if state is None else state.seen
         try:
             _check(entries)
             if not (records or cursor or also or first or any(each.dirty or each.in_flight for each in entries)):
-                return self.last  # there is nothing to wait for
+                return self.last  # nothing to wait for
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._gather(Unit(entries, partial(_settle_future, done), records, cursor, also, first=first))
-            return await done  # it is written whatever becomes of who waits here
+            return await done  # a cancelled caller does not stop the write
         except Refused:
             if state is not None:
                 state.undo()
             raise
 
     def begin(self, unit: Unit) -> None:
-        """As `commit`, without waiting, of a unit with records. Raises `Unavailable`.
+        """As `commit`, for a transaction with records, without waiting. Raises `Unavailable`.
 
-        Those that are begun one after the other without a pause are in one commit. Where there is an error, also one
-        that is raised here, what the unit has written is still to be undone.
+        Transactions that begin one after the other without a pause are in one commit. After an error, raised or not,
+        the caller must undo the writes of the transaction.
         """
-        if unit.parts is None:  # else who is refused is found out when they are written
+        if unit.parts is None:  # otherwise the write finds the refused parts
             _check(unit.entries)
         self._gather(unit)
 
     async def wait(self, after: int) -> None:
-        """Returns when there are durable records behind that position."""
+        """Returns once there are durable records after a position."""
         while self.last <= after:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append((after, future))
             await future
 
     def _wake(self) -> None:
-        """Wake those whose records have come, and nobody else: most wait for many of them."""
+        """Wake only the callers whose records have come; most callers wait for many records."""
         waiting, self._waiting = self._waiting, []
         for after, future in waiting:
-            if future.done():  # nobody waits any more
+            if future.done():  # cancelled
                 continue
             if self.last > after:
                 future.set_result(None)
@@ -122,12 +122,12 @@ class Commits:
                 self._waiting.append((after, future))
 
     async def finish(self) -> None:
-        """Take no more, and wait until all that was asked for is written."""
+        """Take no more transactions, and wait until all gathered ones are written."""
         self._closing = True
         await self._idle.wait()
 
     def report(self, reason: str) -> None:
-        """Events cannot be stored; until a commit succeeds."""
+        """Report that events cannot be stored, until a commit succeeds."""
         if self.problem is None:
             _log.warning("events cannot be stored: %s", reason)
         self.problem = reason
@@ -138,11 +138,11 @@ class Commits:
         self._gathering.append(unit)
         if self._idle.is_set():
             self._idle.clear()
-            # In no context: what becomes of the batch is not the story of the request that began it.
+            # Without a context: a batch does not belong to the request that began it.
             asyncio.get_running_loop().call_soon(self._write, context=Context())
 
     def _write(self) -> None:
-        """Hand what has gathered to the writer's thread."""
+        """Hand the gathered transactions to the writer's thread."""
         units = self._take()
         flown: dict[str, Entry] = {}
         live: list[Unit] = []
@@ -151,7 +151,7 @@ class Commits:
             for entry in unit.entries:
                 if entry.invalidated:
                     if unit.parts is not None:
-                        units[place + 1 : place + 1] = unit.parts()  # which come next
+                        units[place + 1 : place + 1] = unit.parts()  # the parts are next
                     else:
                         unit.error = Unavailable(DEPENDS)
                         late.append(unit)
@@ -171,13 +171,13 @@ class Commits:
             last = self.last if self._sure else None
             try:
                 self._connection.submit_then(written, write_batch, live, last, self._renewals.end, synced=synced)
-            except ValueError as error:  # closed
+            except ValueError as error:  # the connection is closed
                 loop.call_soon(written, error)
-        else:  # nothing of their own: they have waited for what others had written, and that has landed
+        else:  # no writes: they waited only for writes of others, which are durable now
             loop.call_soon(self._settle, live, flown, {})
 
     def _take(self) -> list[Unit]:
-        """What the next transaction is to have of what has gathered."""
+        """The transactions for the next commit."""
         taken = count = 0
         while taken < len(self._gathering) and count < _MANY:
             count += self._gathering[taken].count
@@ -186,7 +186,7 @@ class Commits:
         return units
 
     def _take_off(self, unit: Unit, flown: dict[str, Entry]) -> None:
-        """Take what it has seen and is not on its way to the disk: also what others wrote, for it depends on it."""
+        """Take the unwritten entries that a transaction has seen. It depends on them, whoever wrote them."""
         for entry in unit.entries:
             if entry.dirty:
                 key = entry.key
@@ -227,7 +227,7 @@ class Commits:
                     self._entries.kill(flown[key])
                 unit.error = _for_the_caller(failed[unit])
                 continue
-            # An entry is in one unit of a commit, so what one clears no other renews.
+            # Each entry is in one transaction of a commit. So no other one renews a key that this one clears.
             self._renewals.add(unit.rows)
             if unit.cleared:
                 self._renewals.forget(unit.cleared)
@@ -245,10 +245,10 @@ class Commits:
         _tell(live)
 
     def _write_soon(self, turns: int) -> None:
-        """Write once there is enough, or after so many turns of the loop.
+        """Write once there is enough, or after `turns` turns of the loop.
 
-        Those who get their answers now send the next events at once, and what others have sent meanwhile waits to be
-        read: a commit that began now would have few of all these, and take as long.
+        Callers that get their answers now send their next events at once, and other events wait to be read. A commit
+        that began now would have few of these events, and take as long.
         """
         if turns and sum([unit.count for unit in self._gathering]) < _ENOUGH:
             asyncio.get_running_loop().call_soon(self._write_soon, turns - 1)
@@ -272,21 +272,21 @@ class Commits:
 
 
 def _tell(units: list[Unit]) -> None:
-    """Tell who waits for each what came of it; and let go of it, or all would be kept until the next commit begins.
+    """Call `settled` of each transaction, and drop the transaction at once instead of with the next commit.
 
-    (The connection's thread lets go of what it has worked on when it is given something else.)
+    The connection's thread keeps its last work until it gets new work.
     """
     units.reverse()
     while units:
         unit = units.pop()
         try:
             unit.settled(unit)
-        except Exception:  # noqa: BLE001 - the others are to know all the same
-            _log.exception("what waited for a commit failed")
+        except Exception:  # noqa: BLE001 - the other transactions must be settled too
+            _log.exception("a callback of a commit failed")
 
 
 def _check(entries: Iterable[Entry]) -> None:
-    """Raises `Unavailable` where a unit has seen what never was stored."""
+    """Raises `Unavailable` if a transaction has read a state that was never stored."""
     for entry in entries:
         if entry.invalidated:
             raise Unavailable(DEPENDS)
@@ -299,17 +299,17 @@ def _settle_future(future: asyncio.Future[int], unit: Unit) -> None:
         future.set_result(unit.position)
     else:
         future.set_exception(unit.error)
-        future.exception()  # who asked may have gone
+        future.exception()  # the caller may be cancelled
 
 
 def _is_deferrable(unit: Unit) -> bool:
-    """Whether it may be lost with the power: what it does is done again then."""
+    """Whether a power failure may undo the transaction, because its work is repeated then."""
     return unit.cursor is not None and unit.cursor.deferrable and not (unit.records or unit.also or unit.first)
 
 
 def _for_the_caller(error: Exception) -> Exception:
-    """A unit that failed for reasons of its own fails every time, so its caller is not to try again."""
+    """The error for the caller. If the transaction is at fault and not the file, a retry cannot help."""
     if isinstance(error, IngestdError):
         return error
-    _log.error("one event could not be stored, for what is in it: %r", error)
+    _log.error("one event cannot be stored because of its content: %r", error)
     return Failed("The event could not be stored.")

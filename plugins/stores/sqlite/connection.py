@@ -1,4 +1,4 @@
-"""Connections to the file: aiosqlite, one thread hop for a whole function, pragmas, migrations."""
+"""Connections to the file: functions that run on aiosqlite's thread, pragmas, transactions, migrations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-APPLICATION_ID = 0x696E6764  # "ingd", as the first migration sets it
+APPLICATION_ID = 0x696E6764  # "ingd"; the first migration writes it
 
-# For when the daemon's own (see `Checkpoints`) do not keep up: these run inside a commit.
+# For a daemon whose own checkpoints (see `Checkpoints`) are too slow: these run inside a commit.
 AUTOCHECKPOINT_PAGES = 10_000
 WAL_SIZE_LIMIT = 64 * 1024 * 1024
 WRITER_CACHE_KIB = 16 * 1024
@@ -40,23 +40,23 @@ def _read_migrations() -> list[str]:
     return [entry.read_text(encoding="utf-8") for _, entry in scripts]
 
 
-# Now, not when they are needed: a command may have given up by then the rights to read its own program.
+# Read now: later a command may have given up the right to read its own program.
 _MIGRATIONS = _read_migrations()
 
 
 class Connection(aiosqlite.Connection):
     """A connection that runs whole functions on its thread.
 
-    aiosqlite hops to its thread and back for every call, which for a batch costs more than the batch.
-    So this puts a function of ours into the queue of that thread, as its own methods do.
+    aiosqlite hops to its thread and back for every call. For a batch, these hops cost more than the batch. So `submit`
+    puts a whole function into the queue of that thread, as aiosqlite's own methods do.
     """
 
     def submit(
         self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kw: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run `work(connection, …)` on the connection's thread; it is queued at once.
+        """Run `work(connection, …)` on the connection's thread. It is in the queue once this returns.
 
-        Raises `ValueError` when the connection is closed.
+        Raises `ValueError` if the connection is closed.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, partial(work, self._conn, *args, **kw)))
@@ -69,9 +69,9 @@ class Connection(aiosqlite.Connection):
         *args: P.args,
         **kw: P.kwargs,
     ) -> None:
-        """As `submit`; `then` is called in the event loop with the result, or the error.
+        """As `submit`. Calls `then` in the event loop with the result or the error.
 
-        Whoever waits for a future hears of it one turn of the loop later, and a turn of a busy one is milliseconds.
+        A future would tell its waiter one turn of the loop later, which is milliseconds in a busy loop.
         """
         loop = asyncio.get_running_loop()
         call = partial(work, self._conn, *args, **kw)
@@ -79,7 +79,7 @@ class Connection(aiosqlite.Connection):
         def run() -> None:
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - it is told
+            except BaseException as error:  # noqa: BLE001 - `then` gets it
                 loop.call_soon_threadsafe(then, error)
             else:
                 loop.call_soon_threadsafe(then, result)
@@ -88,7 +88,7 @@ class Connection(aiosqlite.Connection):
 
 
 async def connect(path: Path, *, writing: bool, busy_timeout: float) -> Connection:
-    """Open the file, which must exist. `busy_timeout` (seconds) bounds waiting for other processes' locks."""
+    """Open an existing file. `busy_timeout` (seconds) bounds the wait for locks of other processes."""
 
     def open_file() -> sqlite3.Connection:
         return sqlite3.connect(
@@ -100,7 +100,7 @@ async def connect(path: Path, *, writing: bool, busy_timeout: float) -> Connecti
     try:
         await connection.submit(_configure, path, writing=writing)
     except BaseException:
-        await connection.close()  # which waits for the thread; a failure in `open_file` would leave it behind
+        await connection.close()  # waits for the thread; a failure in `open_file` would leave it running
         raise
     return connection
 
@@ -111,10 +111,10 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
         raise ConfigError(f"{path}: its file system cannot hold a write-ahead log; put the file on a local disk")
     connection.execute(_SYNCED)
     if writing:
-        # What is deleted is overwritten: a person who was forgotten must not be found in free pages.
+        # Overwrite deleted data: a forgotten person must not be found in free pages.
         connection.execute("PRAGMA secure_delete = ON")
-        # Nor in a temporary file with pages as they were, for a statement of many that may have to be taken back; and
-        # no event is to fail because there is no room or no right for one.
+        # Keep old pages out of temporary files, which a statement of many rows makes for its rollback. And no event may
+        # fail because such a file has no room or must not be made.
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_SIZE_LIMIT}")
@@ -125,9 +125,9 @@ def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, *, synced: bool = True) -> Iterator[None]:
-    """All of it or nothing; also leaves nothing open where ending the one before had failed.
+    """A transaction: all or nothing. First rolls back an earlier one that is still open after a failed end.
 
-    One that is not synced survives the process, but a power failure only once a synced one has followed it.
+    An unsynced transaction survives the end of the process. It survives a power failure once a synced one has followed.
     """
     if connection.in_transaction:
         connection.rollback()
@@ -149,7 +149,7 @@ def transaction(connection: sqlite3.Connection, *, synced: bool = True) -> Itera
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """What is read in it is as it was at one moment."""
+    """All reads within it see the file at one moment."""
     connection.execute("BEGIN")
     try:
         yield
@@ -158,7 +158,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to this version, each step in its own transaction. Raises `ConfigError`."""
+    """Bring the tables to this program's version, one transaction a step. Raises `ConfigError`."""
     version = check_version(connection, path)
     for number, script in enumerate(_MIGRATIONS[version:], version + 1):
         try:
@@ -170,25 +170,25 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_version(connection: sqlite3.Connection, path: Path, *, current: bool = False) -> int:
-    """The version of the file's tables, 0 for an empty file; `current`: nothing but this program's own will do."""
+    """The version of the file's tables, 0 for an empty file. `current` refuses all versions but the program's."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     newest = len(_MIGRATIONS)
     if application != APPLICATION_ID and (version or tables):
-        raise ConfigError(f"{path}: a database of something else; give the daemon a file of its own")
+        raise ConfigError(f"{path}: a database of another program; give the daemon a separate file")
     if version > newest:
         raise ConfigError(
             f"{path}: written by a newer ingestd (tables of version {version}, this one knows {newest});"
-            " install that version, or restore a copy made before it ran"
+            " install that version, or restore a copy from before it ran"
         )
     if current and version != newest:
-        raise Unavailable(f"{path}: its tables are of version {version}, not {newest}: the daemon beside is older")
+        raise Unavailable(f"{path}: its tables have version {version}, not {newest}: the running daemon is older")
     return int(version)
 
 
 def is_row_fault(error: Exception) -> bool:
-    """Whether an error is the fault of one row (a lone surrogate, a number or text too large), not of the file."""
+    """Whether one row causes the error (a lone surrogate, a number or text too large), and not the file."""
     if isinstance(error, sqlite3.Error):
         return isinstance(
             error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError | sqlite3.ProgrammingError
@@ -197,7 +197,7 @@ def is_row_fault(error: Exception) -> bool:
 
 
 def open_error(error: sqlite3.Error, path: Path) -> IngestdError:
-    """What an error while opening means: trouble that may pass, or none that will."""
+    """An error while opening: `Unavailable` if it can pass, else `ConfigError`."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _TRANSIENT:
         return Unavailable(f"{path}: {error}")

@@ -1,4 +1,4 @@
-"""The connections to one file, each with a thread of its own, by what they are for."""
+"""The connections to one file, one for each purpose. Each has a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class Connections:
-    """The owner of the file has four, a guest one to ask the owner with and one that reads."""
+    """Four connections for the owner of the file. A guest has two: one to send requests to the owner, one to read."""
 
     def __init__(self, path: Path, busy_timeout: float) -> None:
         self._path = path
@@ -26,12 +26,12 @@ class Connections:
         self._writer: Connection | None = None
         self._reader: Connection | None = None
         self._beside: Connection | None = None
-        """For what a commit need not wait for."""
+        """For work that must not delay a commit."""
         self._bound: Connection | None = None
-        """Whose snapshot bounds how far the log is moved."""
+        """Holds the snapshot that bounds a checkpoint."""
 
     async def open(self, *, owner: bool) -> None:
-        """Raises `sqlite3.Error`, `ConfigError`; then those that are open are still to be closed."""
+        """Raises `sqlite3.Error`, `ConfigError`. After an error the caller must still call `close`."""
         self._writer = await self._connect(writing=True)
         if owner:
             await self._writer.submit(migrate, self._path)
@@ -44,14 +44,14 @@ class Connections:
         return await connect(self._path, writing=writing, busy_timeout=self._busy_timeout)
 
     async def close(self) -> None:
-        # The last one to close folds the log into the file.
+        # The last connection to close moves the log into the file.
         for connection in (self._bound, self._beside, self._reader, self._writer):
             if connection is not None:
                 await connection.close()
         self._bound = self._beside = self._reader = self._writer = None
 
     def check(self) -> None:
-        """Raises `Unavailable` where they are closed."""
+        """Raises `Unavailable` if the connections are closed."""
         _there(self._reader)
 
     @property
@@ -75,7 +75,7 @@ class Connections:
         *args: _P.args,
         **kw: _P.kwargs,
     ) -> None:
-        """As `read`, and `then` is called with the result, or the error. Raises `Unavailable` where it is closed."""
+        """As `read`, and calls `then` with the result or the error. Raises `Unavailable` if the file is closed."""
 
         def told(result: _T | BaseException) -> None:
             then(_unavailable(result) if isinstance(result, sqlite3.Error) else result)
@@ -88,19 +88,19 @@ class Connections:
     async def change(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
-        """Run what writes beside the commits: one statement. Raises `Unavailable`."""
+        """Run one writing statement outside of the commits. Raises `Unavailable`."""
         return await _on(self._writer, work, *args, **kw)
 
     async def background(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
-        """Run what takes long, and what neither commits nor reads wait for. Raises `Unavailable`."""
+        """Run long work that delays neither commits nor reads. Raises `Unavailable`."""
         return await _on(self._beside, work, *args, **kw)
 
     async def snapshot(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
-        """Begin or end what bounds how far the log is moved. Raises `Unavailable`."""
+        """Begin or end the snapshot that bounds a checkpoint. Raises `Unavailable`."""
         return await _on(self._bound, work, *args, **kw)
 
 

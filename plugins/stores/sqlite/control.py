@@ -1,4 +1,4 @@
-"""The daemon's side of the table `control`: doing what commands beside it ask for, in order."""
+"""The daemon's side of the table `control`: it runs the requests of commands, in order."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["apply_requests"]
 
 _log = logging.getLogger("ingestd.sqlite")
 
-_KEEP_ANSWERS = 60_000  # milliseconds; who asked looks every few, for some seconds
+_KEEP_ANSWERS = 60_000  # milliseconds; a command looks for its answer every 50, for some seconds
 
 
 class _Withdrawn(IngestdError):
-    """Who asked has given up, and was told that nothing was changed."""
+    """The command has given up, and has reported that nothing was changed."""
 
 
 async def apply_requests(database: Database, commits: Commits) -> None:
-    """Do what has been asked for. Raises `Unavailable`; what is left then is done the next time."""
+    """Run all waiting requests. Raises `Unavailable`; the next call runs the rest."""
     waiting, answered = await database.connections.read(_look)
     if answered:
         await commits.commit(also=_clear)
@@ -57,13 +57,13 @@ async def _apply(database: Database, commits: Commits, number: int, text: bytes)
         await commits.commit(state, records, also=partial(_do, number, answer, replacements))
         database.cleaner.due |= bool(replacements)
     except (msgspec.DecodeError, TypeError, Failed) as error:
-        # Of another version, or nothing that can be stored. It must not block what comes behind it.
-        _log.warning("a command asked for what cannot be done: %s", error)
+        # The request is of another version, or cannot be stored. It must not block later requests.
+        _log.warning("a command's request cannot be done: %s", error)
         await commits.commit(also=partial(_do, number, str(error), []))
 
 
 async def _replay(database: Database, request: Request) -> tuple[bool, CachedState]:
-    """Do the operations; where one has another result than the command saw, undo all and return False."""
+    """Run the operations. If a result differs from the one that the command saw, undo all and return False."""
     state = CachedState(database.entries, request.now)
     keys = frozenset(key for name, arguments, _ in request.operations for key in _entries_of(name, arguments[0]))
     database.entries.pinned = keys
@@ -71,7 +71,7 @@ async def _replay(database: Database, request: Request) -> tuple[bool, CachedSta
         while not all(database.entries.known(key) for key in keys):
             for key in keys:
                 await state.look(key)
-        # All entries are in memory now, so nothing below pauses and nobody sees a unit half done.
+        # All entries are in memory now. So nothing below pauses, and no transaction sees another one half done.
         for key in keys:
             await state.look(key)
         before = {entry: entry.saved() for entry in state.seen}
@@ -123,11 +123,11 @@ def _clear(connection: sqlite3.Connection, _: int) -> None:
 def _do(
     number: int, answer: str, replacements: Sequence[Replacement], connection: sqlite3.Connection, position: int
 ) -> None:
-    """Answer, in the same commit as what it answers for, so that it is done once. What was asked for is private."""
+    """Answer in the commit that does the request, so that it is done once. The request is cleared: it is private."""
     result = replace_bodies(connection, replacements) if replacements else position
     done = connection.execute(
         "UPDATE control SET answer = ?, position = ?, request = x'' WHERE id = ? AND answer IS NULL",
         (answer, result, number),
     )
     if done.rowcount != 1:
-        raise _Withdrawn("the request is not there any more")
+        raise _Withdrawn("the request is gone")

@@ -1,4 +1,4 @@
-"""What of the file is in memory, and how units of work get into it: by its owner's commits, or by asking the owner."""
+"""A SQLite file's state in memory, and its transactions: an owner commits them, a guest sends them to the owner."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["Database"]
 
 
 class Database:
-    """Journal and state work on it. `cache` bounds the entries of the state in memory, `cache_size` their bytes."""
+    """Shared by journal and store. `cache` bounds the state entries in memory, `cache_size` their bytes."""
 
     def __init__(self, path: Path, *, cache: int, cache_size: int, busy_timeout: float) -> None:
         self.path = path
         self.connections = Connections(path, busy_timeout)
         self.statistics = CommitStatistics()
         self.commits: Commits | None = None
-        """None for a guest, and where it is closed."""
+        """None for a guest, and while the file is closed."""
         self.clock = 0
-        """The latest time of any unit, in milliseconds."""
+        """The latest time of any transaction, in milliseconds."""
         self._cache = cache
         self._cache_size = cache_size
         self.renewals = TtlLog()
@@ -45,9 +45,9 @@ class Database:
         self.cleaner = Cleaner(self.connections, self.entries)
 
     async def own(self) -> Commits:
-        """Be the owner of the file, whose connections are open. Raises `sqlite3.Error`."""
+        """Become the owner of the file, whose connections must be open. Raises `sqlite3.Error`."""
         writer = self.connections.writer
-        # What an earlier opening of this object has cached may not be so any more.
+        # Entries cached by an earlier opening of this object may be outdated.
         self.renewals = TtlLog(*await writer.submit(read_log))
         self.presence = BloomFilter(self.connections, self.renewals)
         self.entries = Entries(
@@ -69,7 +69,7 @@ class Database:
         return self.commits
 
     async def close(self) -> None:
-        """Once all that was asked for is written."""
+        """Close the file once all gathered transactions are written."""
         if self.commits is not None:
             await self.commits.finish()
         await self.connections.close()
@@ -82,23 +82,23 @@ class Database:
         return self._visit(now)
 
     def _visit(self, now: int) -> GuestState:
-        # A command's unit sees what is on disk when it begins, not what an earlier one cached.
+        # A command's transaction sees the file as it is now. Entries of earlier transactions may be outdated.
         return GuestState(Entries(self._cache, self._load, size=self._cache_size), now)
 
     async def commit(self, state: CachedState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
-        """Commit a unit of work; a guest asks the owner to. Returns the last position."""
+        """Commit a transaction; a guest sends it to the owner. Returns the last position."""
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
         self.connections.check()
         if cursor is not None:
-            raise CommandError("only the daemon itself can consume the journal")
+            raise CommandError("only the daemon can consume the journal")
         if records or state.written:
             assert isinstance(state, GuestState)
             return await submit(self.connections, state, records)
         return await self.connections.read(last_position)
 
     async def replace(self, replacements: Sequence[Replacement]) -> int:
-        """Replace bodies of records, or ask the owner to; returns how many there were to replace."""
+        """Replace bodies of records; a guest sends this to the owner. Returns how many records were found."""
         if self.commits is None:
             if not replacements:
                 return 0
@@ -110,13 +110,13 @@ class Database:
         return counts[-1]
 
     async def renewals_of(self, kind: str) -> Mapping[str, str]:
-        """Key and value of all entries of a kind that the log of renewals has. Raises `Unavailable`."""
+        """Keys and values of a kind in the TTL log. Raises `Unavailable`."""
         if self.commits is not None:
             return self.renewals.of_kind(kind)
         return await self.connections.read(_read_kind, kind)
 
     def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
-        # What they were renewed to is asked for first: it may be in the rows soon, and nowhere else.
+        # Read the TTL log first: a write-back may move its entries to the rows during the load.
         renewals = self.renewals.of(keys) if self.commits is not None else None
         self.connections.read_then(loaded, _read_renewed, keys, renewals)
 
@@ -124,7 +124,7 @@ class Database:
 def _read_renewed(
     connection: sqlite3.Connection, keys: Sequence[str], renewals: Mapping[str, Renewal] | None
 ) -> list[Row]:
-    """The rows of some keys with the lives they have; where these are not given, by what is in the file."""
+    """The rows of some keys with their present expiry. `renewals` are from the TTL log; None reads it from the file."""
     if renewals is not None:
         return renewed(read_rows(connection, keys), renewals)
     with snapshot(connection):

@@ -1,4 +1,4 @@
-"""The files on disk: where they are, and the lock that gives them one owner."""
+"""The files on disk: their paths, and the lock that gives them one owner."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 
 __all__ = ["Lock", "acquire", "create", "daemon_process", "locate", "open_to_sync"]
 
-PATIENCE = 10.0  # seconds to wait for a command that has the file; commands are short
+PATIENCE = 10.0  # seconds to wait for a command that holds the lock; commands are short
 RETRY = 0.05
 
 _TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 def locate(url: str, base: Path) -> Path:
-    """The file a URL names. Raises `ConfigError`.
+    """The file that a URL names. Raises `ConfigError`.
 
-    Three slashes and an absolute path make four, as SQLAlchemy has it; here they mean the same as three.
+    Three slashes and an absolute path give four slashes, as in SQLAlchemy. Here four mean the same as three.
     """
     match = re.fullmatch(r"sqlite:(?:///?(?=/))?([^?#]+)", url)
     if match is None or match[1].startswith("//") or match[1].endswith("/"):
         raise ConfigError(
             f"{url!r}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
         )
-    return (base / match[1]).resolve()  # resolved: one file has one lock, by whatever link it is reached
+    return (base / match[1]).resolve()  # resolved: one file has one lock, through whatever link it is opened
 
 
 def create(path: Path) -> None:
-    """Make the file and its folder where they are missing, for nobody else to read: they hold secrets."""
+    """Make the file and its folder if they are missing. Only their owner can read them, because they hold secrets."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -44,7 +44,7 @@ def create(path: Path) -> None:
 
 
 def open_to_sync(path: Path) -> int:
-    """A descriptor of the file; to close it, or any other, drops the locks that SQLite has on the file."""
+    """A descriptor of the file. Closing any descriptor of the file drops SQLite's locks on it."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -54,7 +54,7 @@ def open_to_sync(path: Path) -> int:
 def _refusal(path: Path, error: OSError) -> IngestdError:
     if error.errno in _TRANSIENT:
         return Unavailable(f"{path}: cannot be opened: {error.strerror}")
-    return ConfigError(f"{path}: cannot be opened: {error.strerror}; its folder must be the daemon's own")
+    return ConfigError(f"{path}: cannot be opened: {error.strerror}; the daemon must own the folder")
 
 
 class _Holder(NamedTuple):
@@ -63,7 +63,7 @@ class _Holder(NamedTuple):
 
 
 class Lock:
-    """The lock on the side file. The kernel lets go of it when the process ends, however it ends."""
+    """The lock on the side file. The kernel releases it with the end of the process, after a crash too."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -75,9 +75,9 @@ class Lock:
 
 
 async def acquire(path: Path, *, serving: bool) -> Lock | None:
-    """Become the owner of the file; None for a command beside a running daemon.
+    """Become the owner of the file. None for a command while a daemon runs.
 
-    Waits for a command that has the file to end. Raises `ConfigError` for a second daemon.
+    Waits for a command that holds the lock. Raises `ConfigError` for a second daemon.
     """
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
@@ -89,7 +89,7 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
         if taken.kind == "daemon":
             raise ConfigError(
                 f"{path}: in use by process {taken.pid}, and a file has one daemon;"
-                " stop that one, or give this one a file of its own ([store] url)"
+                " stop that one, or set another file for this one ([store] url)"
             )
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(f"{path}: in use by process {taken.pid}, a command; try again when it has ended")
@@ -112,7 +112,7 @@ def _try(path: Path, kind: str) -> Lock | _Holder:
     except BlockingIOError:
         words = os.pread(descriptor, 100, 0).decode("ascii", "replace").split()
         os.close(descriptor)
-        return _Holder(*words) if len(words) == 2 else _Holder("unknown", "command")  # it is just writing it
+        return _Holder(*words) if len(words) == 2 else _Holder("unknown", "command")  # the holder is just writing it
     except OSError as error:
         os.close(descriptor)
         raise ConfigError(f"{path}: cannot be locked: {error.strerror}") from error
@@ -120,7 +120,7 @@ def _try(path: Path, kind: str) -> Lock | _Holder:
 
 
 def daemon_process(path: Path) -> int | None:
-    """The process of the daemon that has the file; None without one. Raises `OSError`."""
+    """The process of the daemon that holds the lock; None without a daemon. Raises `OSError`."""
     try:
         descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -128,10 +128,10 @@ def daemon_process(path: Path) -> int | None:
     try:
         words = os.pread(descriptor, 100, 0).decode("ascii", "replace").split()
         if len(words) != 2 or words[1] != "daemon" or not Path("/proc", words[0]).exists():
-            return None  # before the lock is tried: a daemon that starts just now must not meet our lock
+            return None  # return before trying the lock: it could make a daemon fail that starts just now
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return int(words[0])
     finally:
         os.close(descriptor)
-    return None  # it was killed, and another process has its number
+    return None  # the daemon was killed, and another process has its number

@@ -1,4 +1,4 @@
-"""What `ingestd check` is told of the file: sizes, its disk, its daemon, whether it is whole and can be written."""
+"""The lines of `ingestd check` about the file: its size, disk, daemon, faults, and a trial write."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .database import Database
 __all__ = ["describe", "fill"]
 
 _LOOK_SECONDS = 2.0
-"""How long the file is looked through, which is enough for some gigabytes: its daemon cannot cut the log meanwhile."""
-_STEPS = 1000  # of SQLite's machine, between two looks at the clock
+"""Time limit of the quick check, enough for some gigabytes. The daemon cannot shorten the log during the check."""
+_STEPS = 1000  # instructions of SQLite's machine between two looks at the clock
 _LOW_DISK = 256 << 20
 
 
@@ -32,8 +32,8 @@ async def describe(database: Database) -> list[CheckResult]:
 
 
 def fill(connection: sqlite3.Connection, _: int) -> None:
-    """A trial write, in a commit of its own."""
-    # As large as a few events, so that a disk with room for nothing else still counts as full.
+    """A trial write, in a separate commit."""
+    # As large as a few events, so that a disk without room for them counts as full.
     connection.execute("INSERT OR REPLACE INTO probe (id, filler) VALUES (1, randomblob(65536))")
 
 
@@ -50,7 +50,7 @@ def _disk(path: Path) -> CheckResult:
     free = disk.f_bavail * disk.f_frsize
     return CheckResult(
         "disk",
-        f"{show_size(free)} free where the file is",
+        f"{show_size(free)} free on the disk of the file",
         "unavailable" if free == 0 else "warning" if free < _LOW_DISK else "ok",
         {"freeBytes": free},
     )
@@ -79,7 +79,7 @@ async def _whole(database: Database) -> CheckResult:
 
 
 def _quick_check(connection: sqlite3.Connection) -> list[str] | None:
-    """The first faults of the file; None if there was no time to look at all of it."""
+    """The first faults of the file; None if the time was too short to look at all of it."""
     deadline = time.monotonic() + _LOOK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
     try:

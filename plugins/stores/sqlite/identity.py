@@ -1,8 +1,7 @@
-"""Becoming the owner of the files: what a command of root made otherwise, nobody else could use.
+"""Takes on the identity of the files' owner. Files that root makes would be unusable for the daemon.
 
-The way to the file may be root's alone: systemd keeps the folders of dynamic users below
-/var/lib/private, which others cannot enter. There a single capability of root's is kept, to look
-into folders and read; what is written is written as the owner.
+Only root may reach the files: systemd keeps the folders of dynamic users below /var/lib/private, which other users
+cannot enter. There the process keeps one capability of root, to search folders and read. It writes as the owner.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def take_identity(path: Path) -> None:
     os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
     libc.prctl(_KEEP_CAPABILITIES, 0, 0, 0, 0)
     reached = os.access(path.parent, os.X_OK)
-    with contextlib.suppress(OSError):  # not root's in this container; then opening says what is wrong
+    with contextlib.suppress(OSError):  # this container's root may lack it; then opening the file fails
         _keep(libc, 0 if reached else _READ_AND_SEARCH)
 
 
@@ -51,7 +50,7 @@ class _Sets(ctypes.Structure):
 
 
 def _keep(libc: ctypes.CDLL, capabilities: int) -> None:
-    """Let go of all others; those of this thread, which the threads it starts get from it."""
+    """Keep only these capabilities in this thread. Threads that it starts inherit them."""
     sets = (_Sets * 2)(_Sets(capabilities, capabilities, 0), _Sets(0, 0, 0))
     if libc.capset(ctypes.byref(_Header(_VERSION, 0)), sets) != 0:
         raise OSError(ctypes.get_errno(), "capset")

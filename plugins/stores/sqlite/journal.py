@@ -1,4 +1,4 @@
-"""The journal's side of the file: reading, waiting, places of consumers."""
+"""The journal in the SQLite file: appending, reading, waiting, cursors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _make(claim: IdempotencyKey, state: State) -> None:
 
 
 def _take_back(state: CachedState, error: Exception | None, part: int | None = None) -> None:
-    """What a unit or a part of it wrote, where that has been refused."""
+    """Undo the writes of a refused transaction, or of a refused part."""
     if isinstance(error, Refused):
         state.undo(part)
 
@@ -45,7 +45,7 @@ def _ours(state: State) -> CachedState:
 def _unit(
     state: CachedState, records: Sequence[Record], then: Callable[[Exception | None], None], part: int | None = None
 ) -> Unit:
-    """A unit of work, or a part of one as one by itself."""
+    """A transaction for the writer, or one part as a separate transaction."""
     seen = state.seen if part is None else state.part(part)[0]
     return Unit(seen, partial(_settle, state, part, then), records)
 
@@ -56,39 +56,39 @@ def _settle(state: CachedState, part: int | None, then: Callable[[Exception | No
 
 
 def _nobody(error: Exception | None) -> None:
-    """Who asked learns of it elsewhere."""
+    """The callback of a transaction whose caller learns of errors elsewhere."""
 
 
 class _Landing:
-    """Several that are appended together: in one unit, unless something keeps one of them from being stored."""
+    """Several appends in one transaction. They are separated if one of them cannot be stored."""
 
     def __init__(self, appends: Sequence[Append]) -> None:
         self._appends = appends
         self._claims = [
             (place, _ours(each.state), each.claim) for place, each in enumerate(appends) if each.claim is not None
         ]
-        # It is made now, behind all parts: with the record of one refused, another would have its claim stored.
+        # Claims are made after all parts. With several parts, the claim of a refused record could be stored.
         assert all(state.parts == 1 for _, state, _ in self._claims)
         self._errors: list[Exception | None] = [None] * len(appends)
         self._under_way = len(appends)
         self._landed: asyncio.Future[None] | None = None
         self.places = [*range(len(appends))]
-        """Of those that are to be stored."""
+        """Indexes of the appends to be stored."""
 
     def has_claims_at_hand(self) -> bool:
-        """Whether `make_claims` does not pause, since it need not read any of them from the file."""
+        """Whether `make_claims` runs without a pause: all its entries are in memory."""
         return all(state.entries.known(claim.key) is not None for _, state, claim in self._claims)
 
     async def make_claims(self) -> None:
         for place, state, claim in self._claims:
             try:
                 await _make(claim, state)
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 self.places.remove(place)
                 self._end(place, error)
 
     def begin(self, commits: Commits) -> None:
-        """All that are to be stored, in one unit."""
+        """Begin all appends to be stored, in one transaction."""
         appends = [self._appends[place] for place in self.places]
         if not appends:
             return
@@ -102,7 +102,7 @@ class _Landing:
             self._end_all(unit)
 
     def begin_alone(self, commits: Commits, place: int) -> None:
-        """One, in a unit of its own."""
+        """Begin one append, in a separate transaction."""
         unit = self._part(place)
         try:
             commits.begin(unit)
@@ -111,7 +111,7 @@ class _Landing:
             unit.settled(unit)
 
     def _parts(self) -> list[Unit]:
-        """Each in a unit of its own; and between them, for what they have written, those that have no record."""
+        """Each append as a separate transaction, with the parts without a record in between, for their writes."""
         units: list[Unit] = []
         done: dict[CachedState, int] = {}
         for place in self.places:
@@ -149,7 +149,7 @@ class _Landing:
             self._landed.set_result(None)
 
     async def wait(self) -> list[Exception | None]:
-        """What each has come to: None where it is durable."""
+        """The error of each append; None for a durable one."""
         if self._under_way:
             self._landed = asyncio.get_running_loop().create_future()
             await self._landed
@@ -183,7 +183,7 @@ class SqliteJournal(Journal):
             if claim is not None:
                 await _make(claim, state)
             commits.begin(_unit(ours, [record], then))
-        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+        except Exception as error:  # noqa: BLE001 - the callback gets it
             _take_back(ours, error)
             then(error)
 
@@ -196,7 +196,7 @@ class SqliteJournal(Journal):
         if commits is None:
             return await super().append_each(appends)
         landing = _Landing(appends)
-        # No pause between the first claim and the records: whoever saw a claim meanwhile could have it stored alone.
+        # No pause between the first claim and the records: another transaction could store a claim that it saw alone.
         if landing.has_claims_at_hand():
             await landing.make_claims()
             landing.begin(commits)
@@ -228,7 +228,7 @@ class SqliteJournal(Journal):
         return (await self.acquire_cursor(name, start)).position
 
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
-        commits = self._owned()  # the file has one owner, so no other holder can be waited for
+        commits = self._owned()  # a file has one owner, so no other daemon can hold the cursor
 
         def select(connection: sqlite3.Connection) -> tuple[int | None, int]:
             row = connection.execute("SELECT position FROM cursors WHERE name = ?", (name,)).fetchone()
@@ -242,7 +242,7 @@ class SqliteJournal(Journal):
         return cursor
 
     async def release(self, cursor: Cursor) -> None:
-        """Nobody else could hold it."""
+        """Nothing to do: no other daemon can hold the cursor."""
 
     async def cursors(self) -> Sequence[Cursor]:
         def select(connection: sqlite3.Connection) -> list[Cursor]:
@@ -271,5 +271,5 @@ class SqliteJournal(Journal):
 
     def _owned(self) -> Commits:
         if self._database.commits is None:
-            raise CommandError("only the daemon itself can consume or trim the journal")
+            raise CommandError("only the daemon can consume or trim the journal")
         return self._database.commits

@@ -1,7 +1,7 @@
-"""Taking out of the file what must not stay in it: bodies of records, and what the log still has of the past.
+"""Removal of private data from the file: bodies of records, and old content of the write-ahead log.
 
-The connections overwrite what they delete (`secure_delete`), so the database itself keeps nothing. Its
-write-ahead log does until it is written over, which on a quiet day may take long.
+The connections overwrite deleted data (`secure_delete`), so the database keeps none of it. The write-ahead log keeps
+it until it is overwritten, which can take long on a quiet day.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MANY = 128  # rows of one statement
 
 
 class Replacement(NamedTuple):
-    """A new body for the record at a position, if the one it has still has this digest."""
+    """A new body for the record at a position, if its present body has this digest."""
 
     position: int
     digest: bytes
@@ -35,7 +35,7 @@ def make_replacement(record: Record, body: bytes) -> Replacement:
 
 
 def replace_bodies(connection: sqlite3.Connection, replacements: Sequence[Replacement]) -> int:
-    """Returns how many records there were to replace."""
+    """Returns how many records were found and replaced."""
     count = 0
     for start in range(0, len(replacements), _MANY):
         some = replacements[start : start + _MANY]
@@ -56,7 +56,7 @@ def replace_bodies(connection: sqlite3.Connection, replacements: Sequence[Replac
 
 
 def _read_bodies(connection: sqlite3.Connection, positions: Sequence[int]) -> dict[int, bytes]:
-    """In one row, for the reason that `batch` tells."""
+    """Returns one row, for the reason given in `batch`."""
     marks = ", ".join("?" * len(positions))
     heads, bodies = connection.execute(
         "SELECT json_group_array(json_array(position, length(CAST(body AS BLOB)))),"  # noqa: S608 - only marks
@@ -77,7 +77,7 @@ def _digest(body: bytes) -> bytes:
 
 
 class Cleaner:
-    """Empties the log some seconds after something was taken out, by moving what is in it to the database."""
+    """Empties the write-ahead log into the database, some seconds after a removal."""
 
     def __init__(self, connections: Connections, entries: Entries) -> None:
         self.due = False
@@ -97,7 +97,7 @@ class Cleaner:
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:
-    """Whether it is empty now: someone may just be reading it, and commits must not wait for that."""
+    """Returns whether the log is empty. A reader may prevent that, and commits must not wait for the reader."""
     (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
     connection.execute("PRAGMA busy_timeout = 0")
     try:

@@ -1,4 +1,4 @@
-"""What is counted of a file's transactions, as plain numbers."""
+"""Counts of a file's commits, as plain numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class CommitStatistics:
-    """Of the transactions that were tried since the file was opened."""
+    """Commits that were tried since the file was opened."""
 
     def __init__(self) -> None:
         self.stored = 0
@@ -20,7 +20,7 @@ class CommitStatistics:
         self.units = Distribution(UNITS)
 
     def add(self, seconds: float, units: int, *, stored: bool) -> None:
-        """One more, with so many units of work in it."""
+        """Count a commit of `units` transactions."""
         if stored:
             self.stored += 1
         else:

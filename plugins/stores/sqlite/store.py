@@ -1,4 +1,4 @@
-"""The state's side of the file: units of work, and a walk through all of a kind."""
+"""The state in the SQLite file: transactions, and a scan of all values of a kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .database import Database
 
 __all__ = ["SqliteStore"]
 
-_SCANNED = 1000  # entries of a step
+_SCANNED = 1000  # entries read at a time
 
 
 class SqliteStore(Store):
@@ -31,7 +31,7 @@ class SqliteStore(Store):
         state.undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
-        # Asked for first: it may be in the rows soon, and nowhere else.
+        # Read the TTL log first: a write-back may move its entries to the rows during the scan.
         renewals = await self._database.renewals_of(kind)
         after = f"{kind}:"
         while page := await self._database.connections.read(read_values, kind, after, _SCANNED):

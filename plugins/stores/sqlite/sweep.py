@@ -1,4 +1,4 @@
-"""Removes expired states and members of sets from the file, beside the commits and never long enough to hold one up."""
+"""Removes expired state from the file, in steps short enough not to delay a commit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .database import Database
 
 __all__ = ["Sweeper"]
 
-# A consumer that lags does its units at earlier times than the present, and must find what lived then.
+# A lagging consumer has transactions at earlier times, and must find the state that was live then.
 GRACE = 24 * 3_600_000  # milliseconds
-PAUSE = 60_000  # milliseconds of the units' time between the starts of two walks
+PAUSE = 60_000  # milliseconds on the transactions' clock between the starts of two walks
 ROWS = 1000
-REST = 4  # steps that are left out after one that found nothing, as most do where most is kept for ever
+REST = 4  # steps skipped after one that found nothing; most find nothing where most state is kept forever
 
 
 class Sweeper:
-    """Walks the table of states in the order of its keys, some rows a step.
+    """Walks the tables of states and members in key order, some rows a step.
 
-    The clock is the latest time of any unit, so what is expired is so by the time the units live in.
+    Its clock is the latest time of any transaction. So state expires by the time that transactions see.
     """
 
     def __init__(self, database: Database, commits: Commits) -> None:
@@ -51,7 +51,7 @@ class Sweeper:
             self._rest = REST
 
     async def _sweep_states(self, after: str, before: int) -> bool:
-        """Returns whether it found any."""
+        """Returns whether a row had expired."""
         self._after, expired = await self._database.connections.read(_look, after, before)
         expired = [key for key in expired if key not in self._database.renewals]
         if expired:
@@ -60,7 +60,7 @@ class Sweeper:
         return bool(expired)
 
     async def _sweep_members(self, before: int) -> bool:
-        """Returns whether it found any."""
+        """Returns whether a member had expired."""
         assert self._after_member is not None
         self._after_member, expired = await self._database.connections.read(
             _look_at_members, self._after_member, before
@@ -74,7 +74,7 @@ class Sweeper:
 def _look_at_members(
     connection: sqlite3.Connection, after: int, before: int
 ) -> tuple[int | None, list[tuple[int, str]]]:
-    """The next rows: the last number, None if there are no more; and number and key of those that have expired."""
+    """The last number of the next rows (None after the last row), and numbers and keys of the expired members."""
     count, last, expired = connection.execute(
         "SELECT count(*), max(number), json_group_array(json_array(number, key)) FILTER (WHERE expires < ?)"
         " FROM (SELECT number, key, expires FROM member WHERE number > ? ORDER BY number LIMIT ?)",
@@ -91,7 +91,7 @@ def _remove_members(numbers: list[int], before: int, connection: sqlite3.Connect
 
 
 def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str]]:
-    """The next rows: the last key, None if there are no more; and those that have expired."""
+    """The last key of the next rows (None after the last row), and the expired keys."""
     count, last, expired = connection.execute(
         "SELECT count(*), max(key), json_group_array(key) FILTER (WHERE expires < ?)"
         " FROM (SELECT key, expires FROM state WHERE key > ? ORDER BY key LIMIT ?)",
@@ -101,7 +101,7 @@ def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str 
 
 
 def _remove(keys: list[str], before: int, connection: sqlite3.Connection, _: int) -> None:
-    # What has been renewed meanwhile is not expired any more, so the statement looks again.
+    # A key that was renewed meanwhile has not expired, so the statement checks again.
     connection.execute(
         f"DELETE FROM state WHERE key IN ({', '.join('?' * len(keys))}) AND expires < ?",  # noqa: S608 - only marks
         [*keys, before],

@@ -1,4 +1,4 @@
-"""How much the journal holds, and removing its oldest records in steps that hold no commit up."""
+"""The size of the journal, and removal of its oldest records in steps that do not delay commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingestd.api.journal import JournalStats, RecordInfo
 __all__ = ["next_bound", "read_extent", "read_outlines", "remove"]
 
 _ROWS = 500
-_BYTES = 1 << 20  # of bodies: large ones lie on pages of their own, and each is touched to free it
+_BYTES = 1 << 20  # of bodies: large bodies have separate pages, and freeing a page touches it
 
 
 def read_extent(connection: sqlite3.Connection) -> JournalStats:
@@ -23,7 +23,7 @@ def read_extent(connection: sqlite3.Connection) -> JournalStats:
 
 
 def read_outlines(connection: sqlite3.Connection, after: int, limit: int) -> list[RecordInfo]:
-    """SQLite knows how long a body is without reading it."""
+    """Positions, times and sizes of the next records. SQLite knows the length of a body without reading it."""
     (text,) = connection.execute(
         "SELECT json_group_array(json_array(position, at, bytes)) FROM (SELECT position, at, length(body) + 32 AS bytes"
         " FROM journal WHERE position > ? ORDER BY position LIMIT ?)",
@@ -33,7 +33,7 @@ def read_outlines(connection: sqlite3.Connection, after: int, limit: int) -> lis
 
 
 def next_bound(connection: sqlite3.Connection, up_to: int, limit: int) -> int | None:
-    """The position up to which the next step removes; None where there is nothing left to remove."""
+    """The last position that the next step removes; None if nothing is left to remove."""
     bound = None
     held = 0
     for outline in read_outlines(connection, 0, min(limit, _ROWS)):
@@ -45,7 +45,7 @@ def next_bound(connection: sqlite3.Connection, up_to: int, limit: int) -> int | 
 
 
 def remove(connection: sqlite3.Connection, bound: int) -> int:
-    """Remove the records up to there; returns how many. Places of consumers behind it go along."""
+    """Remove the records up to a position and return their number. Cursors before it move to it."""
     count = connection.execute("DELETE FROM journal WHERE position <= ?", (bound,)).rowcount
     connection.execute("UPDATE cursors SET position = ? WHERE position < ?", (bound, bound))
     return count

@@ -1,4 +1,4 @@
-"""A unit of work, or several that go together, on its way into a commit."""
+"""A transaction, or several together, on the way into a commit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ __all__ = ["Unit"]
 
 
 class Unit:
-    """What one commit is asked to write. `entries` are all it has seen, some maybe twice; `rows` are of the dirty ones.
+    """One transaction of a commit.
 
-    `also` is run in the same transaction and gets the position of the unit; `first` is run in it before anything is
-    written. `settled` is called with the unit on the event loop, when it is durable or has its `error`. `cleared` are
-    the keys of rows that are to go, of which something is in the log of renewals. `position` and `size`, that of its
-    records together, are known when it has been written.
+    `entries`: all entries that it has seen, repetitions possible. `rows`: the rows of its changed entries.
+    `first`: runs in the commit before anything is written.
+    `also`: runs in the commit after all writes, with the position of this transaction.
+    `settled`: called with the transaction on the event loop, once it is durable or has its `error`.
+    `cleared`: keys of deleted rows that the TTL log names.
+    `position` and `size` (of all its records): known once it has been written.
 
-    `parts`, if there are any, makes the units of one record each that this one stands for, as long as nothing keeps
-    one of them from being stored: then they are written, and told, in its place. `count` says how many they are.
+    `parts`: makes a separate transaction for each record. They replace this one if one of them cannot be stored, and
+    are settled instead of it. `count`: how many records it stands for, or 1 without `parts`.
     """
 
     __slots__ = (
@@ -67,7 +69,7 @@ class Unit:
         self.cleared: Set[str] = frozenset()
 
     def apart(self) -> Sequence[Unit]:
-        """Its parts; each row is with the first of them that has seen the entry."""
+        """The parts. Each row is in the first part that has seen its entry."""
         if self.parts is None:
             return [self]
         parts = self.parts()

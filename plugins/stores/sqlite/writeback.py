@@ -1,7 +1,7 @@
-"""Writes what was renewed into its rows, once it goes on no more, and keeps the log of renewals short by that.
+"""Write-back of the TTL log: writes renewed values to their rows once they are idle, and so keeps the log short.
 
-When the younger half of the log is full, or after a while, what only the older one names is written, in the order of
-keys, a few in a commit; that half is removed, and the younger one takes its place.
+It runs when the younger half of the log is full, or after a while. Keys that only the older half names are written in
+key order, a few in a commit. Then the older half is removed, and the younger half becomes the older one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .ttl_log import FULL, TtlLog
 
 __all__ = ["WriteBack"]
 
-_AGE = 30  # steps, which the back end takes once a second
-_MANY = 128  # rows of one commit: each may be on a page of its own
-_PAUSE = 0.005  # seconds between two of them, for other commits
+_AGE = 30  # steps, one a second
+_MANY = 128  # rows of one commit: each may be on a separate page
+_PAUSE = 0.005  # seconds between two commits, for other commits
 _SORTED = 1000  # keys that are sorted without a pause
-_LOG_ROWS = 64  # of the log that are removed in one commit
+_LOG_ROWS = 64  # rows of the log that one commit removes
 
 
 class WriteBack:
@@ -40,9 +40,9 @@ class WriteBack:
             await self.compact()
 
     async def compact(self) -> None:
-        """Write what only the older half names into its rows, remove that half, and let the younger one be the older.
+        """Write keys that only the older half names, remove that half, and make the younger half the older one.
 
-        Raises `Unavailable`; then it is to be tried again.
+        Raises `Unavailable`; then the caller must try again.
         """
         async with self._turning:
             older = self._renewals.of_older_half()
@@ -57,9 +57,9 @@ class WriteBack:
             self._steps = 0
 
     def _write(self, keys: Sequence[str], connection: sqlite3.Connection) -> None:
-        """Write rows, before all else in the commit, which may hold other values of these keys.
+        """Write rows before all other writes of the commit, which may have newer values of these keys.
 
-        Only now is it known what the commits before have left of them; and nothing lands while this one is written.
+        Only at this moment is the older half final: earlier commits have ended, and none ends during this one.
         """
         values: list[Any] = []
         for key in keys:
@@ -73,7 +73,7 @@ class WriteBack:
             )
 
     async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
-        """Those that are to be written. A part at a time, since events wait while they are sorted."""
+        """The keys to write, in order. They are sorted in portions, since events wait meanwhile."""
         parts = []
         for start in range(0, len(keys), _SORTED):
             parts.append(sorted(filter(self._renewals.of_older_alone, keys[start : start + _SORTED])))
