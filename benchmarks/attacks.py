@@ -1,4 +1,4 @@
-"""Requests of strangers, each made to cost the daemon as much as one of its kind can, at the default limits."""
+"""Hostile requests, one of each kind, each as expensive for the daemon as the default limits allow."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _MAX_BATCH = 4 * 2**20
 _MAX_REWRITTEN = 64 * 1024
 
 ATTACKED_ORDER = "an-order-of-the-shop"
-"""Strangers send and refund an order of this id. An order that the shop has signed makes it harder."""
+"""Attackers send and refund an order of this id. It costs more if the shop has signed the order."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What a stranger may know."""
+    """The keys that an attacker may know."""
 
     public: str
     server: str
-    """The id of a server key, without its secret."""
+    """The id of a server key. Its secret stays unknown."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`make` returns a whole request. Its second argument is a header line with the address of the client."""
+    """A kind of request. `make` returns a whole request. Its second argument is a header with the client's address."""
 
     name: str
     make: Callable[[Keys, str], bytes]
     statuses: frozenset[int] = frozenset({401})
-    """The answers that it may get. Without another one it is not the attack that it is meant to be."""
+    """The expected answers. With another answer the request is not the intended attack."""
     public: bool = False
-    """Whether it has a public key."""
+    """Whether the request has a public key."""
 
 
 def post(path: str, body: bytes, *lines: str, framed: bool = True) -> bytes:
@@ -57,7 +57,7 @@ def wrongly_signed(
     path: str = "/customer-events",
     statuses: frozenset[int] = frozenset({401, 429}),
 ) -> Attack:
-    """With the id of a server key, and a signature that is wrong."""
+    """An attack with the id of a server key and a wrong signature."""
 
     def make(keys: Keys, client: str) -> bytes:
         return post(path, body, f"Authorization: Bearer {keys.server}", f"x-signature: {'0' * 64}", client, *lines)
@@ -68,7 +68,7 @@ def wrongly_signed(
 def unknown(
     name: str, body: bytes, *lines: str, path: str = "/track", framed: bool = True, status: int = 401
 ) -> Attack:
-    """With a key that is none."""
+    """An attack with an unknown key."""
 
     def make(keys: Keys, client: str) -> bytes:
         return post(path, body, "Authorization: Bearer a-guess-at-a-key", client, *lines, framed=framed)
@@ -77,7 +77,7 @@ def unknown(
 
 
 def public(name: str, path: str, body: Callable[[str], bytes], *lines: str, status: int = 200) -> Attack:
-    """With the public key. `body` gets a text that no other request has."""
+    """An attack with the public key. `body` gets a text that differs in each request."""
     numbers = itertools.count()
 
     def make(keys: Keys, client: str) -> bytes:
@@ -88,19 +88,19 @@ def public(name: str, path: str, body: Callable[[str], bytes], *lines: str, stat
 
 
 def filled(unit: bytes, size: int, before: bytes = b"[", after: bytes = b"]") -> bytes:
-    """As many of these, each ending with a comma, as the size has room for."""
+    """Repetitions of `unit`, which ends with a comma, up to the size."""
     count = (size - len(before) - len(after)) // len(unit)
     return before + (unit * count)[:-1] + after
 
 
 def _random(size: int) -> bytes:
-    """What compresses to three quarters: that takes the longest to decompress."""
+    """Text that compresses to three quarters. It takes the longest to decompress."""
     return bytes(random.Random(1).choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=size))
 
 
 @cache
 def _members(size: int) -> bytes:
-    """Different members of an object, as many as the size has room for."""
+    """Different members of an object, as many as fit into the size."""
     names = itertools.product(string.ascii_letters + string.digits, repeat=3)
     return b",".join(b'"%b":0' % "".join(name).encode() for name in itertools.islice(names, size // 8))
 

@@ -1,10 +1,10 @@
-"""What attribution costs: events beside it, one order with a long journey, and a backlog of orders.
+"""The cost of attribution: events beside it, one order with a long journey, and a backlog of orders.
 
-`/track` with the plugin and without it, in rounds that take turns, on the same core. In one pair of servers events are
-as a shop sends them: one in ten carries a campaign (a visit's first page does), one in fifty is an order. In another
-pair every event carries a campaign, and one in three is an order that was sent before. Then, in this process, an
-order with 200 touchpoints of 20 visitors, and the time in which 10,000 orders are decided that have waited, each of
-its own visitor with three touchpoints; on SQLite, with synchronous=FULL.
+`/track` is measured with the plugin and without it, in alternate rounds on the same core. One pair of servers gets
+events as a shop sends them: one in ten has a campaign, like a visit's first page, and one in fifty is an order. Another
+pair gets events that all have a campaign, and one in three is a repeated order. Then follow two measurements in this
+process, on SQLite with synchronous=FULL: an order with 200 touchpoints of 20 visitors, and a backlog of 10,000 orders,
+each of a different visitor with three touchpoints.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def died(name: str, error: BaseException | None) -> None:
 
 
 async def drain(backend: SqliteBackend) -> float:
-    """Seconds until the consumer has done with the journal."""
+    """Seconds until the consumer has processed the whole journal."""
     consumers = Consumers(backend.journal, backend.store, [consumer()], died=died, now=lambda: NOW)
     begun = time.perf_counter()
     await consumers.start()
@@ -133,7 +133,7 @@ async def backlog() -> None:
     async with filled(waiting()) as backend:
         seconds = await drain(backend)
     print(
-        f"  {ORDERS} orders and {3 * ORDERS} touchpoints that waited: {seconds:.1f} s, {ORDERS / seconds:.0f} orders/s"
+        f"  a backlog of {ORDERS} orders and {3 * ORDERS} touchpoints: {seconds:.1f} s, {ORDERS / seconds:.0f} orders/s"
     )
 
 
@@ -145,7 +145,7 @@ def main() -> int:
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
     print(f"attribution: /track with it and without, {rounds} rounds of {seconds} s each, events as a shop sends them")
     beside((CONFIG, WITHOUT), usual(), rounds, seconds)
-    print("attribution: the same, every event with a campaign, one in three an order that was sent before")
+    print("attribution: the same, every event with a campaign, one in three a repeated order")
     beside((CONFIG, WITHOUT), bodies(), rounds, seconds)
     print("attribution: behind the answer")
     asyncio.run(long_journey())

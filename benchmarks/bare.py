@@ -1,6 +1,6 @@
-"""What ingestd is measured against: a RequestHandler that parses a JSON body and answers a small one, and no more.
+"""The baseline of the benchmarks: a RequestHandler that parses a JSON body and sends a small answer.
 
-`bare.py handler` is on Tornado's server, `bare.py fast` the same on the one ingestd has. Prints the port it took.
+`bare.py handler` runs on Tornado's server, `bare.py fast` on ingestd's. Prints the port.
 """
 
 from __future__ import annotations

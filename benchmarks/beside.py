@@ -1,4 +1,4 @@
-"""Two configurations beside each other: the same load in rounds that take turns, on the same core."""
+"""A comparison of two configurations under the same load, in alternate rounds on the same core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["beside"]
 
 
 def beside(configs: Sequence[str], bodies: Iterable[dict[str, Any]], rounds: int, seconds: int) -> None:
-    """Print `/track` with the first configuration, with the second, and the ratios of their pairs."""
+    """Print `/track` with the first configuration, with the second, and the ratios of their rounds."""
     lines = [json.dumps(body) for body in bodies]
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
@@ -31,7 +31,7 @@ def beside(configs: Sequence[str], bodies: Iterable[dict[str, Any]], rounds: int
         for folder in folders:
             (folder / "bodies").write_text("\n".join(lines))
         keys = [create_key(folder) for folder in folders]
-        time.sleep(2)  # the time a daemon may take to know a new key
+        time.sleep(2)  # the longest time until a daemon knows a new key
         sides = [*zip(servers, folders, keys, strict=True)]
         results: list[list[dict[str, float]]] = [[], []]
         with on_core(cores[-1]):

@@ -1,6 +1,6 @@
-"""Databases as they would be after years: what one visitor, or a few events, have left in them is copied many times.
+"""Databases as after years of use: copies of the state of one visitor, or of a few records.
 
-What is copied was written by the daemon itself, so the copies have whatever form its plugins give it.
+The daemon writes the originals. So the copies have the form that its plugins use.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .shop import usual
 
 __all__ = ["TENANT", "fill_journal", "fill_state", "visitor_name"]
 
-TENANT = "bench"  # as `create_key` has it
+TENANT = "bench"  # the tenant of `create_key`
 _CACHE_KIB = 2 << 20
 _MODELS = 1000  # records
 _SHARE = 10
-"""One visitor in so many came by a campaign, and another one in so many has told who they are."""
+"""One visitor in so many came from a campaign, and another one has identified."""
 
 
 def visitor_name(number: int) -> str:
-    """Always of the same length: post.lua puts one in the place of another."""
+    """A name of fixed length, because post.lua replaces one name by another."""
     return f"visitor-{number:08d}"
 
 
@@ -40,9 +40,9 @@ def _user_name(number: int) -> str:
 
 
 def fill_state(folder: Path, visitors: int, config: str = CONFIG, *, present: bool = False) -> str:
-    """Make the daemon's database of so many known visitors in that folder; returns a key of its callers.
+    """Make a daemon's database with so many known visitors in a folder. Returns a key for callers.
 
-    `present`: they have been there just now. Else their sessions have been over for more than a day, and left the file.
+    `present`: the visitors have just been active. Otherwise their sessions expired over a day ago and were removed.
     """
     with _began(folder, config) as (server, key):
         for number, kind in enumerate(("plain", "campaign", "user")):
@@ -63,7 +63,7 @@ def fill_state(folder: Path, visitors: int, config: str = CONFIG, *, present: bo
 
 
 def fill_journal(folder: Path, records: int, config: str = CONFIG) -> None:
-    """Make the daemon's database with about so many records, with which all consumers have done."""
+    """Make a daemon's database with about so many records, all of them processed by the consumers."""
     with _began(folder, config) as (server, key):
         for body in islice(usual(), min(records, _MODELS)):
             _post(server, key, "track", body)
@@ -90,7 +90,7 @@ def _began(folder: Path, config: str) -> Iterator[tuple[Server, str]]:
 
 
 def _visit(server: Server, key: str, number: int, kind: str) -> None:
-    # A session that is given has a row at once.
+    # A session with a given id gets a row at once.
     visitor = {"anonymousId": visitor_name(number), "sessionId": str(UUID(int=number))}
     context = {"campaign": {"source": "newsletter", "medium": "email", "name": "autumn-sale"}}
     event: dict[str, Any] = {"key": "Page View", "data": {}, **visitor}
@@ -109,7 +109,7 @@ def _post(server: Server, key: str, path: str, body: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _bulk(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The database that nobody else has, in one transaction without any care for power failures."""
+    """The unshared database, in one transaction that is not safe against power failures."""
     with contextlib.closing(sqlite3.connect(folder / "ingestd.db", isolation_level=None)) as database:
         for pragma in ("journal_mode = MEMORY", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
             database.execute(f"PRAGMA {pragma}")
@@ -123,7 +123,7 @@ def _kind(number: int) -> int:
 
 
 class _Model:
-    """What one visitor has left: its rows, from which those of others are made."""
+    """The rows of one visitor, from which the rows of other visitors are made."""
 
     def __init__(self, database: sqlite3.Connection, number: int, *, present: bool) -> None:
         self._names = (visitor_name(number), _user_name(number))

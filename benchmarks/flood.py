@@ -1,7 +1,7 @@
-"""Batches that go on and on: how many are taken, and what they leave to single events, a sink and attribution.
+"""A flood of batches: how many are accepted, and the effect on single events, a sink and attribution.
 
-64 connections send batches for half a minute, 4 more single events; the server, on SQLite, has one core, the load the
-other. What is told is of six seconds of the burst that this begins with, and of the last of what is a flood by then.
+64 connections send batches for half a minute, and 4 connections send single events. The server, on SQLite, has one
+core, and the load has the other. Two periods of six seconds are measured, in the burst at the beginning and at the end.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .shop import usual
 
 FLOOD = Load(batch=BATCH)
 SINGLE = Load(connections=4, pause=5)
-LASTS = 6  # seconds that are measured
-IN_THE_BURST = 2  # when they begin, in seconds of the load
+LASTS = 6  # length of a measurement in seconds
+IN_THE_BURST = 2  # start of the first measurement, in seconds of the load
 
 
 class Sample(NamedTuple):
     at: float
     events: float
-    """Answered so far."""
+    """Number of answered events."""
     sink: float
-    """Age of the oldest record, in seconds, that is not in the sink."""
+    """Age in seconds of the oldest record that is not in the sink."""
     attribution: float
-    """Records that it has not done with."""
+    """Number of records that attribution has not processed."""
 
 
 def sample(server: Server) -> Sample:
@@ -58,7 +58,7 @@ def show(what: str, before: Sample, after: Sample, single: dict[str, float]) -> 
     seconds = after.at - before.at
     print(
         f"  {what}: {(after.events - before.events) / seconds:.0f} events/s;"
-        f" single ones p50 {single['p50 ms']:.1f} ms, p99 {single['p99 ms']:.1f};"
+        f" single events p50 {single['p50 ms']:.1f} ms, p99 {single['p99 ms']:.1f};"
         f" the sink {after.sink:.1f} s behind, attribution {after.attribution:.0f} records,"
         f" {(after.attribution - before.attribution) / seconds:+.0f} a second"
     )
@@ -74,14 +74,14 @@ def started() -> Iterator[tuple[Server, Path, str]]:
         with on_core(cores[0]):
             server = stack.enter_context(ingestd(folder))
         key = create_key(folder)
-        time.sleep(2)  # the time a daemon may take to know a new key
+        time.sleep(2)  # the longest time until a daemon knows a new key
         with on_core(cores[-1]):
             yield server, folder, key
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=30, help="how long batches come, at least 20 (default 30)")
+    parser.add_argument("--seconds", type=int, default=30, help="duration of the flood, at least 20 (default 30)")
     seconds = max(20, parser.parse_args().seconds)
     print(f"flood: batches of {BATCH} on {CONNECTIONS} connections, single events on {SINGLE.connections}; {seconds} s")
     with started() as side, ThreadPoolExecutor() as threads:
@@ -91,7 +91,7 @@ def main() -> int:
         for when in (IN_THE_BURST, seconds - LASTS - 1):
             time.sleep(max(0, begun + when - time.monotonic()))
             before = sample(side[0])
-            single = threads.submit(load, *side, LASTS, SINGLE)  # which ends when all is done with
+            single = threads.submit(load, *side, LASTS, SINGLE)  # ends when all events are processed
             time.sleep(LASTS)
             measured.append((before, sample(side[0]), single))
         failed = flood.result()["failed"] + sum(single.result()["failed"] for *_, single in measured)

@@ -1,13 +1,16 @@
-"""What years of visitors and events change: throughput, the time to start, memory.
+"""The effect of years of visitors and events on throughput, time to start, and memory.
 
-`visitors`: single events with very many known visitors and with a thousand, in rounds that take turns, on the same
-core. Visitors are drawn from all that are known and have last been there more than a day ago; `--at-once` of them visit
-at a time, and make ten events each. Then the same with one event each, for whom there is least in memory. A third
-daemon is visited by as many, of whom it knows only a thousand: so it has the same work, but nothing to look for.
-`--present`: all of them have just been there, and each comes back to a session that goes on and is in the file.
-`start`: from the start of the process to its "ready", with journals of several sizes, in turns; also with none of the
-file in the system's memory. `memory`: that of one daemon, with caches of their usual size, over very many events of
-very many visitors, with message ids, identify requests and orders among them.
+`visitors`: single events with very many known visitors and with a thousand, in alternate rounds on the same core.
+Visitors are chosen from all known ones, whose last visit was more than a day ago. `--at-once` of them visit at a time,
+with ten events each. Then follows the same with one event each, the case in which memory helps least. A third daemon
+has as many visitors but knows only a thousand: it does the same work without anything to look up. `--present`: all
+visitors have just been active, and each returns to a live session in the file.
+
+`start`: the time from the start of the process to "ready", with journals of several sizes in turn, also with files that
+are not in the system's cache.
+
+`memory`: the memory of one daemon with caches of the default size, over very many events of very many visitors, with
+message ids, identify requests and orders.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ PARTS = ("visitors", "start", "memory")
 VISITS = (10, 1)
 """Events of a visit."""
 LASTING = CONFIG + '[plugins.session]\nidle = "1d"\n'
-"""Nobody's session ends before the benchmark does, where all visitors are present."""
+"""No session expires during the benchmark, for `--present`."""
 
 
 @contextlib.contextmanager
@@ -64,7 +67,7 @@ def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, s
                 sides.append((stack.enter_context(ingestd(place, config)), place, key))
         for server, *_ in sides:
             server.know_what_is_absent()
-        sent = [0] * len(sides)  # so far, to each: who comes next has not been there
+        sent = [0] * len(sides)  # events sent to each daemon; the next visitors have not been there before
         with on_core(cores[-1]):
             for visit in VISITS:
                 loads = [Load(visitors=count, visit=visit, at_once=at_once) for count in coming]
@@ -74,10 +77,10 @@ def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, s
 def compare(
     sides: Sequence[tuple[Server, Path, str]], loads: Sequence[Load], sent: list[int], rounds: int, seconds: int
 ) -> None:
-    """Print medians of each daemon, and how the last one, which knows many, compares with each before it."""
+    """Print the medians of each daemon, and the ratios of the last one, which knows many visitors, to the others."""
     results: list[list[dict[str, float]]] = [[] for _ in sides]
     order = range(len(sides))
-    for number in range(-1, rounds):  # the first one only warms up
+    for number in range(-1, rounds):  # the first round is a warm-up
         for index in order if number % 2 else reversed(order):
             one = load(*sides[index], seconds, replace(loads[index], sent=sent[index]))
             sent[index] += round(one["req/s"] * seconds)
@@ -112,7 +115,7 @@ def start(folder: Path) -> float:
 
 
 def chill(folder: Path) -> None:
-    """Have the system forget what it has in memory of the daemon's files."""
+    """Drop the daemon's files from the system's cache."""
     os.sync()
     for path in folder.iterdir():
         with path.open("rb") as file:
@@ -139,7 +142,7 @@ def measure_start(parent: str | None, sizes: Sequence[int], rounds: int) -> None
 
 def measure_memory(parent: str | None, events: int, visitors: int) -> None:
     print(f"memory: {events} events of {visitors} visitors")
-    # The cache as it is unless configured: memory is to be what it is where nobody has thought of it.
+    # The default cache, to measure the memory of an unchanged configuration.
     config = SOAK_CONFIG.replace("[plugins.sqlite]\ncache = {cache}\n", "")
     with folders(parent, 1) as [folder]:
         (folder / "ingestd.toml").write_text(config)
@@ -153,15 +156,15 @@ def measure_memory(parent: str | None, events: int, visitors: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure, all unless given")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="parts to measure (default: all)")
     parser.add_argument("--visitors", type=int, default=5_000_000, help="known visitors (default 5000000)")
     parser.add_argument("--at-once", type=int, default=Load.at_once, help=f"visits at a time (default {Load.at_once})")
-    parser.add_argument("--present", action="store_true", help="all visitors have just been there")
+    parser.add_argument("--present", action="store_true", help="all visitors have just been active")
     parser.add_argument("--rounds", type=int, default=6, help="rounds, and starts, of each (default 6)")
     parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    parser.add_argument("--records", type=int, nargs="+", default=[1_000, 1_000_000, 3_000_000], help="in the journals")
-    parser.add_argument("--events", type=int, default=5_000_000, help="of the memory's part (default 5000000)")
-    parser.add_argument("--folder", help="where databases are made, some gigabytes (default: that of temporary files)")
+    parser.add_argument("--records", type=int, nargs="+", default=[1_000, 1_000_000, 3_000_000], help="of the journals")
+    parser.add_argument("--events", type=int, default=5_000_000, help="events of the part memory (default 5000000)")
+    parser.add_argument("--folder", help="folder for databases of some gigabytes (default: the temporary folder)")
     arguments = parser.parse_args()
     parts = arguments.parts or PARTS
     if "visitors" in parts:

@@ -1,15 +1,15 @@
-"""What requests of strangers cost: the event loop's time a request, and a bystander's latency beside a flood of them.
+"""The cost of hostile requests: the event loop's time for each, and the latency of visitors during a flood of them.
 
 Each kind (`benchmarks.attacks`) is sent in three ways:
 
-- eight times alone, for the CPU time of the event loop's thread;
-- eight times beside small requests on another connection, for how long the loop worked before one was answered;
+- eight times alone, to measure the CPU time of the event loop's thread;
+- eight times beside small requests on another connection, to measure how long the loop worked before it answered one;
 - as fast as four connections can, beside four visitors who send an event every five milliseconds.
 
-The first two are CPU time, which other programs of the machine do not change. The latencies are by the wall clock.
+The first two measure CPU time, which other programs of the machine do not change. The latencies are wall-clock times.
 
-Every request comes from another address, as if trusted proxies had told it: no rate or budget of an address holds a
-flood like this. Exits 1 where a request without the public key held the loop for more than five milliseconds.
+Every request has another client address, as if trusted proxies had forwarded it. So no rate or budget for an address
+stops the flood. Exits 1 if a request without the public key held the loop for more than five milliseconds.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .attacks import ATTACKS, BASE_PATH, Attack, Keys
 from .servers import CONFIG, Server, ingestd, on_core
 
 MOST = 5.0
-"""Milliseconds that a request of somebody unknown may hold the loop."""
+"""Milliseconds for which a request of an unknown sender may hold the loop."""
 SERVERS = ("fast", "tornado")
 STORES = ("SQLite", "Redis")
 REQUESTS = 8
 CONNECTIONS = 4
 PAUSE = 0.005  # seconds
 CLOSED = 0
-"""In place of a status: the daemon has closed the connection, maybe while the request was being sent."""
+"""Stands for a status if the daemon has closed the connection, maybe during the request."""
 PUBLIC = "a-public-key-of-the-bench"
 
-# Each attack is measured three times, each time with keys of its own: one that failed often has no budget left.
+# Each attack is measured three times, each time with new keys: a key with many failures has no budget left.
 SERVER_KEYS = [str(uuid.UUID(int=number, version=4)) for number in range(3 * len(ATTACKS))]
 
 _addresses = itertools.count(os.getpid() * 1000)
@@ -64,10 +64,10 @@ def config(server: str, store: str) -> str:
 
 
 class Connection:
-    """Sends a request at a time. Where the server closes it, it is opened again."""
+    """Sends one request at a time. If the server closes the connection, it is opened again."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
-        """`address` is the client's own."""
+        """`address` is the client's address."""
         self._port = port
         self._address = address
         self._socket = self._open()
@@ -78,9 +78,9 @@ class Connection:
         return opened
 
     def ask(self, request: bytes) -> int:
-        """The status of the answer; `CLOSED` where there is none."""
+        """The status of the answer; `CLOSED` without an answer."""
         try:
-            with contextlib.suppress(ConnectionError):  # it may have heard enough, and has answered
+            with contextlib.suppress(ConnectionError):  # the server may have answered and closed early
                 self._socket.sendall(request)
             status, closes = self._answer()
         except ConnectionError:
@@ -117,12 +117,12 @@ def client() -> str:
 
 
 def loop_seconds(pid: int) -> float:
-    """CPU time of the event loop's thread. While it runs it goes in steps of the system's clock, up to 4 ms each."""
+    """CPU time of the event loop's thread. While it runs, the value grows in steps of the system clock, up to 4 ms."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def cost(server: Server, attack: Attack, keys: Keys) -> float:
-    """Milliseconds of the event loop's thread that a request takes."""
+    """Milliseconds of the event loop's thread for a request."""
     connection = Connection(server.port)
     taken = []
     for _ in range(REQUESTS):
@@ -137,10 +137,10 @@ def cost(server: Server, attack: Attack, keys: Keys) -> float:
 
 
 def hold(server: Server, attack: Attack, keys: Keys) -> float:
-    """Milliseconds that the loop works at the most before a small request beside one of these is answered.
+    """The longest time in milliseconds that the loop works before it answers a small request beside this attack.
 
-    That is CPU time, which other programs of the machine do not change. It goes in steps, so where the wall clock tells
-    less, that counts.
+    This is CPU time, which other programs of the machine do not change. It grows in steps. So the wall-clock time
+    counts if it is shorter.
     """
     attacker, bystander = Connection(server.port), Connection(server.port)
     small = b"OPTIONS %b/elsewhere HTTP/1.1\r\nHost: shop\r\n\r\n" % BASE_PATH.encode()
@@ -160,14 +160,14 @@ def hold(server: Server, attack: Attack, keys: Keys) -> float:
 
 
 def flood(port: int, attack: Attack, keys: Keys, over: Event) -> None:
-    """One connection of a flood; the body of a process."""
+    """One connection of a flood; runs as a process."""
     connection = Connection(port)
     while not over.is_set():
         connection.ask(attack.make(keys, client()))
 
 
 def visit(port: int, seconds: float, latencies: list[float]) -> None:
-    """A visitor, whose milliseconds of waiting are added to the list."""
+    """A visitor. Appends its latencies in milliseconds to the list."""
     event = {"key": "Page View", "anonymousId": f"visitor-{threading.get_ident()}", "data": {"title": "Linen shirts"}}
     body = json.dumps(event).encode()
     head = f"POST {BASE_PATH}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {PUBLIC}\r\n"
@@ -196,7 +196,7 @@ def visitors(server: Server, seconds: float) -> float:
 
 
 def beside(server: Server, attack: Attack, keys: Keys, seconds: float) -> tuple[float, float]:
-    """The visitors' p99 without the attack, and beside it."""
+    """The visitors' p99 without the attack and during it."""
     without = visitors(server, seconds)
     over = multiprocessing.Event()
     processes = [
@@ -231,13 +231,13 @@ def started(kind: str, store: str) -> Iterator[Server]:
 
 
 def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[str]:
-    """Print a line for each attack; returns the names of those that hold the loop for too long."""
+    """Print a line for each attack. Returns the names of attacks that hold the loop for too long."""
     print(f"  {'':42}{'loop ms':>8}{'held ms':>9}{'p99 ms':>8}{'beside':>8}{'ratio':>7}")
     wrong = []
     keys = iter([Keys(PUBLIC, each) for each in SERVER_KEYS])
     for attack in attacks:
         taken = cost(server, attack, next(keys))
-        # No request holds the loop for longer than the loop works for it.
+        # A request cannot hold the loop for longer than the loop works on it.
         held = min(taken, hold(server, attack, next(keys)))
         without, during = beside(server, attack, next(keys), seconds)
         cells = f"{taken:8.2f}{held:9.2f}{without:8.1f}{during:8.1f}{during / without:7.1f}"
@@ -249,14 +249,14 @@ def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.8, help="how long visitors are watched (default 0.8)")
-    parser.add_argument("--server", action="append", choices=SERVERS, help="default: each of them")
-    parser.add_argument("--store", action="append", choices=STORES, help="default: each of them")
-    parser.add_argument("--only", default="", help="only the attacks whose names contain this")
+    parser.add_argument("--seconds", type=float, default=0.8, help="time for which visitors are measured (default 0.8)")
+    parser.add_argument("--server", action="append", choices=SERVERS, help="repeatable (default: all)")
+    parser.add_argument("--store", action="append", choices=STORES, help="repeatable (default: all)")
+    parser.add_argument("--only", default="", help="only attacks whose name contains this text")
     arguments = parser.parse_args()
     attacks = [attack for attack in ATTACKS if arguments.only in attack.name]
     if not attacks:
-        parser.error(f"--only {arguments.only}: there is no such attack")
+        parser.error(f"--only {arguments.only}: no attack has such a name")
     wrong = []
     for kind, store in itertools.product(arguments.server or SERVERS, arguments.store or STORES):
         begun = time.monotonic()

@@ -1,8 +1,8 @@
-"""What hostile requests make of the daemon's memory: its peak during each attack, and what is left of it afterwards.
+"""The daemon's memory under hostile requests: its peak during each attack, and the rest after it.
 
-One `ingestd serve` with default limits gets all attacks in turn, once for each pair of HTTP server and store. An
-attacker has the public key, which stands in a shop's pages. `--only` names attacks, `--scale` makes all of them
-smaller. Exits 1 if the daemon ever took more memory than the bound. Redis' memory does not count.
+One `ingestd serve` with default limits gets all attacks in turn, for each pair of HTTP server and store. An attacker
+has the public key, because a shop's pages contain it. `--only` selects attacks, `--scale` makes all of them smaller.
+Exits 1 if the daemon ever took more memory than the bound. Redis' memory does not count.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tests.support.redis_server import redis_server
 __all__ = ["ATTACKS", "BOUND", "Attack", "Row", "Target", "attack"]
 
 BOUND = 300 * 10**6
-"""Bytes that the daemon may take, whatever is sent to it."""
+"""Bytes that the daemon may take under any requests."""
 
 SERVERS = ("fast", "tornado")
 STORES = ("SQLite", "Redis")
 
-_LARGEST = MIB - 1024  # bytes of a body that is still taken
-_REST = 3.0  # seconds after an attack, until its connections are gone
-_LONG_REST = 35.0  # seconds after all of them, until free memory has been given back
+_LARGEST = MIB - 1024  # bytes of the largest accepted body
+_REST = 3.0  # seconds after an attack, until its connections are closed
+_LONG_REST = 35.0  # seconds after all attacks, until free memory is returned to the system
 _BESIDE = 64  # connections that send large bodies at the same time
-_SILENCE = 2.0  # seconds that an attacker's connection stays open with nothing more to send
+_SILENCE = 2.0  # seconds for which an attacker's idle connection stays open
 
 
 _addresses = itertools.cycle(f"127.0.1.{number}" for number in range(1, 100))
@@ -52,7 +52,7 @@ class Target(NamedTuple):
     key: str
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """From one address after the other, as one who has many: the bound of one address is not what is looked at."""
+        """Connect from one address after the other, so that the bound for one address does not stop the attack."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(next(_addresses), 0))
 
     def head(self, path: str, length: int, *lines: str) -> bytes:
@@ -67,7 +67,7 @@ class Target(NamedTuple):
 
 
 async def _answered(target: Target, requests: Sequence[bytes]) -> None:
-    """Send these on one connection, each when the one before it is answered."""
+    """Send requests on one connection, each after the answer to the one before."""
     with suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await target.connect()
         try:
@@ -80,7 +80,7 @@ async def _answered(target: Target, requests: Sequence[bytes]) -> None:
 
 
 async def _unread(target: Target, data: bytes) -> None:
-    """Send this and read nothing, as far as the daemon takes it."""
+    """Send data as far as the daemon takes it, and read no answer."""
     with suppress(OSError, TimeoutError):
         _, writer = await target.connect()
         try:
@@ -99,13 +99,13 @@ def _event(data: str, **fields: str) -> bytes:
 
 
 def _wide(number: int = 0, size: int = _LARGEST) -> str:
-    """An object of very many members, other ones for each number."""
+    """An object of very many members, with different names for each number."""
     members = ",".join(f'"m{number}-{each}":1' for each in range(size // 16))
     return f"{{{members}}}"
 
 
 def _empty_lists(size: int = _LARGEST) -> str:
-    """A list of empty ones: what it takes in Python is twenty times its text."""
+    """A list of empty lists, which takes twenty times as much in Python as in the text."""
     lists = ",".join(["[]"] * (size // 3 - 10))
     return f'{{"a":[{lists}]}}'
 
@@ -126,14 +126,14 @@ async def empty_lists(target: Target, scale: float) -> None:
 
 
 async def packed_lists(target: Target, scale: float) -> None:
-    """Each of a thousand connections sends 2 kB that unpack to a megabyte, of ever other visitors."""
+    """A thousand connections send 2 kB each that unpack to a megabyte, of new visitors every time."""
     packed = [target.packed("/track", _event(_nested_lists(), anonymousId=f"packed {number}")) for number in range(64)]
     count = max(1, int(400 * scale))
     await asyncio.gather(*(_answered(target, [packed[number % 64]]) for number in range(count)))
 
 
 async def packed_batches(target: Target, scale: float) -> None:
-    """Batches of four events of nearly a megabyte each, packed."""
+    """Compressed batches of four events of nearly a megabyte each."""
     events = [
         _event(_nested_lists(), anonymousId=f"packed {number}", messageId=f"packed {number}").decode()
         for number in range(4)
@@ -156,7 +156,7 @@ async def wide_traits(target: Target, scale: float) -> None:
 
 
 async def long_ids(target: Target, scale: float) -> None:
-    """Every request with another id of nearly a megabyte, four times as large in Python, which are sent packed."""
+    """Compressed requests, each with another id of nearly a megabyte, which takes four times as much in Python."""
     filling = "x" * (_LARGEST - 500) + "\N{GRINNING FACE}"
 
     def requests(start: int) -> Iterator[bytes]:
@@ -175,7 +175,7 @@ async def long_ids(target: Target, scale: float) -> None:
 
 
 async def many_visitors(target: Target, scale: float) -> None:
-    """Packed batches of a thousand visitors each, who were not there before."""
+    """Compressed batches of events of a thousand new visitors each."""
 
     def requests(start: int) -> Iterator[bytes]:
         for number in range(start, max(4, int(250 * scale)), 4):
@@ -186,7 +186,7 @@ async def many_visitors(target: Target, scale: float) -> None:
 
 
 async def long_journeys(target: Target, scale: float) -> None:
-    """Orders of a user with many visitors, each with as many campaigns as are kept, all with the longest names."""
+    """Orders of a user with many visitors. Each visitor has as many campaigns as are kept, with the longest names."""
     visitors = [f"travelling {number}" for number in range(max(4, int(100 * scale)))]
     text = "x" * 245 + "\N{GRINNING FACE}"
 
@@ -211,14 +211,14 @@ async def long_journeys(target: Target, scale: float) -> None:
 
 
 async def swelling_numbers(target: Target, scale: float) -> None:
-    """Numbers whose usual form is four times as long."""
+    """Numbers that are four times as long without an exponent."""
     numbers = ",".join(["1e15"] * (_LARGEST // 5 - 20))
     requests = [target.packed("/track", _event(f'{{"a":[{numbers}]}}'))] * 4
     await asyncio.gather(*(_answered(target, requests) for _ in range(max(1, int(_BESIDE * scale)))))
 
 
 async def small_pieces(target: Target, scale: float) -> None:
-    """Bodies that come in pieces of two bytes."""
+    """Bodies in pieces of two bytes."""
 
     async def send() -> None:
         with suppress(OSError):
@@ -234,7 +234,7 @@ async def small_pieces(target: Target, scale: float) -> None:
 
 
 async def many_headers(target: Target, scale: float) -> None:
-    """Heads of many small headers, all with other names, before bodies that do not come."""
+    """Heads of many small headers with different names, and no body after them."""
     heads = (
         target.head("/track", 10, *(f"{number}-{each}:" for each in range(90)))
         for number in range(max(1, int(4000 * scale)))
@@ -243,7 +243,7 @@ async def many_headers(target: Target, scale: float) -> None:
 
 
 async def long_names(target: Target, scale: float) -> None:
-    """Headers with the longest names, other ones in each request."""
+    """Headers with the longest names, different in each request."""
     requests = [
         target.post("/track", _event("{}"), *(f"{number}-{each}-{'x' * 240}: 1" for each in range(55)))
         for number in range(max(1, int(100 * scale)))
@@ -252,7 +252,7 @@ async def long_names(target: Target, scale: float) -> None:
 
 
 async def unread_answers(target: Target, scale: float) -> None:
-    """Thousands of connections that send one request behind the other, and read no answer."""
+    """Thousands of connections that send requests without reading an answer."""
     data = target.post("/track", _event("[1]")) * 2000
     await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(3000 * scale)))))
 
@@ -268,7 +268,7 @@ async def unfinished_heads(target: Target, scale: float) -> None:
 
 
 async def held_behind(target: Target, scale: float) -> None:
-    """Behind a request that is being answered, as much as the daemon reads."""
+    """More data behind a request in progress, as much as the daemon reads."""
     data = target.post("/track", _event(_empty_lists())) + b"x" * MIB
     await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(1000 * scale)))))
 
@@ -300,7 +300,7 @@ ATTACKS: Mapping[str, Attack] = {
 class Row(NamedTuple):
     name: str
     peak: int
-    """Bytes, the most there ever was so far."""
+    """The highest memory so far, in bytes."""
     after: int
     seconds: float
 
@@ -313,7 +313,7 @@ def peak(pid: int) -> int:
 
 
 def attack(server: Server, key: str, name: str, *, scale: float = 1.0, rest: float = _REST) -> Row:
-    Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # start a new measurement of the peak
     begun = time.monotonic()
     asyncio.run(_run(ATTACKS[name], Target(server.port, key), scale))
     seconds = time.monotonic() - begun
@@ -338,7 +338,7 @@ def _store_url(store: str) -> Iterator[str]:
 
 
 def _session(config_text: str, names: Sequence[str], scale: float) -> Iterator[Row]:
-    """All attacks on one daemon. The first row is the daemon before them, the last one is what is left."""
+    """All attacks on one daemon. The first row is its memory before the attacks, the last row its memory after."""
     with tempfile.TemporaryDirectory(prefix="ingestd-hostile-") as name:
         folder = Path(name)
         (folder / "ingestd.toml").write_text(config_text)
@@ -353,10 +353,10 @@ def _session(config_text: str, names: Sequence[str], scale: float) -> Iterator[R
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", action="append", choices=SERVERS, help="default: each of them")
-    parser.add_argument("--store", action="append", choices=STORES, help="default: each of them")
-    parser.add_argument("--only", action="append", choices=[*ATTACKS], help="may be given several times")
-    parser.add_argument("--scale", type=float, default=0.25, help="default 0.25; 1 takes some ten minutes a pair")
+    parser.add_argument("--server", action="append", choices=SERVERS, help="repeatable (default: all)")
+    parser.add_argument("--store", action="append", choices=STORES, help="repeatable (default: all)")
+    parser.add_argument("--only", action="append", choices=[*ATTACKS], help="repeatable (default: all)")
+    parser.add_argument("--scale", type=float, default=0.25, help="default 0.25; 1 takes some ten minutes for a pair")
     parser.add_argument("--bound", type=float, default=BOUND / 10**6, metavar="MB", help=f"default {BOUND // 10**6}")
     arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

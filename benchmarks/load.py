@@ -1,4 +1,4 @@
-"""One round of requests by wrk: what they are, and what came of them."""
+"""One round of requests by wrk, and its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BASE_PATH", "BATCH", "BODIES", "CONNECTIONS", "Load", "batches_of", 
 
 BASE_PATH = "/api/v1/analytics"
 BODIES = "bodies"
-"""The file in a server's folder with what is sent, a body a line."""
+"""The file in a server's folder with the bodies to send, one a line."""
 CONNECTIONS = 64
 BATCH = 100
 """Events of a batch."""
@@ -23,10 +23,10 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Load:
-    """`batch`: events of a request. `pause`: milliseconds that a connection waits before each of its requests.
+    """`batch`: events of a request. `pause`: milliseconds for which a connection waits before each request.
 
-    `visitors`: of how many visitors the events are, in visits of `visit` events, `at_once` of them at a time; 0: of
-    those the bodies have. `sent`: how many events earlier rounds have sent, which this one goes on from.
+    `visitors`: number of visitors, in visits of `visit` events, `at_once` visits at a time; 0 uses the visitors of the
+    bodies. `sent`: events sent in earlier rounds; this round continues after them.
     """
 
     connections: int = CONNECTIONS
@@ -52,15 +52,15 @@ def batches_of(lines: Sequence[str]) -> list[str]:
 
 
 def write_bodies(folder: Path, lines: Sequence[str], batches: Sequence[str]) -> None:
-    """Put into a server's folder what is sent to it."""
+    """Write the bodies to send into a server's folder."""
     (folder / BODIES).write_text("\n".join(lines))
     (folder / f"{BODIES}-{BATCH}").write_text("\n".join(batches))
 
 
 def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Load()) -> dict[str, float]:
-    """One round: requests a second, CPU µs an event, p50 and p99 in ms, failed requests.
+    """Run one round: requests a second, CPU µs an event, p50 and p99 in ms, failed requests.
 
-    What sinks and other consumers do of it counts as the server's CPU time, and is done when this returns.
+    The CPU time includes the work of sinks and other consumers. They have finished when this returns.
     """
     cpu = server.cpu_seconds()
     command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]

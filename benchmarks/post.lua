@@ -1,14 +1,14 @@
--- Posts the bodies of a file (one a line) in turn, each with the same key.
--- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT AT_ONCE SENT; unless VISITORS is 0, visitors are drawn from so
--- many, make visits of VISIT events, AT_ONCE of them at a time, and SENT events were sent by earlier runs, which this goes
--- on from.
+-- Posts the bodies of a file (one a line) in turn, all with the same key.
+-- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT AT_ONCE SENT. If VISITORS is not 0, events come from that many
+-- visitors, in visits of VISIT events, AT_ONCE visits at a time. SENT is the number of events of earlier runs: this run
+-- continues after them.
 
 local requests, last, pause = {}, 0, 0
-local tails = {} -- of requests that are cut in two at the visitor's number
+local tails = {} -- second parts of requests, which are divided at the visitor's number
 local visitors, visit, at_once, sent = 0, 1, 1, 0
-local SPREAD = 15485863 -- a prime: its multiples come to every visitor before any comes again
+local SPREAD = 15485863 -- a prime: its multiples reach every visitor before any visitor returns
 
-local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 that Firefox or Chrome send
+local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length the 18 headers of Firefox or Chrome
    ["User-Agent"] = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36",
    ["Accept"] = "*/*",
    ["Accept-Encoding"] = "gzip, deflate, br, zstd",
@@ -52,12 +52,12 @@ function request()
       return requests[last]
    end
    local place = sent % at_once
-   local turn = math.floor((math.floor(sent / at_once) + place) / visit) -- not all visits end at once
+   local turn = math.floor((math.floor(sent / at_once) + place) / visit) -- so the visits do not all end at once
    sent = sent + 1
    return requests[last] .. string.format("%08d", (turn * at_once + place) % visitors * SPREAD % visitors) .. tails[last]
 end
 
--- One JSON object for load.py; wrk counts 400 and above as errors of status, and latency in µs.
+-- One JSON object for load.py. wrk counts answers of 400 and above as status errors, and latency in µs.
 function done(summary, latency)
    local errors = summary.errors
    io.write(string.format(

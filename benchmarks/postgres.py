@@ -1,9 +1,9 @@
-"""What the `postgres` sink costs beside a plain COPY of the same rows into the same kind of table.
+"""The cost of the `postgres` sink, compared with a plain COPY of the same rows into a table of the same kind.
 
-In turns: one COPY of all rows, made beforehand, and the sink's writes of the same records, in batches of 500 and of
-1000. The table is new each time, the server is one of its own, with fsync off: what the disk takes is the same for
-both, and would only hide the difference. Records are made of events as a shop sends them. Then how long a write holds
-up the event loop, of ordinary records and of a batch of large ones.
+In alternate rounds: one COPY of all rows, made beforehand, and the sink's writes of the same records, in batches of 500
+and of 1000. Each round uses a new table. The server is a separate one with fsync off: the disk would take the same time
+for both and hide the difference. The records are made of events as a shop sends them. Then follows the time for which a
+write holds up the event loop, with ordinary records and with a batch of large ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_sink(server: PostgresServer) -> PostgresSink:
 
 
 async def written(server: PostgresServer, records: Sequence[Record], size: int) -> float:
-    """Records a second that the sink writes, into a table that is new."""
+    """Records a second that the sink writes into a new table."""
     sink = make_sink(server)
     await sink.open()
     begun = time.perf_counter()
@@ -70,7 +70,7 @@ async def copied(connection: Any, rows: Sequence[Any], columns: Sequence[str]) -
 
 
 async def held_up(server: PostgresServer, batch: Sequence[Record]) -> float:
-    """The longest time, in milliseconds, for which the event loop did nothing else during one write."""
+    """The longest time in milliseconds for which the event loop did nothing else during one write."""
     sink = make_sink(server)
     await sink.open()
     await sink.write([replace(batch[0], body=b'{"id":"0"}')])
@@ -92,7 +92,7 @@ async def compare(server: PostgresServer, count: int, rounds: int) -> None:
     rows = await connection.fetch(f"SELECT * FROM {TABLE} ORDER BY position")
     definition = f"CREATE TABLE empty (LIKE {TABLE} INCLUDING ALL)"
     await connection.execute(definition)
-    for number in range(rounds + 1):  # the first only warms up
+    for number in range(rounds + 1):  # the first round is a warm-up
         for side, size in zip(sides, (0, *SIZES), strict=True):
             await connection.execute(f"DROP TABLE {TABLE}; CREATE TABLE {TABLE} (LIKE empty INCLUDING ALL); CHECKPOINT")
             if size:

@@ -1,8 +1,8 @@
-"""Everything on Redis beside everything in SQLite: the same build, the same load, in rounds that take turns.
+"""A comparison of Redis and SQLite as journal and store: the same build and load, in alternate rounds.
 
-Redis keeps an append-only file, `appendfsync everysec`, and shares a core with wrk; each daemon has the other core to
-itself while it is measured. Events are as a shop sends them (`benchmarks.attribution.usual`). Then what a visitor with
-a session, a link and ten touchpoints takes of Redis' memory.
+Redis keeps an append-only file with `appendfsync everysec` and shares a core with wrk. Each daemon has the other core
+while it is measured. Events are as a shop sends them (`benchmarks.shop.usual`). Then follows the memory that a visitor
+with a session, a link and ten touchpoints takes in Redis.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def post(server: Server, path: str, key: str, body: dict[str, Any]) -> None:
 
 
 def memory(client: redis.Redis, server: Server, key: str) -> Counter[str]:
-    """Bytes a visitor by kind of entry, as Redis tells them of each key."""
+    """Bytes for a visitor by kind of entry, as Redis reports them for each key."""
     for number in range(VISITORS):
         visitor = f"measured-{number}"
         for touch in range(TOUCHES):
@@ -49,7 +49,7 @@ def memory(client: redis.Redis, server: Server, key: str) -> Counter[str]:
             event = {"key": "Page View", "data": {}, "anonymousId": visitor, "context": {"campaign": campaign}}
             post(server, "/track", key, event)
         post(server, "/identify/public", key, {"anonymousId": visitor, "userId": f"user-{number}"})
-    time.sleep(0.5)  # what is pending is known that late
+    time.sleep(0.5)  # the delay of the metrics for pending records
     server.settle()
     found: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def memory(client: redis.Redis, server: Server, key: str) -> Counter[str]:
 
 
 def scripts(client: redis.Redis) -> int:
-    """How often daemons have asked for a batch."""
+    """Number of batches that daemons have sent."""
     found: int = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     return found
 
@@ -88,7 +88,7 @@ def main() -> int:
         for folder in folders:
             (folder / "bodies").write_text("\n".join(json.dumps(body) for body in usual()))
         keys = [create_key(folder) for folder in folders[:3]]
-        time.sleep(2)  # the time a daemon may take to know a new key
+        time.sleep(2)  # the longest time until a daemon knows a new key
         results: list[list[dict[str, float]]] = [[], []]
         client = server.client()
         events, sent, inside, busy = 0.0, 0.0, 0.0, 0.0

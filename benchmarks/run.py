@@ -1,12 +1,15 @@
-"""ingestd beside a bare Tornado handler, under the same load, in slices that take turns.
+"""A comparison of ingestd with a bare Tornado handler under the same load, in alternate slices.
 
-Each server has one core for itself; wrk, and Redis where there is one, have another. Every round has servers of its
-own, since of two processes of the same program one is faster than the other, for all its life; and within a round
-they take turns of two seconds, since a machine may change its speed. A ratio is the median of those of slices of the
-same turn. Events are as a shop sends them: page views, product views and carts of five products in turn, one in ten
-with a campaign, one in fifty an order. ingestd runs as installed: every event is on the disk before its answer (SQLite
-with synchronous=FULL, or Redis with appendfsync everysec), every check is on, and attribution and a `jsonl` sink are
-behind it, whose work counts as ingestd's CPU time. Take the ratios: absolute figures are those of the machine.
+- Each server has one core. wrk, and Redis if there is one, have another core.
+- Every round has new servers, since of two processes of the same program one is always faster than the other. Within a
+  round they take turns of two seconds, since a machine can change its speed. A ratio is the median of the ratios of
+  slices in the same turn.
+- Events are as a shop sends them: page views, product views and carts of five products in turn, one in ten with a
+  campaign, one in fifty an order.
+- ingestd runs as installed. Every event is on the disk before its answer (SQLite with synchronous=FULL, or Redis with
+  appendfsync everysec), and every check is on. Attribution and a `jsonl` sink run behind it, and their work counts as
+  ingestd's CPU time.
+- Compare the ratios: absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -44,19 +47,19 @@ CASES = {
 BATCHES = f"{CONNECTIONS}, batches of {BATCH}"
 BESIDE = f"{CONNECTIONS} connections, beside batches"
 TURNS = 2
-"""Slices of each server, in each case of a round."""
+"""Slices of each server in each case of a round."""
 LONGER = 2
-"""So many times as long are slices of batches, of which 64 are under way at their end, and not counted."""
+"""Factor for the length of slices of batches: at their end 64 batches are in progress and do not count."""
 HALF = f"{CONNECTIONS}, half of the load"
 NEWEST = HERE / "results" / "newest.json"
 
 Slice = dict[str, float]
 Results = dict[tuple[str, str], list[Slice]]
-"""The slices by case and server; those of one place in the lists of a case are of the same turn."""
+"""The slices by case and server. Slices with the same index in the lists of a case belong to the same turn."""
 
 
 class Side(NamedTuple):
-    """A server, the folder it has, and the key of its callers."""
+    """A server, its folder, and the key of its callers."""
 
     server: Server
     folder: Path
@@ -65,7 +68,7 @@ class Side(NamedTuple):
 
 @contextlib.contextmanager
 def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
-    """All that is compared, started anew; the load is to be on the core that this leaves to it. `lines` are bodies."""
+    """New servers to compare. The load must run on the core that is left over. `lines` are bodies."""
     batches = batches_of(lines)
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
@@ -83,7 +86,7 @@ def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
             ]
         names = [UNIT, "bare, fast server", "ingestd, SQLite", "ingestd, Redis"]
         keys = ["none", "none", create_key(folders[2]), create_key(folders[3])]
-        time.sleep(2)  # the time a daemon may take to know a new key
+        time.sleep(2)  # the longest time until a daemon knows a new key
         found = [
             Side(replace(server, name=name), folder, key)
             for server, name, folder, key in zip(servers, names, folders[:4], keys, strict=True)
@@ -95,7 +98,7 @@ def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
 
 
 def check_batch(side: Side, batch: str) -> None:
-    """Every event of a batch must be stored: its own answer counts for wrk even if none is."""
+    """Assert that every event of a batch is stored: wrk counts the batch as a success in any case."""
     url = f"http://127.0.0.1:{side.server.port}{Load(batch=BATCH).path}"
     request = urllib.request.Request(url, batch.encode(), {"authorization": f"Bearer {side.key}"})
     with urllib.request.urlopen(request) as answer:
@@ -104,7 +107,7 @@ def check_batch(side: Side, batch: str) -> None:
 
 
 def plan(found: Sequence[Side]) -> list[list[tuple[str, Load, Side]]]:
-    """What is measured in each round, one after the other: those that take turns together, to be compared."""
+    """The measurements of each round, in order. Servers to compare take turns within one list."""
     singles = [[(case, what, side) for side in found] for case, what in CASES.items()]
     batches = [[(BESIDE, Load(), side), (BATCHES, Load(batch=BATCH), side)] for side in found[2:]]
     return [*singles, *batches]
@@ -117,7 +120,7 @@ def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
         with sides(lines) as found:
             for together in plan(found):
                 for _, what, side in together:
-                    load(*side, 1, what)  # the system may have taken what it had in memory for others meanwhile
+                    load(*side, 1, what)  # a warm-up: the system may have dropped the server's memory from its caches
                 for turn in range(TURNS):
                     for case, what, side in reversed(together) if turn % 2 else together:
                         one = load(*side, seconds * (LONGER if what.batch > 1 else 1), what)
@@ -126,15 +129,15 @@ def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
 
 
 def in_order(results: Results) -> Results:
-    """As they are to be shown."""
+    """The results in the order of the output."""
     cases = [*CASES, BESIDE, BATCHES]
     return {key: results[key] for case in cases for key in results if key[0] == case}
 
 
 def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds: int) -> Results:
-    """As `measure`, with about half of the requests a second that each takes at the most, as `results` say.
+    """As `measure`, with about half of the highest rate of each server according to `results`.
 
-    In one turn as long as all of the others: the slowest of a hundred are seldom, and come together.
+    Each server has one turn as long as all the other turns together: the slowest requests are rare, and come together.
     """
     at_half: Results = {}
     for number in range(rounds):
@@ -157,7 +160,7 @@ def medians(slices: Sequence[Slice]) -> Slice:
 
 
 def to_each_other(slices: Sequence[Slice], others: Sequence[Slice]) -> float:
-    """Requests a second, of each slice by itself: the machine's pace changes from one to the next."""
+    """The ratio of requests a second, slice by slice: the machine's speed changes between slices."""
     return median(one["req/s"] / other["req/s"] for one, other in zip(slices, others, strict=True))
 
 

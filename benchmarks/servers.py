@@ -1,4 +1,4 @@
-"""Servers to measure, each on a core of its own, and the keys of their callers."""
+"""Servers to measure, each on a separate core, and the keys of their callers."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Server:
     ops_port: int | None = None
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, in and out of the kernel."""
+        """CPU time of all its threads, in user mode and in the kernel."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def settle(self) -> None:
-        """Wait until sinks and other consumers have caught up, so that no work is done in another's round."""
+        """Wait until sinks and other consumers have caught up, so that they do no work in another server's round."""
         while self.ops_port is not None and {*self._metric("ingestd_consumer_pending")} != {0.0}:
             time.sleep(0.05)
 
     def know_what_is_absent(self) -> None:
-        """Wait until what its SQLite file has nothing of is not looked for there any more."""
+        """Wait until the filter of the SQLite file is made, which saves looking for absent keys."""
         while not all(self._metric("ingestd_sqlite_filter_bytes")):
             time.sleep(0.5)
 
@@ -64,7 +64,7 @@ class Server:
 
 @contextlib.contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started meanwhile stays on that core."""
+    """Processes that start meanwhile stay on that core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     yield
@@ -109,7 +109,7 @@ def ingestd(folder: Path, config_text: str = CONFIG, command: str = INGESTD) -> 
 
 
 def create_key(folder: Path, command: str = INGESTD) -> str:
-    """A public key for the daemon whose configuration is in that folder."""
+    """Make a public key for the daemon whose configuration is in the folder."""
     create = ["keys", "create", "--kind", "public", "--tenant", "bench", "--json"]
     made = subprocess.check_output([command, *create, "--config", str(folder / "ingestd.toml")])
     key: str = json.loads(made)["id"]

@@ -1,4 +1,4 @@
-"""What a shop sends: the bodies of events, as a benchmark's visitors make them."""
+"""Events of a shop: the bodies that a benchmark's visitors send."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bodies() -> Iterator[dict[str, Any]]:
 
 
 def usual() -> Iterator[dict[str, Any]]:
-    """As a shop sends them: of the benchmark's events one in ten with its campaign, and most orders still carts."""
+    """Events as a shop sends them: one in ten keeps its campaign, and most orders become carts."""
     for number, each in enumerate(bodies()):
         body = copy.deepcopy(each)
         if number % 10:

@@ -1,9 +1,10 @@
-"""What sinks cost: `/track` beside a `jsonl` sink and without, how fast one catches up, and what waits costs of memory.
+"""The cost of sinks: `/track` with a `jsonl` sink and without, the speed of catching up, and the memory of a backlog.
 
-Catching up is the whole way, with records as a shop's events make them: reading the journal, writing batches that are
-on the disk before the place moves, and moving it, on SQLite with synchronous=FULL. Beside it stands a plain write of
-the same lines in as many bytes at a time, each on the disk (fsync) before the next, and one with a single fsync at its
-end. The memory is that of a daemon with a million records that wait for a sink that is away, beside one with none.
+Catching up includes the whole way of records that a shop's events make, on SQLite with synchronous=FULL: reading the
+journal, writing batches durably, and moving the cursor after each. It is compared with a plain write of the same lines
+in parts of as many bytes, each on the disk (fsync) before the next part, and with a write that has a single fsync at
+its end. The memory is compared between a daemon with a million records that wait for an unreachable sink, and a daemon
+without them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ async def catch_up(folder: Path) -> float:
 
 def plain(path: Path, lines: bytes, at_once: int, *, each: bool) -> float:
     """Seconds of a plain write. `each`: every part is on the disk before the next."""
-    path.unlink(missing_ok=True)  # to give the pages of the last round back is not part of it
+    path.unlink(missing_ok=True)  # freeing the pages of the last round is not measured
     begun = time.perf_counter()
     with path.open("wb", buffering=0) as file:
         for start in range(0, len(lines), at_once):
@@ -96,7 +97,7 @@ def catching_up(rounds: int) -> None:
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
     took = {name: median(each) for name, each in seconds.items()}
-    print(f"sinks: {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes that waited, {rounds} rounds")
+    print(f"sinks: a backlog of {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes, {rounds} rounds")
     for name, each in took.items():
         print(f"  {name:9} {each:6.2f} s {CAUGHT_UP / each:9.0f} records/s {len(lines) / each / 1e6:7.1f} MB/s")
     print(f"  jsonl catching up: {took['in steps'] / took['sink']:.2f} of a plain write in steps of as many bytes,"
@@ -104,7 +105,7 @@ def catching_up(rounds: int) -> None:
 
 
 def resident(folder: Path) -> float:
-    """Megabytes of a daemon there, some seconds after its start."""
+    """Megabytes of the daemon in that folder, some seconds after its start."""
     with ingestd(folder, AWAY) as daemon:
         time.sleep(5)
         status = Path(f"/proc/{daemon.pid}/status").read_text()
@@ -118,7 +119,7 @@ def waiting() -> None:
         records = [record(number) for number in range(5000)]
         asyncio.run(fill(Path(full) / "ingestd.db", records, WAITING // len(records)))
         without, with_ = resident(Path(empty)), resident(Path(full))
-    print(f"sinks: {WAITING} records wait for one that is away: {with_:.0f} MB, {without:.0f} MB without,"
+    print(f"sinks: {WAITING} records wait for an unreachable sink: {with_:.0f} MB, {without:.0f} MB without,"
           f" {with_ - without:+.0f} MB")  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Daemons of several checkouts beside each other, to tell what a change is worth.
+"""A comparison of daemons from several checkouts, to measure the effect of a change.
 
-A machine may change its speed within seconds, and of two processes of the same program one is faster. So all servers
-run at the same time on one core, and are under load in turns, for a second each; a slice is compared with that of the
-first server next to it, and every round has processes of its own. Name a checkout twice to see what is chance.
+A machine can change its speed within seconds, and of two processes of the same program one is faster. So all servers
+run at the same time on one core, and are under load in turns of a second. A slice is compared with the nearest slice of
+the first server, and every round has new processes. Name a checkout twice to see the effect of chance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BARE = "bare"
 LOADS = {"single": Load(), "browser": Load(browser=True), "batches": Load(batch=BATCH)}
 
 Side = tuple[Server, Path, str]
-"""A server, the folder it has, and the key of its callers."""
+"""A server, its folder, and the key of its callers."""
 Slices = list[dict[str, float]]
 
 
@@ -49,7 +49,7 @@ def started(names: Sequence[str]) -> Iterator[list[Side]]:
                 command = str(command_of(name))
                 server = stack.enter_context(ingestd(folder, CONFIG, command))
                 sides.append((server, folder, create_key(folder, command)))
-        time.sleep(2)  # the time a daemon may take to know a new key
+        time.sleep(2)  # the longest time until a daemon knows a new key
         yield sides
 
 
@@ -62,7 +62,7 @@ def measure(names: Sequence[str], what: Load, slices: int, seconds: int) -> list
             sides = stack.enter_context(started(names))
         with on_core(cores[-1]):
             for side in sides:
-                load(*side, 2, what)  # what only the first requests meet
+                load(*side, 2, what)  # a warm-up
             for number in range(slices):
                 places = range(len(names))
                 for place in places if number % 2 else reversed(places):
@@ -71,7 +71,7 @@ def measure(names: Sequence[str], what: Load, slices: int, seconds: int) -> list
 
 
 def ratios(one: Slices, other: Slices) -> list[float]:
-    """Requests a second of each pair of slices."""
+    """Ratios of requests a second, one for each pair of slices."""
     return [mine["req/s"] / theirs["req/s"] for mine, theirs in zip(one, other, strict=True)]
 
 
@@ -91,18 +91,18 @@ def show(names: Sequence[str], rounds: Sequence[Sequence[Slices]], what: Load) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", help=f'folders with a .venv that has ingestd, or "{BARE}"')
-    parser.add_argument("--load", choices=LOADS, default="single", help="what is sent (default single)")
-    parser.add_argument("--pause", type=int, default=0, help="milliseconds each connection waits before a request")
+    parser.add_argument("--load", choices=LOADS, default="single", help="kind of requests (default single)")
+    parser.add_argument("--pause", type=int, default=0, help="milliseconds that a connection waits before a request")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh processes (default 5)")
     parser.add_argument("--slices", type=int, default=8, help="slices of each in a round (default 8)")
-    parser.add_argument("--seconds", type=int, default=1, help="length of a slice (default 1); long for batches")
+    parser.add_argument("--seconds", type=int, default=1, help="length of a slice (default 1); use more for batches")
     arguments = parser.parse_args()
     names, chosen = arguments.checkouts, LOADS[arguments.load]
     if BARE in names and chosen.batch > 1:
-        parser.error("the bare handler knows no batches")
+        parser.error("the bare handler takes no batches")
     for name in names:
         if name != BARE and not command_of(name).exists():
-            parser.error(f"{name}: there is no {command_of(name)}")
+            parser.error(f"{name}: {command_of(name)} does not exist")
     what = Load(browser=chosen.browser, batch=chosen.batch, pause=arguments.pause)
     slices, count = max(1, arguments.slices), max(1, arguments.rounds)
     rounds = [measure(names, what, slices, arguments.seconds) for _ in range(count)]

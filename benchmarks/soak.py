@@ -1,8 +1,8 @@
-"""Resident memory of the daemon over very many events: it grows while caches fill, and then no more.
+"""The daemon's resident memory over very many events. It may grow while caches fill, and must not grow afterwards.
 
-One `ingestd serve` as installed, with a `jsonl` sink; connections that stay open send track and identify
-requests of ever other visitors. Prints the daemon's memory at every so many events, and exits 1 if it has
-grown by more than a bound after the warm-up.
+One `ingestd serve` runs as installed, with a `jsonl` sink. Persistent connections send track and identify requests of
+ever new visitors. Prints the daemon's memory at regular intervals, and exits 1 if it has grown by more than a bound
+after the warm-up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.shop import products
 
 CONNECTIONS = 32
 BATCH = 25
-"""Requests that one connection sends at once."""
+"""Requests that a connection sends at once."""
 
 MIB = 1 << 20
 
@@ -50,11 +50,11 @@ keep = 1
 class Sample(NamedTuple):
     events: int
     resident: int
-    """Bytes."""
+    """Resident memory in bytes."""
 
 
 def growth(samples: Sequence[Sample], warm_up: int) -> int:
-    """How many bytes more than after the first `warm_up` events there ever were."""
+    """Growth in bytes: the highest memory minus the memory after the first `warm_up` events."""
     after = [sample.resident for sample in samples if sample.events >= warm_up]
     return max(after) - after[0]
 
@@ -64,7 +64,7 @@ def resident(pid: int) -> int:
 
 
 def requests(key: str, visitors: int, padding: int) -> Iterator[bytes]:
-    """Requests without end, of visitors by chance; each with `padding` characters that say nothing."""
+    """Requests without end, of randomly chosen visitors, each with `padding` meaningless characters."""
     chance = random.Random(0)
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("track", {"key": "Page View", "data": {"title": "Linen shirts"}}),
@@ -91,7 +91,7 @@ def requests(key: str, visitors: int, padding: int) -> Iterator[bytes]:
 
 def read_answers(sock: socket.socket, count: int) -> None:
     received = b""
-    while received.count(b"}}") < count:  # each answer ends so
+    while received.count(b"}}") < count:  # each answer ends with this
         chunk = sock.recv(1 << 16)
         received += chunk
         if not chunk or received.count(b"HTTP/1.1 ") != received.count(b"HTTP/1.1 200 "):
@@ -99,7 +99,7 @@ def read_answers(sock: socket.socket, count: int) -> None:
 
 
 def soak(server: Server, source: Iterator[bytes], events: int, every: int) -> list[Sample]:
-    """Send so many events; memory is looked at after each `every` of them."""
+    """Send `events` events, and measure the memory after each `every` of them."""
     samples = []
     sent = 0
     begun = time.monotonic()
@@ -122,12 +122,12 @@ def soak(server: Server, source: Iterator[bytes], events: int, every: int) -> li
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000, help="default 1000000")
-    parser.add_argument("--every", type=int, default=100_000, help="events from one look to the next (default 100000)")
+    parser.add_argument("--every", type=int, default=100_000, help="events between two measurements (default 100000)")
     parser.add_argument("--warm-up", type=int, default=300_000, help="events until caches are full (default 300000)")
     parser.add_argument("--cache", type=int, default=50_000, help="[plugins.sqlite] cache (default 50000)")
     parser.add_argument("--visitors", type=int, default=300_000, help="default 300000")
-    parser.add_argument("--padding", type=int, default=0, help="more bytes of each event, to fill the store sooner")
-    parser.add_argument("--bound", type=float, default=16, metavar="MIB", help="the most it may grow then (default 16)")
+    parser.add_argument("--padding", type=int, default=0, help="more bytes for each event, to fill the store sooner")
+    parser.add_argument("--bound", type=float, default=16, metavar="MIB", help="growth allowed after that (default 16)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ingestd-soak-") as name:
         folder = Path(name)

@@ -1,6 +1,6 @@
-"""What `make run` does: a demo configuration with keys on first use, then the daemon.
+"""The script behind `make run`: it makes a demo configuration with keys on first use, and starts the daemon.
 
-Run again, it keeps configuration, keys and data. Delete the folder to begin anew.
+The next run uses the same configuration, keys and data. Delete the folder to start anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ url = "sqlite:ingestd.db"
 type = "jsonl"
 path = "events.jsonl"
 
-# In place of a data warehouse and a CRM system: files, of what these would be sent.
+# Files that stand for a data warehouse and a CRM system.
 [sinks.warehouse]
 type = "jsonl"
 path = "warehouse.jsonl"
@@ -56,7 +56,7 @@ KEYS = {
 
 
 class Example(NamedTuple):
-    """A request that is shown and sent. It is signed if its key is that of a server."""
+    """A request to show and send. A server key signs it."""
 
     title: str
     path: str
@@ -83,7 +83,7 @@ EXAMPLES = [
 
 
 class Demo(NamedTuple):
-    """The demo of a folder: where it listens, and its keys by name."""
+    """The demo in a folder: its addresses, and its keys by name."""
 
     config: Path
     address: str
@@ -91,7 +91,7 @@ class Demo(NamedTuple):
     keys: dict[str, dict[str, str]]
 
     def headers(self, key: str, body: bytes) -> dict[str, str]:
-        """The credentials of a request with this body."""
+        """The credentials for a request with this body."""
         secret = self.keys[key].get("secret")
         signature = {} if secret is None else {"x-signature": sign(secret, body)}
         return {"authorization": f"Bearer {self.keys[key]['id']}", **signature}
@@ -102,7 +102,7 @@ def sign(secret: str, body: bytes) -> str:
 
 
 def read_demo(folder: Path) -> Demo:
-    """Raises `FileNotFoundError` where `make run` has never made one."""
+    """Raises `FileNotFoundError` if `make run` has not made the demo."""
     config = folder / "ingestd.toml"
     options = tomllib.loads(config.read_text())
     keys = json.loads((folder / "keys.json").read_text())
@@ -119,13 +119,13 @@ def main() -> None:
     demo = read_demo(arguments.folder)
     show(demo)
     if (demo.address, demo.ops_address) != (f"127.0.0.1:{arguments.port}", f"127.0.0.1:{arguments.ops_port}"):
-        sys.stdout.write(f"The addresses are those of {demo.config}: change them there.\n\n")
+        sys.stdout.write(f"{demo.config} sets the addresses: change them there.\n\n")
     sys.stdout.flush()
-    os.execv(INGESTD, [INGESTD, "serve", "--config", str(demo.config)])  # noqa: S606 - it becomes the daemon
+    os.execv(INGESTD, [INGESTD, "serve", "--config", str(demo.config)])  # noqa: S606 - this process becomes the daemon
 
 
 def make(folder: Path, port: int, ops_port: int) -> None:
-    """Make what is not there yet."""
+    """Make the parts of the demo that are missing."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     config, keys_file = folder / "ingestd.toml", folder / "keys.json"
     if not config.exists():
@@ -139,16 +139,16 @@ def make(folder: Path, port: int, ops_port: int) -> None:
 
 def create_key(config: Path, *options: str) -> dict[str, str]:
     command = [INGESTD, "keys", "create", "--json", "--config", str(config), *options]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603 - our own command
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603 - the command is ingestd
     key: dict[str, str] = json.loads(printed)
     return key
 
 
 def show(demo: Demo) -> None:
-    """Print the page's address, and curl lines that work when pasted: a signature is of exactly the body shown."""
+    """Print the page's address, and curl commands that work when pasted: each signature fits exactly its body."""
     lines = [
         f"Watch it in a browser:  http://{demo.ops_address}/",
-        "Send it a shop:         make demo-traffic   (in another terminal)",
+        "Send shop events:       make demo-traffic   (in another terminal)",
         "Stop with Ctrl-C.",
         "",
     ]

@@ -1,4 +1,4 @@
-"""A shop as `make demo-traffic` sends it: visits that campaigns bring, orders, refunds, and the mistakes of clients."""
+"""The shop of `make demo-traffic`: visits from campaigns, orders, refunds, and mistakes of clients."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Message(NamedTuple):
     key: str | None
     events: int = 1
     is_signed: bool = True
-    """False: a server's request whose signature is left out."""
+    """False omits the signature of a server key's request."""
 
 
 class Person(NamedTuple):
     user: str
     devices: tuple[str, ...]
     key: str
-    """The public key of the shop they buy from."""
+    """The public key of this person's shop."""
 
 
 class Shop:
-    """`run` makes the ids of this run different from those of others."""
+    """A shop with its visitors. `run` makes its ids different from those of other runs."""
 
     def __init__(self, run: str, seed: int | None = None) -> None:
         self._run = run
@@ -62,7 +62,7 @@ class Shop:
         self._mistakes = mistakes()
 
     def messages(self) -> Iterator[Message]:
-        """Without end: several visits at once, and in between what the backend sends later, and mistakes."""
+        """An endless stream: several visits at once, later messages of the backend, and mistakes in between."""
         visits = [self._visit() for _ in range(AT_ONCE)]
         while True:
             place = self._chance.randrange(AT_ONCE)
@@ -74,7 +74,7 @@ class Shop:
             if self._later and self._is(0.2):
                 yield self._later.popleft()
             if self._is(0.03):
-                yield message  # the client has lost the answer, and sends it again
+                yield message  # the client has lost the answer and retries
             if self._is(0.05):
                 yield next(self._mistakes)
 
@@ -94,7 +94,7 @@ class Shop:
         return person
 
     def _visit(self) -> Iterator[Message]:
-        """One visit; of some people an earlier one with another campaign, hours ago, comes first."""
+        """One visit. For some people a visit with another campaign, hours before, comes first."""
         person = self._person()
         if self._is(0.4):
             yield from self._browse(person, self._chance.choice(person.devices), hours_ago=self._chance.uniform(1, 20))
@@ -105,7 +105,7 @@ class Shop:
             yield from self._buy(person, device)
 
     def _browse(self, person: Person, device: str, hours_ago: float = 0) -> Iterator[Message]:
-        """An app sends these events as a batch, a browser one by one."""
+        """An app sends these events as a batch, a browser sends them one by one."""
         visit: dict[str, Any] = {"anonymousId": device, "sessionId": self._uuid()}
         if hours_ago:
             visit["timestamp"] = (datetime.now(UTC) - timedelta(hours=hours_ago)).isoformat()
@@ -160,18 +160,18 @@ class Shop:
         yield self._track(person, device, "Checkout Started", {"value": revenue, "currency": data["currency"]})
         yield self._identify(person, device)
         if self._is(0.2):
-            return  # the cart is left behind
+            return  # an abandoned cart
         order = {"key": "Order Completed", "anonymousId": device, "userId": person.user, "data": data}
         if person.key == "outlet":
             yield Message("/track", encoded(order), person.key)
             return
         if self._is(0.1):
-            yield Message("/track", encoded(order), person.key)  # the page says so too; the backend's counts
+            yield Message("/track", encoded(order), person.key)  # the page sends it too, but the backend's order counts
         yield Message("/customer-events", encoded(order), "server")
         self._take_back(device, data)
 
     def _take_back(self, device: str, data: dict[str, Any]) -> None:
-        """Some orders come back: in part, by their items, or whole."""
+        """Cancel some orders, and refund some in part or by items."""
         kind = self._chance.random()
         if kind < 0.18:
             key, taken = "Order Refunded", {"revenue": round(data["revenue"] / 4, 2)}
@@ -190,7 +190,7 @@ class Shop:
 
 
 def mistakes() -> Iterator[Message]:
-    """One after the other, and then again."""
+    """All mistakes in turn, without end."""
     event = {"key": "Product Viewed", "anonymousId": "visitor-1", "data": {"product_id": "p-1", "price": 19.9}}
     order = {"key": "Order Completed", "anonymousId": "visitor-1", "data": {"order_id": "o-1", "total": "19,90 €"}}
     return cycle([

@@ -1,6 +1,6 @@
-"""What `make demo-traffic` does: it sends the demo a shop's events until Ctrl-C, and says what became of them.
+"""The script behind `make demo-traffic`: it sends a shop's events to the demo until Ctrl-C, and counts the answers.
 
-It begins with the requests that `make run` prints.
+The first requests are those that `make run` prints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLD_EVERY = 10.0
 
 
 class Summary:
-    """Counts events by how they were answered, and the orders that were accepted."""
+    """Counts of events by answer, and of accepted orders."""
 
     def __init__(self) -> None:
         self.begun = time.monotonic()
@@ -66,18 +66,18 @@ class Summary:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("demo"), help="the demo's (default: demo)")
+    parser.add_argument("--folder", type=Path, default=Path("demo"), help="folder of the demo (default: demo)")
     parser.add_argument("--rate", type=float, default=20.0, help="events a second (default: 20)")
-    parser.add_argument("--seconds", type=float, help="how long; until Ctrl-C unless given")
-    parser.add_argument("--events", type=int, help="how many; until Ctrl-C unless given")
-    parser.add_argument("--seed", type=int, help="the same number sends the same shop again")
+    parser.add_argument("--seconds", type=float, help="stop after this time (default: Ctrl-C)")
+    parser.add_argument("--events", type=int, help="stop after this many events (default: Ctrl-C)")
+    parser.add_argument("--seed", type=int, help="the same seed sends the same shop again")
     arguments = parser.parse_args()
     if arguments.rate <= 0:
         parser.error("--rate must be greater than 0")
     try:
         demo = read_demo(arguments.folder)
     except FileNotFoundError:
-        return fail(NOT_RUNNING.format(where=f", {arguments.folder}/ is not there"))
+        return fail(NOT_RUNNING.format(where=f", {arguments.folder}/ does not exist"))
     summary = Summary()
     try:
         send_all(demo, summary, arguments)
@@ -87,7 +87,7 @@ def main() -> int:
         if not summary.answers:
             return fail(NOT_RUNNING.format(where=f", nothing answers on http://{demo.address}"))
         print_summary(demo, summary)
-        return fail(f"the demo has gone: {error!r}")
+        return fail(f"the demo no longer answers: {error!r}")
     print_summary(demo, summary)
     return 0
 
@@ -108,7 +108,7 @@ def messages(seed: int | None) -> Iterator[Message]:
 
 
 def send_all(demo: Demo, summary: Summary, arguments: argparse.Namespace) -> None:
-    """Send at the rate that is asked for. Raises `OSError` where nobody answers."""
+    """Send events at the given rate. Raises `OSError` if the demo does not answer."""
     connection = http.client.HTTPConnection(demo.address, timeout=10)
     due = told = time.monotonic()
     end = due + (arguments.seconds or math.inf)
@@ -127,7 +127,7 @@ def send_all(demo: Demo, summary: Summary, arguments: argparse.Namespace) -> Non
             sys.stdout.write(f"{summary.line()}\n")
             told = now
         sys.stdout.flush()
-        due = max(due + message.events / arguments.rate, now - 1)  # it catches up, but not for ever
+        due = max(due + message.events / arguments.rate, now - 1)  # catch up, but at most for a second
 
 
 def send(connection: http.client.HTTPConnection, demo: Demo, message: Message) -> tuple[int, bytes]:
@@ -140,7 +140,7 @@ def send(connection: http.client.HTTPConnection, demo: Demo, message: Message) -
     try:
         return exchange(connection, message, headers)
     except (ConnectionError, http.client.RemoteDisconnected):
-        connection.close()  # a connection that was idle for long is closed by the daemon
+        connection.close()  # the daemon closes connections that are idle for long
         return exchange(connection, message, headers)
 
 

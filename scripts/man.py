@@ -1,7 +1,7 @@
 """Writes the manual pages in man/ from the parser of the command line; `make man` runs it.
 
-`argparse-manpage` makes them, one for each command and one of all. They are kept in git, so that an installation needs
-no tool for them. A test compares them with the parser.
+`argparse-manpage` makes a page for each command and a page that lists them. The pages are in git, so that an
+installation needs no tool for them. A test compares them with the parser.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """The pages by the names of their files: the commands of ingestd and of its own plugins."""
+    """The pages by file name: the commands of ingestd and of its built-in plugins."""
     os.environ["COLUMNS"] = "80"  # usage lines are wrapped for the terminal, and a page must not depend on it
     cli = CommandLine()
     commands.register(cli)
@@ -94,7 +94,7 @@ def overview(whole: argparse.ArgumentParser, every: list[argparse.ArgumentParser
 
 def page(parser: argparse.ArgumentParser, description: str, **sections: str) -> str:
     examples = (parser.epilog or "").splitlines()[1:]
-    parser.epilog = None  # else the page has the examples as comments too
+    parser.epilog = None  # otherwise the page has the examples as comments too
     made = Manpage(
         parser,
         _data={
@@ -102,7 +102,7 @@ def page(parser: argparse.ArgumentParser, description: str, **sections: str) -> 
             "project_name": "ingestd",
             "version": __version__,
             "manual_title": "ingestd",
-            "date": " ",  # the same parser makes the same page on any day
+            "date": " ",  # the page must not change with the day
         },
     )
     made.prog = title(parser)

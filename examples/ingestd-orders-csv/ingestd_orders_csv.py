@@ -1,9 +1,8 @@
 """The sink `orders_csv`: completed orders for the bookkeeping, one CSV file a day, one line an order.
 
-Two records make a line: the event `Order Completed` brings the amounts, and the attribution that follows it
-the campaign. They find each other by the id of the event's record. A file is replaced as a whole, durably, with what
-it held and what is new, so it is never torn, and a record that comes again changes nothing: what is known after a
-crash is what the files say.
+Two records make a line. The event `Order Completed` has the amounts, and the attribution that follows has the
+campaign. The id of the event's record connects them. Every write replaces the whole file durably, so a file is never
+torn. A repeated record changes nothing. After a crash the files are all that the sink knows.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from ingestd.api.sink import Sink
 
 AMOUNTS = ("currency", "revenue", "total", "tax", "shipping")
 COLUMNS = ("id", "order_id", "time", *AMOUNTS, "model", "source", "medium", "campaign")
-LONGEST = 32_767  # characters a cell of a spreadsheet holds
+LONGEST = 32_767  # characters in a cell of a spreadsheet
 FORMULA = re.compile(r'(^|[,;"])\s*(?=[-=+@\uff0d\uff1d\uff0b\uff20])')
-"""Where one begins, also in a file that is opened with the wrong separator; some take the wide forms for the others."""
+"""The start of a formula, also in a file opened with a wrong separator. Some programs accept the wide signs too."""
 
 Line = dict[str, str]
 
@@ -42,7 +41,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 class OrdersCsvOptions(Options):
     folder: Path
     timezone: str = "UTC"
-    """By whose midnight the days of the files go."""
+    """The time zone of the days in the file names."""
 
 
 class OrdersCsvSink(Sink):
@@ -60,7 +59,7 @@ class OrdersCsvSink(Sink):
         self._thread: ThreadPoolExecutor | None = None
 
     async def open(self) -> None:
-        # One thread: a write that was cancelled goes on in it, and must be over before the next one begins.
+        # One thread: a cancelled write continues in it, and must end before the next write begins.
         self._thread = self._thread or ThreadPoolExecutor(1)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._make_folder)
 
@@ -83,7 +82,7 @@ class OrdersCsvSink(Sink):
         while not place.exists():
             place = place.parent
         if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(f"{place} cannot be written to")
+            raise PermissionError(f"{place} is not writable")
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -91,19 +90,19 @@ class OrdersCsvSink(Sink):
             await asyncio.to_thread(thread.shutdown)
 
     def line_of(self, record: Record) -> Line | None:
-        """What a record says of an order, by column; None if it says nothing."""
+        """The cells of a record by column; None if the record is not about an order."""
         value = record.decode()
         if record.type == "event" and value["key"] == "Order Completed":
             data = value["data"]
             cells = {"id": value["id"], "time": self._time(value["timestamp"]), "order_id": data.get("order_id")}
         elif record.type == "attribution":
-            data, touch = value["value"], value["touchpoint"] or {}  # none: the order was direct
+            data, touch = value["value"], value["touchpoint"] or {}  # without a touchpoint the order was direct
             cells = {"id": value["orderEventId"], "time": self._time(value["orderAt"]), "order_id": value["orderId"]}
             cells |= {"model": value["model"], "source": touch.get("source"), "medium": touch.get("medium")}
             cells["campaign"] = touch.get("name")
         else:
             return None
-        # By name: callers may send what they like in `data`.
+        # Only the known columns: callers choose the content of `data`.
         cells |= {column: data.get(column) for column in AMOUNTS}
         return {column: _cell(cells.get(column)) for column in COLUMNS}
 
@@ -127,24 +126,24 @@ class OrdersCsvSink(Sink):
 
 
 def _read(path: Path) -> dict[str, Line]:
-    """The lines of a file by their ids, in its order."""
+    """The lines of a file by id, in the order of the file."""
     if not path.exists():
         return {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first, *rest = csv.reader(file)
             if tuple(first) != COLUMNS:
-                raise ValueError("its columns are others")
+                raise ValueError("it has other columns")
             return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rest}
     except (ValueError, csv.Error) as error:
-        # Nothing of it is lost: the batch comes again until somebody has moved the file away.
-        raise SinkRetry(f"{path} is not as it was written, {error}; move it away", after=30) from error
+        # Nothing is lost: the batch is retried until an operator has moved the file away.
+        raise SinkRetry(f"{path} was changed by another program, {error}; move it away", after=30) from error
 
 
 def _replace(path: Path, lines: dict[str, Line]) -> None:
-    """Returns when the file is on the disk; until then there is the one before."""
+    """Replace the file, and return when the new one is on the disk. Until then the old file is there."""
     part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8-sig", newline="") as file:  # spreadsheets know UTF-8 by its mark
+    with part.open("w", encoding="utf-8-sig", newline="") as file:  # spreadsheets recognise UTF-8 by this mark
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         writer.writerows(line.values() for line in lines.values())
@@ -163,7 +162,7 @@ def _sync(folder: Path) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Text that a spreadsheet shows as it is: numbers stay numbers, and nothing a caller sent is a formula."""
+    """Text that a spreadsheet shows unchanged: numbers stay numbers, and no text of a caller is a formula."""
     if value is None:
         return ""
     if isinstance(value, int | float):

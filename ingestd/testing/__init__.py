@@ -1,1 +1,1 @@
-"""For plugin authors: the contract suites a back end or a sink must pass, and a real daemon for their tests."""
+"""Test tools for plugin authors: contract suites for back ends and sinks, and a real daemon."""

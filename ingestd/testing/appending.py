@@ -1,4 +1,4 @@
-"""A journal's contract needs records, and appends of them that stand for nothing else."""
+"""Records and appends for the journal suites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was written beside what is there: nothing is missing, nothing strange, and all in order."""
+"""A comparison of written and stored values: none missing, none unknown, all in order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["assert_same"]
 
 
 def assert_same(held: Sequence[Any], written: Sequence[Any], *, in_order: bool) -> None:
-    """Each value that was written is held, and for the first time in its order; it may be held again."""
+    """Each written value is held, and no other. First occurrences are in order; repetitions are allowed."""
     there, wanted = [*dict.fromkeys(map(_text, held))], [*dict.fromkeys(map(_text, written))]
     missing, strange = [*_without(wanted, there)], [*_without(there, wanted)]
-    near = f"; there is, and was never written, {_short(strange[0])}" if strange else ""
-    assert not missing, f"{len(missing)} of {len(wanted)} are not there, the first {_short(missing[0])}{near}"
-    assert not strange, f"{len(strange)} are there that were never written, the first {_short(strange[0])}"
-    assert not in_order or there == wanted, "they are not there in the order they were written"
+    near = f"; there is {_short(strange[0])}, which was never written" if strange else ""
+    assert not missing, f"{len(missing)} of {len(wanted)} are missing, the first is {_short(missing[0])}{near}"
+    assert not strange, f"{len(strange)} were never written, the first is {_short(strange[0])}"
+    assert not in_order or there == wanted, "they are not in the order in which they were written"
 
 
 def _text(value: Any) -> str:
@@ -24,7 +24,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The same for what is equal: 1.0 is 1, and a tuple a list."""
+    """The same value for equal ones: 1.0 becomes 1, and a tuple becomes a list."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Async work in a process of its own that is killed amid it: what a crash leaves behind."""
+"""Async work in a separate process that is killed during it, to test the state after a crash."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Report = Callable[[], None]
 def killed_after(reports: int, work: Callable[[Report], Coroutine[Any, Any, None]], *, pause: float = 0.0) -> int:
     """Run the work in a fork of this process, and kill it (SIGKILL) once it has called `report` so often.
 
-    `pause` is how many seconds later. Returns how often it has before it died, which may be more. Raises
-    `AssertionError` if it fails or takes longer than a minute. Call it outside of any event loop.
+    The kill comes `pause` seconds after that. Returns the number of reports before the end, which may be higher. Raises
+    `AssertionError` if the work fails or takes longer than a minute. Call it outside of any event loop.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of forks beside threads; this one takes up nothing that they could hold.
+        # Python 3.12 warns of forks beside threads. This fork uses nothing that a thread could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -51,7 +51,7 @@ def killed_after(reports: int, work: Callable[[Report], Coroutine[Any, Any, None
         with open(reading, "rb") as rest:
             told += rest.read()
     done, failed, error = told.partition(_FAILED)
-    assert not failed, f"failed in a process of its own:\n{error.decode()}"
+    assert not failed, f"failed in the separate process:\n{error.decode()}"
     assert len(done) >= reports, f"{len(done)} of {reports} were done within {_PATIENCE:g} s"
     return len(done)
 
@@ -62,7 +62,7 @@ def _work(work: Callable[[Report], Coroutine[Any, Any, None]], writing: int) -> 
 
     try:
         asyncio.run(work(report))
-    except BaseException:  # noqa: BLE001 - whatever it is, the test is told, and is not run twice
+    except BaseException:  # noqa: BLE001 - the test reports any error, and must not run twice
         os.write(writing, _FAILED + traceback.format_exc().encode())
     finally:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""A real daemon for the tests of a plugin: the installed `ingestd serve`, in a process and a folder of its own.
+"""A real daemon for the tests of a plugin: the installed `ingestd serve`, as a process with a new folder.
 
 ::
 
@@ -15,7 +15,7 @@
             assert daemon.dead_letters("orders") == []
         assert "o-1" in ...
 
-It needs nothing but what ingestd needs. Where an assertion in the `with` block fails, the daemon's log is told with it.
+It needs ingestd and nothing else. If an assertion in the `with` block fails, the error includes the daemon's log.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from typing import Any
 __all__ = ["TENANT", "Answer", "Daemon", "running_daemon"]
 
 TENANT = "shop"
-"""Whose events they are."""
+"""The tenant of the events."""
 
 _BASE = "/api/v1/analytics"
 _HOST = "127.0.0.1"
 _PATIENCE = 20.0
 _LOOK = 0.05
-_STALE = 0.3  # seconds after which metrics know the newest record
+_STALE = 0.3  # seconds after which the metrics include the newest record
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Names of headers are lower case."""
+    """An HTTP response. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -59,7 +59,7 @@ class Answer:
 
 
 class Daemon:
-    """A daemon with its configuration, its store and its log in one folder. `running_daemon` makes one."""
+    """A daemon with its configuration, store and log in one folder. `running_daemon` makes one."""
 
     def __init__(self, folder: Path, config: str = "", *, plugins: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ class Daemon:
         self._environment = _environment(folder, plugins or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        """Whether it has ended because it was told to."""
+        """Whether a test has stopped it."""
         self._port = self._ops_port = 0
         created = self.command("keys", "create", "--kind", "public", "--tenant", TENANT, "--json")
         self.key: str = json.loads(created)["id"]
-        """A public key of the tenant."""
+        """The id of a public key of the tenant."""
 
     @property
     def log(self) -> str:
-        """What it has logged, over all its starts."""
+        """The log of all starts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     @property
@@ -86,8 +86,8 @@ class Daemon:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, also again after `terminate` or `kill`, and return when it is ready."""
-        assert not self.running, "it is running already"
+        """Start the daemon, also again after `terminate` or `kill`. Returns when it is ready."""
+        assert not self.running, "the daemon is already running"
         begin = len(self.log)
         self._stopped = False
         with self._log.open("ab") as log:
@@ -102,11 +102,11 @@ class Daemon:
         self._port, self._ops_port = ports["events"], ports["operators"]
 
     def terminate(self) -> int:
-        """Stop it as an operator does (SIGTERM): sinks catch up first. Returns the exit code."""
+        """Stop the daemon as an operator does (SIGTERM): sinks catch up first. Returns the exit code."""
         return self._stop(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Stop it as a crash does (SIGKILL)."""
+        """Stop the daemon as a crash does (SIGKILL)."""
         self._stop(signal.SIGKILL)
 
     def _stop(self, number: signal.Signals) -> int:
@@ -117,7 +117,7 @@ class Daemon:
         return self._process.wait(_PATIENCE)
 
     def end(self) -> None:
-        """Stop it if it still runs; fails where it has ended by itself, or does not end well."""
+        """Stop the daemon if it still runs. Fails if it has ended before, or if its exit code is not 0."""
         if not self._stopped:
             code = self.terminate()
             assert code == 0, f"the exit code is {code}"
@@ -125,12 +125,12 @@ class Daemon:
     def track(self, event: Mapping[str, Any]) -> str:
         """Send an event as a shop's page does, and return the id of its record.
 
-        `anonymousId` and `data` may be left out. Fails if it is not accepted.
+        `anonymousId` and `data` are optional. Fails if the daemon does not accept the event.
         """
         return self._accepted("/track", {"anonymousId": "visitor-1", "data": {}, **event})
 
     def identify(self, **members: Any) -> str:
-        """Send an identify request, and return the id of its record. `anonymousId` may be left out."""
+        """Send an identify request, and return the id of its record. `anonymousId` is optional."""
         return self._accepted("/identify/public", {"anonymousId": "visitor-1", **members})
 
     def _accepted(self, path: str, body: Mapping[str, Any]) -> str:
@@ -139,7 +139,7 @@ class Daemon:
         return answer.headers["x-request-id"]
 
     def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-        """Post JSON, or bytes as they are, with the public key to `/track`, `/identify/public` …"""
+        """Post JSON, or bytes unchanged, with the public key to `/track`, `/identify/public` …"""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         authorized = {"Authorization": f"Bearer {self.key}", **(headers or {})}
         return self._request("POST", self._port, _BASE + path, raw, authorized)
@@ -157,21 +157,21 @@ class Daemon:
             connection.close()
 
     def metrics(self) -> dict[str, float]:
-        """Each sample by its name and labels as `/metrics` shows them: `ingestd_sink_pending{sink="orders"}`."""
+        """The samples of `/metrics` by name and labels, as printed there: `ingestd_sink_pending{sink="orders"}`."""
         shown = self._request("GET", self._ops_port, "/metrics").body.decode().splitlines()
         samples = (line.rpartition(" ") for line in shown if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 
     def records(self, type: str | None = None) -> list[dict[str, Any]]:
-        """What the journal holds, of one type or of all, oldest first."""
+        """The records of the journal, of one type or all, oldest first."""
         return _lines(self.command("events", "export", *(["--type", type] if type is not None else [])))
 
     def dead_letters(self, sink: str) -> list[dict[str, Any]]:
-        """What the sink has rejected, or could not take, oldest first: each with `id`, `reason`, `attempts` …"""
+        """The dead letters of the sink, oldest first, each with `id`, `reason`, `attempts` …"""
         return _lines(self.command("sinks", "dead-letters", "list", sink, "--json"))
 
     def command(self, *arguments: str) -> str:
-        """Run `ingestd`, beside the daemon or without it; it must succeed. Returns what it prints."""
+        """Run an `ingestd` command, with or without a running daemon. It must succeed. Returns its output."""
         done = subprocess.run(
             [*self._command(*arguments), *_OVERRIDES],
             capture_output=True, text=True, cwd=self.folder, env=self._environment, timeout=60, check=False,
@@ -180,10 +180,10 @@ class Daemon:
         return done.stdout
 
     def wait_until_delivered(self, patience: float = _PATIENCE) -> None:
-        """Wait until every sink, and every other consumer of the journal, is done with all that was accepted.
+        """Wait until every sink, and every other consumer of the journal, has processed all accepted records.
 
-        Records that became dead letters are done with; see `dead_letters`. A sink that keeps failing
-        makes this fail, with the log, after `patience` seconds.
+        Records that became dead letters count as processed; see `dead_letters`. If a sink keeps failing, this fails
+        after `patience` seconds, and the error includes the log.
         """
         waiting: dict[str, float] = {}
         quiet = 0
@@ -196,7 +196,7 @@ class Daemon:
                 if name.startswith("ingestd_consumer_pending{") and number
             }
             quiet = 0 if waiting else quiet + 1
-            if 0 < quiet < 3:  # an event, what a consumer derives from it, and both in the sinks
+            if 0 < quiet < 3:  # three times: for an event, a record derived from it, and both in the sinks
                 time.sleep(_STALE)
             return quiet == 3
 
@@ -205,12 +205,12 @@ class Daemon:
     def wait_until(
         self, condition: Callable[[], object], patience: float = _PATIENCE, *, what: str | Callable[[], str] = "so"
     ) -> None:
-        """Wait until the condition is true. Fails after `patience` seconds, and when the daemon ends."""
+        """Wait until the condition is true. Fails after `patience` seconds, or if the daemon ends."""
         deadline = time.monotonic() + patience
         while not condition():
             self._must_run()
             if time.monotonic() > deadline:
-                raise AssertionError(f"after {patience:g} s it is not {what() if callable(what) else what}")
+                raise AssertionError(f"not {what() if callable(what) else what} after {patience:g} s")
             time.sleep(_LOOK)
 
     def _must_run(self) -> None:
@@ -229,11 +229,11 @@ _OVERRIDES = [
     for option in (f"http.listen={_HOST}:0", f"ops.listen={_HOST}:0", "store.url=sqlite:ingestd.db", "logs.format=text")
     for part in ("--set", option)
 ]
-"""Whatever the configuration says: free ports, and a store in the folder."""
+"""Options that every configuration gets: free ports, and a store in the folder."""
 
 
 def _environment(folder: Path, plugins: Mapping[str, str]) -> dict[str, str]:
-    """That of this process, with its module path, on which the plugins are found as if they were installed."""
+    """The environment of this process, with a module path on which the plugins are found as if installed."""
     site = folder / "site"
     metadata = site / "plugins_under_test-0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
@@ -250,13 +250,13 @@ def _lines(printed: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def running_daemon(folder: Path, config: str = "", *, plugins: Mapping[str, str] | None = None) -> Iterator[Daemon]:
-    """A daemon that is ready, and stopped at the end, which must exit 0.
+    """A running daemon, which is stopped at the end and must exit 0.
 
-    `config` is TOML, with paths relative to the folder. Where it listens and its store are always its
-    own: free ports, and a SQLite file in the folder, which is used again where it is there already.
+    `config` is TOML, with paths relative to the folder. The ports and the store are always set: free ports, and a
+    SQLite file in the folder. An existing file is used again.
 
-    Installed plugins are found as ever. `plugins` names others that the test can import, as entry
-    points do: `{"orders_csv": "ingestd_orders_csv"}`, or `"module:Class"`.
+    Installed plugins are found as usual. `plugins` adds others that the test can import, in the form of entry
+    points: `{"orders_csv": "ingestd_orders_csv"}`, or `"module:Class"`.
     """
     daemon = Daemon(folder, config, plugins=plugins)
     try:
@@ -264,7 +264,7 @@ def running_daemon(folder: Path, config: str = "", *, plugins: Mapping[str, str]
         yield daemon
         daemon.end()
     except BaseException as error:
-        error.add_note(f"the log of the daemon:\n{daemon.log}")
+        error.add_note(f"log of the daemon:\n{daemon.log}")
         raise
     finally:
         if daemon.running:

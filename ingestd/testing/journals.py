@@ -1,4 +1,4 @@
-"""The contract suite any journal must pass. Subclass it like `ingestd.testing.stores.StoreContract`."""
+"""The contract suite for journals. Subclass it like `ingestd.testing.stores.StoreContract`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Excep
     all_known = asyncio.Event()
 
     def learn(place: int, error: Exception | None) -> None:
-        assert place not in errors, "it is told once"
+        assert place not in errors, "the callback is called once"
         errors[place] = error
         if len(errors) == len(appends):
             all_known.set()
@@ -44,7 +44,7 @@ async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Excep
 
 
 class JournalContract(TrimmingContract):
-    """What consumers rely on: an order that stays, everything durable, places that are kept."""
+    """The behaviour that consumers need: a fixed order, durable records, durable cursors."""
 
     async def test_an_empty_journal(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -84,7 +84,7 @@ class JournalContract(TrimmingContract):
             assert all(len(set(ids[start : start + 3])) == 1 for start in range(0, 150, 3))
 
     async def test_long_records_are_read_a_few_at_a_time(self, tmp_path: Path) -> None:
-        """All that callers have sent must not come into memory at once."""
+        """The whole journal must not come into memory at once."""
         async with self.backend(tmp_path) as backend:
             body = b'{"long":"%s"}' % (b"x" * 100_000)
             for _ in range(8):

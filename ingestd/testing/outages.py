@@ -1,4 +1,4 @@
-"""A sink as the daemon feeds it, from a real journal, while the sink refuses all that is new."""
+"""Delivery to a sink from a real journal, while the sink refuses all new records."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["RefusesNew", "deliver_through", "of_visitor"]
 
 _ATTEMPTS = 2
 _FAILURES = 30
-"""Failed writes to wait for: many times what it takes until a record is suspected."""
+"""Number of failed writes to wait for, many times the number after which a record is suspected."""
 _PATIENCE = 60.0
 
 
 class RefusesNew(Sink):
-    """Stands before another sink. While it refuses, only records that it let through before pass."""
+    """A sink in front of another one. While it refuses, only records that it has passed on before get through."""
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink.name, sink.options)
@@ -56,7 +56,7 @@ class RefusesNew(Sink):
     async def write(self, batch: Sequence[Record]) -> None:
         ids = {record.decode()["id"] for record in batch}
         if self._refuses and ids - self._known:
-            raise ConnectionError("it takes nothing new")
+            raise ConnectionError("no new records are taken")
         await self._sink.write(batch)
         self._known |= ids
 
@@ -68,7 +68,7 @@ class RefusesNew(Sink):
 
 
 def of_visitor(record: Record, number: int) -> Record:
-    """The record as if it came of that visitor, if it is of any."""
+    """The record with the id of this visitor, if it has a visitor."""
     value = record.decode()
     if "anonymousId" not in value:
         return record
@@ -82,7 +82,7 @@ async def deliver_through(
     during: Sequence[Record],
     refusal: Callable[[], AbstractAsyncContextManager[None]],
 ) -> None:
-    """Deliver records before and during a refusal of all that is new, until the sink has all, and assert it has.
+    """Deliver records before and during a refusal of all new ones, and assert that the sink gets all of them.
 
     The refusal lasts for many more failures than `retry.attempts`.
     """
@@ -131,7 +131,7 @@ async def _running(backends: Backends, consumer: SinkConsumer) -> AsyncIterator[
     )
     log = logging.getLogger("ingestd.consumers")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # its failures are the test's doing
+    log.setLevel(logging.CRITICAL)  # the test causes these failures
     try:
         await consumers.start()
         yield consumers
@@ -149,5 +149,5 @@ async def _until(condition: Callable[[], bool]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
     while not condition():
-        assert loop.time() < deadline, f"it does not come within {_PATIENCE:g} s"
+        assert loop.time() < deadline, f"no result within {_PATIENCE:g} s"
         await asyncio.sleep(0.005)

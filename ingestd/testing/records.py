@@ -1,4 +1,4 @@
-"""Records as the journal holds them, for tests of what takes them."""
+"""Journal records for tests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEXTS = (
     "\u2028\u2029",
     "\ufeff",
 )
-"""What is easily lost on the way."""
+"""Texts that are easily lost or changed."""
 
 _positions = itertools.count(1)
 
 
 def make_records(count: int, **members: Any) -> list[Record]:
-    """Event records as the journal holds them, each with an id of its own; `members` replace or add members."""
+    """Event records as in the journal, each with a different id. `members` replace or add members."""
     records = []
     for number in range(1, count + 1):
         value = {
@@ -62,7 +62,7 @@ def make_records(count: int, **members: Any) -> list[Record]:
 
 
 def make_records_of_every_type() -> list[Record]:
-    """Each type beside events that ingestd has, and a plugin's own, which needs nothing but an id and a type."""
+    """A record of each of ingestd's types except events, and one of a plugin with only an id and a type."""
     common = {"tenant": "shop", "anonymousId": "visitor-1", "userId": None}
     received = {**common, "endpoint": "identify", "signed": False, "receivedAt": _TIME, "timestamp": _TIME}
     order = {"tenant": "shop", "decidedAt": _TIME, "orderId": "o-1", "model": "last_touch", "credits": {}}
@@ -99,5 +99,5 @@ def _record(value: Mapping[str, Any], number: int = 1) -> Record:
 
 
 def placed(record: Record) -> Record:
-    """As the journal gives it: each one has a position of its own, behind those before it."""
+    """The record with the next position, as the journal returns it."""
     return replace(record, position=next(_positions))

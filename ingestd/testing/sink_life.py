@@ -1,4 +1,4 @@
-"""Tests of a sink's life: opened and closed any number of times and at any moment, it loses and leaves nothing."""
+"""Tests of opening, closing and checking a sink: nothing is lost, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SinkLife(SinkTraits):
         asyncio.run(scenario())
 
     def test_it_can_be_opened_again(self, tmp_path: Path) -> None:
-        """The same object: its daemon may lose a sink to another one, and go on with it again."""
+        """The same object: a daemon may lose a sink to another daemon, and open it again later."""
 
         async def scenario() -> None:
             written = []
@@ -47,7 +47,7 @@ class SinkLife(SinkTraits):
         asyncio.run(scenario())
 
     def test_opening_that_was_cancelled_can_be_tried_again(self, tmp_path: Path) -> None:
-        """That is what a time limit does to it; it comes again on the same object, also after a close."""
+        """A time limit cancels like this. Then the same object is opened again, with or without a close."""
 
         async def scenario() -> None:
             written: list[Record] = []
@@ -75,12 +75,12 @@ class SinkLife(SinkTraits):
                 pass
             async with self._open(tmp_path) as sink:
                 await sink.write(self._records(1))
-            await sink.close()  # once more
+            await sink.close()  # a second close
 
         asyncio.run(scenario())
 
     def test_it_lets_go_of_everything_when_it_is_closed(self, tmp_path: Path) -> None:
-        """No task of its own and no file or connection is left open, however often it is opened."""
+        """No task, file or connection stays open, however often the sink is opened."""
 
         async def use(times: int) -> None:
             for _ in range(times):
@@ -88,13 +88,13 @@ class SinkLife(SinkTraits):
                     await sink.write(self._records(2))
 
         async def scenario() -> None:
-            await use(2)  # what is made once may stay
+            await use(2)  # objects that are made once may stay
             tasks, before = asyncio.all_tasks(), _open_files()
             await use(6)
-            deadline = time.monotonic() + 5  # a connection is closed some turns of the loop later
+            deadline = time.monotonic() + 5  # some connections close a few turns of the loop later
             while asyncio.all_tasks() - tasks or _open_files() > before:
                 left = [str(task.get_coro()) for task in asyncio.all_tasks() - tasks]
-                assert time.monotonic() < deadline, f"tasks {left}; {_open_files() - before} files more are open"
+                assert time.monotonic() < deadline, f"tasks {left}; {_open_files() - before} more files are open"
                 await asyncio.sleep(0.02)
 
         asyncio.run(scenario())
@@ -106,13 +106,13 @@ class SinkLife(SinkTraits):
                 await sink.write(self._records(1))
                 await sink.check()
             fresh = self.make_sink(tmp_path)
-            await fresh.check()  # as `ingestd check` does it
+            await fresh.check()  # a check without opening, as in `ingestd check`
             await fresh.close()
 
         asyncio.run(scenario())
 
 
 def _open_files() -> int:
-    """How many this process has open, where that can be told."""
+    """The number of open files of this process; 0 if the system does not tell."""
     folder = Path("/proc/self/fd")
     return len(os.listdir(folder)) if folder.is_dir() else 0

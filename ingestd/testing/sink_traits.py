@@ -1,4 +1,4 @@
-"""What a test module says of its sink, and what the tests of the suite do with all that."""
+"""The description of a sink by its test module, and helpers for the tests of the suite."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ __all__ = ["SinkTraits"]
 
 
 class SinkTraits(ABC):
-    """An author's class overrides what is public; the rest is for the tests alone."""
+    """Test classes override the public members. The others are for the suite."""
 
     keeps_order: ClassVar[bool] = True
-    """False where `read_back` cannot tell in which order records were written."""
+    """False if `read_back` cannot tell the order of writes."""
 
     @abstractmethod
     def make_sink(self, folder: Path) -> Sink:
-        """A sink, not yet open. All sinks of one folder (a fresh one for each test) lead to one place."""
+        """A sink, not yet open. All sinks of one folder write to the same target. Each test has a new folder."""
 
     @abstractmethod
     async def read_back(self, folder: Path) -> Sequence[Any]:
-        """What that place holds, in the order it was written: for each record what `expected` says.
+        """The content of the target in the order of writes. The item of a record is what `expected` returns.
 
-        What is there twice is given twice, if only because the record came again.
+        Items that are there twice must be returned twice, also after a repeated write.
         """
 
     def expected(self, record: Record) -> Any:
-        """What comes of a record, as `read_back` gives it: the decoded JSON object; None for nothing at all."""
+        """The item that `read_back` returns for a record: its decoded JSON object by default, None for no item."""
         return record.decode()
 
     def make_record(self, number: int, text: str) -> Record:
-        """A record that the sink keeps, with an id of its own and any `text`, of up to a megabyte, somewhere in it."""
-        names = {text: text} if len(text) < 100 else {}  # members may not have names of any length
+        """A record that the sink keeps. It has a new id, and holds `text` (up to a megabyte) anywhere."""
+        names = {text: text} if len(text) < 100 else {}  # names of members are limited in length
         return make_records(1, data={"number": number, "text": text, **names})[0]
 
     async def interrupt(self, folder: Path) -> None:
-        """Break what an open sink goes by: its connection, the server behind it.
+        """Break the connection of an open sink, or the server behind it.
 
-        Writes may fail for some seconds after it, until all is well again. It is called between two
-        writes and amid one. Tests that need it are skipped without.
+        Writes may fail for some seconds afterwards, until the connection works again. The suite calls this between two
+        writes and during one. Tests that need this method are skipped without it.
         """
         raise NotImplementedError
 
     def refuse_new(self, folder: Path) -> AbstractAsyncContextManager[None]:
-        """Have what is behind the sink refuse all records that it does not have, until the context ends.
+        """Make the server behind the sink refuse all records that it does not have, until the context ends.
 
-        It is full, say, or read-only. Without this method the suite refuses new records itself, before the sink
+        For example, the server is full or read-only. Without this method the suite refuses new records before the sink
         gets them.
         """
         raise NotImplementedError
 
     def make_rejected(self) -> Record | None:
-        """A record that the sink must reject for good. Tests that need one are skipped without."""
+        """A record that the sink must reject for good. Tests that need one are skipped if this returns None."""
         return None
 
     @asynccontextmanager
@@ -81,6 +81,6 @@ class SinkTraits(ABC):
         return placed(record)
 
     async def _assert_holds(self, folder: Path, written: Sequence[Record]) -> None:
-        """What is expected of each record is there, and for the first time in its order; it may be there again."""
+        """The target has the item of each record. First writes are in order; repetitions are allowed."""
         expected = [value for record in written if (value := self.expected(record)) is not None]
         assert_same(await self.read_back(folder), expected, in_order=self.keeps_order)

@@ -1,4 +1,4 @@
-"""The contract suite any sink must pass. Subclass it in a test module of your own::
+"""The contract suite for sinks. Subclass it in a test module::
 
     class TestMySink(SinkContract):
         def make_sink(self, folder):
@@ -7,12 +7,12 @@
         async def read_back(self, folder):
             return [json.loads(line) for line in (folder / "out").read_text().splitlines()]
 
-These two are enough for a sink that keeps records as they are. One that makes something else of them says so
-with `expected`, one that keeps only some of them has the suite write those with `make_record`. `interrupt` and
-`make_rejected` switch tests on that are skipped without, and `refuse_new` has a real server refuse records. A test
-that cannot apply is dropped by its name: `test_any_text_comes_through = None`.
+These two methods are enough for a sink that keeps records unchanged. If the sink changes them, override `expected`. If
+it keeps only some of them, override `make_record` to make such records. `interrupt` and `make_rejected` switch on tests
+that are skipped without them. With `refuse_new` a real server refuses records. A test that cannot apply is removed by
+name: `test_any_text_comes_through = None`.
 
-It needs pytest and nothing else: every test runs on an event loop of its own.
+The suite needs pytest and nothing else: every test runs a new event loop.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["SinkContract", "make_records"]
 
 _MEGABYTE = "ż" * (1 << 19)
 _MOST = 10_000
-"""The largest `batch.max_events` there can be."""
+"""The highest possible `batch.max_events`."""
 _AMID = (0.0, 0.0003, 0.001, 0.002, 0.004, 0.008, 0.016)
-"""Seconds after the end of a write at which the next one, or one after it, is cut off by a crash."""
+"""Seconds after the end of a write at which a crash cuts off one of the next writes."""
 
 
 class SinkContract(SinkLife):
-    """What delivery and operators rely on: what was written is there, whole, in order, at least once."""
+    """The behaviour that delivery and operators need: written records are there, whole, in order, at least once."""
 
-    # What arrives
+    # Arrival of records
 
     def test_a_batch_of_one_and_a_batch_of_many_come_in_order(self, tmp_path: Path) -> None:
         async def scenario() -> None:
@@ -87,7 +87,7 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_records_of_every_type_come_through(self, tmp_path: Path) -> None:
-        """Those of ingestd, and one of another plugin, which needs nothing but an id and a type."""
+        """The types of ingestd, and a record of another plugin with only an id and a type."""
 
         async def scenario() -> None:
             batch = [*self._records(1), *map(placed, make_records_of_every_type()), *self._records(1)]
@@ -97,10 +97,10 @@ class SinkContract(SinkLife):
 
         asyncio.run(scenario())
 
-    # What comes again
+    # Repeated writes
 
     def test_a_batch_may_come_again(self, tmp_path: Path) -> None:
-        """Whole or cut otherwise, to the same sink or after a restart."""
+        """Whole or divided in another way, to the same sink or after a restart."""
 
         async def scenario() -> None:
             batch, next_batch = self._records(5), self._records(5)
@@ -118,7 +118,7 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_a_write_that_is_cancelled_and_made_again_loses_nothing(self, tmp_path: Path) -> None:
-        """That is what a time limit does to a write that takes too long, wherever it is just then."""
+        """A time limit does this to a slow write, at any point of it."""
 
         async def scenario() -> None:
             written: list[Record] = []
@@ -135,7 +135,7 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_a_stop_amid_a_write_loses_nothing(self, tmp_path: Path) -> None:
-        """The write is cancelled, the sink closed, and the batch comes to the next one."""
+        """The write is cancelled, the sink is closed, and the next sink gets the batch."""
 
         async def scenario() -> None:
             written: list[Record] = []
@@ -151,7 +151,7 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_a_crash_before_the_place_is_stored_loses_nothing(self, tmp_path: Path) -> None:
-        """A write has returned, the daemon is killed before it knows so, and the next one writes the batch again."""
+        """A write returns, the daemon is killed before it knows that, and the next daemon writes the batch again."""
         batches = [self._records(20) for _ in range(4)]
 
         async def until_killed(report: Callable[[], None]) -> None:
@@ -173,7 +173,7 @@ class SinkContract(SinkLife):
         asyncio.run(scenario())
 
     def test_a_crash_amid_a_write_loses_nothing(self, tmp_path: Path) -> None:
-        """At its beginning, at its end and between, as long as it does not take much longer than `_AMID`."""
+        """At the beginning, at the end and between, if the write does not take much longer than `_AMID`."""
         written: list[Record] = []
 
         async def until_killed(report: Callable[[], None]) -> None:
@@ -196,7 +196,7 @@ class SinkContract(SinkLife):
 
     def test_what_is_written_while_the_connection_breaks_arrives_later(self, tmp_path: Path) -> None:
         if type(self).interrupt is SinkContract.interrupt:
-            _skip("interrupt() is not there")
+            _skip("the test class has no interrupt()")
 
         async def scenario() -> None:
             written = self._records(20)
@@ -215,7 +215,7 @@ class SinkContract(SinkLife):
 
     def test_of_many_records_exactly_those_it_cannot_take_are_rejected(self, tmp_path: Path) -> None:
         if self.make_rejected() is None:
-            _skip("make_rejected() gives none")
+            _skip("make_rejected() returns no record")
 
         async def scenario() -> None:
             written: list[Record] = []
@@ -232,10 +232,10 @@ class SinkContract(SinkLife):
 
         asyncio.run(scenario())
 
-    # What is refused for a while
+    # Temporary refusal
 
     def test_nothing_is_given_up_while_only_what_is_new_is_refused(self, tmp_path: Path) -> None:
-        """A sink that is full may still take what it knows. All is delivered afterwards, in order, by the daemon."""
+        """A full target may still take known records. Afterwards the daemon delivers all records, in order."""
 
         async def scenario() -> None:
             records = [of_visitor(self.make_record(number, ""), number) for number in range(1, 15)]
@@ -257,6 +257,6 @@ class SinkContract(SinkLife):
 
 
 def _skip(reason: str) -> None:
-    import pytest  # make_records is of use without it
+    import pytest  # make_records can be used without pytest
 
     pytest.skip(f"{reason}: see ingestd.testing.sinks")

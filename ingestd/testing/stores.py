@@ -1,4 +1,4 @@
-"""The contract suite any state store must pass. Subclass it in a test module of your own::
+"""The contract suite for state stores. Subclass it in a test module::
 
     class TestMyStore(StoreContract):
         @asynccontextmanager
@@ -10,7 +10,7 @@
             finally:
                 await backend.close()
 
-It needs pytest and pytest-tornasync, which runs its coroutines.
+The suite needs pytest, and pytest-tornasync to run its coroutines.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ OTHER = state_key("contract", "shop", "another")
 
 
 class StoreContract(ABC):
-    """What plugins rely on: atomic, in order, seen by others at once, durable with the commit."""
+    """The behaviour that plugins need: atomic, in order, visible to others at once, durable after the commit."""
 
     @abstractmethod
     def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
-        """An opened back end, closed at the end. The same place again holds what was made durable there."""
+        """An open back end, closed at the end. With the same place again it has the durable data of before."""
 
     async def test_a_key_never_written_has_no_value_and_no_fields(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -115,7 +115,7 @@ class StoreContract(ABC):
             begin = backend.store.begin
             assert await begin(NOW).renew(KEY, "one", 1000) == ("one", True)
             assert await begin(NOW + 1000).renew(KEY, "two", 1000) == ("one", False)
-            assert await begin(NOW + 500).renew(KEY, "two", 1000) == ("one", False), "an earlier unit shortens nothing"
+            assert await begin(NOW + 500).renew(KEY, "two", 1000) == ("one", False), "an earlier time shortens nothing"
             assert await begin(NOW + 2000).renew(KEY, "three", 1000) == ("one", False)
             assert await begin(NOW + 3001).renew(KEY, "four", 1000) == ("four", True)
 
@@ -165,7 +165,7 @@ class StoreContract(ABC):
                 "city": Field(1, "Rome"),
             }
             await state.merge(KEY, {"plan": Field(5, "platinum")})
-            assert (await state.fields(KEY))["plan"] == Field(5, "platinum"), "only a later one keeps its value"
+            assert (await state.fields(KEY))["plan"] == Field(5, "platinum"), "only a later field keeps its value"
 
     async def test_fields_do_not_expire_and_are_a_copy(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -204,9 +204,9 @@ class StoreContract(ABC):
                 assert await state.fields(key) == whole
                 assert await state.merge(key, {"b": Field(7, "xyz")}, keep_size=10) == 0, "another value has its size"
                 assert await state.merge(key, {"f": Field(9, "x")}, keep=2, keep_size=8) == 1
-                assert await state.merge(key, {"b": Field(0, "x")}, keep=2, keep_size=8) == 1, "it is the oldest itself"
+                assert await state.merge(key, {"b": Field(0, "x")}, keep=2, keep_size=8) == 1, "the new one is oldest"
                 assert {*await state.fields(key)} == {"é", "f"}
-                assert await state.merge(key, {"g": Field(9, "x" * 20)}, keep_size=20) == 3, "one is more than may be"
+                assert await state.merge(key, {"g": Field(9, "x" * 20)}, keep_size=20) == 3, "it exceeds the bound"
                 assert await state.fields(key) == {}
                 await backend.store.commit(state)
         async with self.backend(tmp_path) as backend:
@@ -276,7 +276,7 @@ class StoreContract(ABC):
 
     async def test_a_commit_holds_what_the_unit_has_read_too(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            await backend.store.begin(NOW).put(KEY, "value")  # by a unit that is never committed
+            await backend.store.begin(NOW).put(KEY, "value")  # by a transaction that is never committed
             reader = backend.store.begin(NOW)
             assert await reader.get(KEY) == "value"
             await backend.store.commit(reader)
@@ -307,7 +307,7 @@ class StoreContract(ABC):
             sets = [state_key("contract-set", "shop", f"{number} of {count}") for number in range(count)]
             async with self.backend(tmp_path) as backend:
                 state = backend.store.begin(NOW)
-                for key, a_set in zip(keys[::2], sets[::2], strict=True):  # and the others are not there
+                for key, a_set in zip(keys[::2], sets[::2], strict=True):  # the others do not exist
                     await state.put(key, key)
                     await state.push(a_set, f"{a_set} b", 1, keep=10)
                     await state.push(a_set, f"{a_set} a", 2, keep=10)
@@ -404,7 +404,7 @@ class StoreContract(ABC):
             assert [entry async for entry in backend.store.scan("nothing")] == []
 
     async def test_after_a_discard_the_unit_is_over_and_the_store_goes_on(self, tmp_path: Path) -> None:
-        """How much can be undone is the store's affair; what was durable before is never lost."""
+        """The store decides how much is undone. Data that was durable before is never lost."""
         async with self.backend(tmp_path) as backend:
             state = backend.store.begin(NOW)
             await state.put(KEY, "durable")

@@ -1,4 +1,4 @@
-"""The part of a journal's contract that is about how much there is of it, and what is removed."""
+"""The part of the journal contract about its size and the removal of records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TrimmingContract"]
 
 
 async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
-    """Remove all up to a position; returns how many."""
+    """Remove all records up to a position; returns their number."""
     total = 0
     while count := await journal.trim(up_to, limit):
         assert count <= limit
@@ -27,11 +27,11 @@ async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
 
 
 class TrimmingContract(ABC):
-    """What retention relies on. `JournalContract` has it all."""
+    """The behaviour that retention needs. `JournalContract` includes these tests."""
 
     @abstractmethod
     def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
-        """An opened back end, closed at the end. The same place again holds what was made durable there."""
+        """An open back end, closed at the end. With the same place again it has the durable data of before."""
 
     async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
         records = [replace(make_record("“é” 🛒" * n), at=NOW + n) for n in range(10)]
@@ -103,7 +103,7 @@ class TrimmingContract(ABC):
             behind = await backend.journal.acquire_cursor("behind", "beginning")
             assert behind.position == 5
             assert (await backend.journal.acquire_cursor("before", "beginning")).position == 8
-            await append(backend, [], behind._replace(position=2))  # by one who does not know yet
+            await append(backend, [], behind._replace(position=2))  # by a consumer that does not know of the trim yet
             assert (await backend.journal.acquire_cursor("behind", "beginning")).position == 5
 
     async def test_trimming_beside_appends(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes to a sink as delivery makes them: cancelled, made again, without what was rejected."""
+"""Writes to a sink as the daemon makes them: cancelled, repeated, and without rejected records."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Pause", "cancelled_after", "interrupted", "pauses", "rejected_of", "
 
 _PATIENCE = 60.0
 _WRITE = 10.0
-"""Seconds that one write may take where the connection has been broken."""
+"""Time limit in seconds for one write after the connection was broken."""
 
 
 class Pause:
-    """So many turns of the event loop, or so many seconds."""
+    """A number of turns of the event loop, or of seconds."""
 
     def __init__(self, turns: int = 0, seconds: float = 0.0) -> None:
         self.turns = turns
@@ -34,13 +34,13 @@ class Pause:
 
 
 def pauses() -> list[Pause]:
-    """From none at all up to longer than most writes take."""
+    """Pauses from none to longer than most writes take."""
     seconds = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.06, 0.12)
     return [*map(Pause, range(16)), *(Pause(seconds=each) for each in seconds)]
 
 
 async def cancelled_after(pause: Pause, work: Coroutine[Any, Any, None]) -> bool:
-    """Returns whether the work was done by then."""
+    """Cancel the work after a pause. Returns whether it was done before."""
     task = asyncio.create_task(work)
     await pause.over()
     done = task.done()
@@ -51,7 +51,7 @@ async def cancelled_after(pause: Pause, work: Coroutine[Any, Any, None]) -> bool
 
 
 async def interrupted(write: Coroutine[Any, Any, None], pause: Pause, interruption: Awaitable[None]) -> None:
-    """Break the connection amid a write, which may fail, and may hang for as long as a time limit lets it."""
+    """Break the connection during a write. The write may fail, or hang until the time limit."""
     writing = asyncio.create_task(write)
     await pause.over()
     await interruption
@@ -62,7 +62,7 @@ async def interrupted(write: Coroutine[Any, Any, None], pause: Pause, interrupti
 
 
 async def until_taken(sink: Sink, batch: Sequence[Record]) -> None:
-    """Write again and again until it returns, as delivery does."""
+    """Repeat the write until it returns, as the daemon does."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         writing = asyncio.create_task(sink.write(batch))
@@ -72,7 +72,7 @@ async def until_taken(sink: Sink, batch: Sequence[Record]) -> None:
         except Exception as error:
             _refuse_reject(writing)
             if time.monotonic() > deadline:
-                raise AssertionError(f"nothing is taken {_PATIENCE:g} s after the connection broke") from error
+                raise AssertionError(f"no write succeeds within {_PATIENCE:g} s after the connection broke") from error
         await asyncio.sleep(0.05)
 
 
@@ -82,7 +82,7 @@ def _refuse_reject(writing: asyncio.Task[None]) -> None:
 
 
 async def rejected_of(sink: Sink, batch: Sequence[Record]) -> set[int]:
-    """The indexes of what the sink rejects; all others are written again, until it takes them."""
+    """The indexes of rejected records. All other records are written again, until the sink takes them."""
     left = [*range(len(batch))]
     while left:
         try:
@@ -91,8 +91,8 @@ async def rejected_of(sink: Sink, batch: Sequence[Record]) -> set[int]:
             reasons = error.reasons
         else:
             break
-        assert reasons, "a SinkReject must name what is rejected"
+        assert reasons, "a SinkReject must name the rejected records"
         assert {*reasons} <= {*range(len(left))}, f"it names {[*reasons]} of a batch of {len(left)}"
-        assert all(map(str, reasons.values())), "each one needs a reason, for the dead letter"
+        assert all(map(str, reasons.values())), "each rejected record needs a reason, for the dead letter"
         left = [index for at, index in enumerate(left) if at not in reasons]
     return {*range(len(batch))} - {*left}

@@ -129,7 +129,7 @@ for_both = pytest.mark.parametrize("known", [KNOWN, []], ids=["known visitors", 
 """The events of visitors who have just been there share a unit of work; those of others wait, and have their own."""
 
 
-@pytest.mark.logs("one event cannot be stored because of its content")
+@pytest.mark.logs("one event could not be stored because of its content")
 @for_both
 async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(
     door: MakeDoor, tmp_path: Path, known: list[str]
@@ -141,7 +141,7 @@ async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(
         assert await stored(public) == [*known, "a", "b", "d", "e"]
 
 
-@pytest.mark.logs("one event cannot be stored because of its content")
+@pytest.mark.logs("one event could not be stored because of its content")
 @for_both
 async def test_what_a_dropped_event_has_written_fails_no_other_one(
     door: MakeDoor, tmp_path: Path, known: list[str]
@@ -153,7 +153,7 @@ async def test_what_a_dropped_event_has_written_fails_no_other_one(
         assert await stored(public) == []
 
 
-@pytest.mark.logs("one event cannot be stored because of its content")
+@pytest.mark.logs("one event could not be stored because of its content")
 @for_both
 async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again(
     door: MakeDoor, tmp_path: Path, known: list[str]

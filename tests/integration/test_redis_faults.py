@@ -468,7 +468,7 @@ async def test_a_user_who_may_not_ask_is_told_so(server: RedisServer, caplog: py
     async with opened(let_in(server, [right for right in rights if right not in asking])) as backend:
         assert backend.durability is not None
         assert not backend.durability.known
-        assert "does not tell what it keeps" in caplog.text
+        assert "does not say whether a restart keeps its data" in caplog.text
         await use_everything(backend)
         assert {finding.name: finding.status for finding in await backend.describe()}["durability"] == "warning"
 

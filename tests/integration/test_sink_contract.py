@@ -348,7 +348,7 @@ def test_what_is_missing_is_told_with_what_is_there_in_its_place(tmp_path: Path)
     with pytest.raises(AssertionError) as raised:
         contract.test_any_text_comes_through(tmp_path)
     told = str(raised.value)
-    assert "5 of 10 are not there, the first" in told
+    assert "5 of 10 are missing, the first" in told
     assert "zażółć" in told
     assert "za????" in told
 
@@ -357,7 +357,7 @@ def test_a_failure_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
     contract = LinesContract()
     contract.kind = Once
     (tmp_path / "broken").touch()
-    with pytest.raises(AssertionError, match=r"(?s)failed in a process of its own.*ConnectionError: broken"):
+    with pytest.raises(AssertionError, match=r"(?s)failed in the separate process.*ConnectionError: broken"):
         contract.test_a_crash_before_the_place_is_stored_loses_nothing(tmp_path)
 
 

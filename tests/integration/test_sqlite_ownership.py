@@ -264,7 +264,7 @@ async def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path
     with sqlite3.connect(tmp_path / "ingestd.db") as other:
         other.execute("CREATE TABLE music (title)")
     other.close()
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="another program"):
         await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
     (tmp_path / "ingestd.db").write_bytes(b"no database at all, but some text" * 100)
     with pytest.raises(ConfigError, match="not a database"):

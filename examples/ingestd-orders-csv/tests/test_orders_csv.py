@@ -1,4 +1,4 @@
-"""What the bookkeeping relies on: each order once, as it was sent, and never as a formula."""
+"""Promises to the bookkeeping: each order once, as it was sent, and never as a formula."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def write(folder: Path, *batches: Sequence[Record], timezone: str = "UTC")
 
 
 class TestContract(SinkContract):
-    """All of it holds, of orders: what comes of a record is its line, and nothing of one that is no order."""
+    """The contract for orders: a record becomes its line, and a record without an order becomes nothing."""
 
     def make_sink(self, folder: Path) -> OrdersCsvSink:
         return make(folder)
@@ -147,7 +147,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, content: str) -> 
     path.parent.mkdir()
     path.write_text(content, encoding="latin-1" if content == "\xff" else "utf-8")
     before = path.read_bytes()
-    with pytest.raises(SinkRetry, match=r"orders-2026-11-21\.csv is not as it was written"):
+    with pytest.raises(SinkRetry, match=r"orders-2026-11-21\.csv was changed by another program"):
         asyncio.run(write(tmp_path, [order("o-1")]))
     assert path.read_bytes() == before
 

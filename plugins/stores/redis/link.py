@@ -402,7 +402,7 @@ def _can_be_sent(operation: Operation, then: Then) -> bool:
     try:
         _encode(operation)
     except (UnicodeEncodeError, OverflowError) as error:
-        _log.error("one event cannot be stored because of its content: %r", error)
+        _log.error("one event could not be stored because of its content: %r", error)
         _tell(then, None, Failed("The event could not be stored."))
         return False
     return True

@@ -46,7 +46,7 @@ class Checkpoints:
         """Returns the number of pages in the log, moved ones included.
 
         If all of the log is moved, SQLite syncs the file at once. A commit that syncs at the same time waits for both.
-        Therefore a snapshot from before the latest commit limits the move, and a separate thread syncs the file.
+        So a snapshot from before the latest commit limits the move, and the file is synced afterwards.
         """
         try:
             await self._connections.snapshot(_begin)
@@ -77,5 +77,5 @@ def _checkpoint(connection: sqlite3.Connection) -> int:
 
 
 def _sync(_: sqlite3.Connection, descriptor: int) -> None:
-    with suppress(OSError):  # SQLite's own sync reports the same error, and does not restart the log
+    with suppress(OSError):  # SQLite's own sync reports it too, and without that sync the log does not restart
         os.fdatasync(descriptor)

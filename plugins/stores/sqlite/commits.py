@@ -311,5 +311,5 @@ def _for_the_caller(error: Exception) -> Exception:
     """The error for the caller. If the transaction is at fault and not the file, a retry cannot help."""
     if isinstance(error, IngestdError):
         return error
-    _log.error("one event cannot be stored because of its content: %r", error)
+    _log.error("one event could not be stored because of its content: %r", error)
     return Failed("The event could not be stored.")

@@ -44,7 +44,7 @@ class TtlLog:
         self.logged = 0
         """Number of renewals in the younger half."""
         self._young: dict[str, Renewal | None] = {}
-        """Renewals in the younger half, by key. None stands for a value that has been replaced."""
+        """The renewals of the younger half, by key. None stands for a value that has been replaced."""
         self._old: dict[str, Renewal | None] = {}
         for entry in log:
             self._add(*entry)
@@ -109,7 +109,7 @@ class TtlLog:
 
     def compact(self) -> None:
         """Drop the older half: it is in the rows and removed from the log. The younger half becomes the older one."""
-        # Durable renewals are in memory and in the log up to its end. Renewals of the next commit come after the end.
+        # Durable renewals are in memory and in the log up to its end. Later renewals come after the end.
         self._old, self._young = self._young, {}
         self.bound, self.logged = self.end, 0
 
