@@ -61,7 +61,7 @@ class Database:
         self.name = uuid4().hex
         self.link = self._make_link()
         async with asyncio.timeout(self._timeout):
-            # First an unchecked connection: the questions below may be forbidden, but connecting must work.
+            # Connect first: a server may refuse to answer the questions below, but the connection must work.
             await self._pool.release(await self._pool.get_connection())
             return await ask(self._client)
 

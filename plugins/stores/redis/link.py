@@ -76,10 +76,10 @@ class Link:
     """Sends operations in batches on one connection. The next batch gathers while others wait for their answers.
 
     A batch without an answer within `timeout` is sent again on a new connection, for `patience` in all. The script
-    never runs the same batch twice. After that the link refuses all operations until a probe succeeds. Times are in
+    never repeats the writes of a batch. After that the link refuses all operations until a probe succeeds. Times are in
     seconds.
 
-    An answer waits for `replicas`, but not for `promotion_grace` after a failover: the new primary may have none.
+    An answer waits for `replicas`. During `promotion_grace` after a failover it does not: the primary may have none.
 
     Each batch names its store, and any other store refuses it. So no transaction is split between a lost store and its
     replacement. After such a refusal the link refuses all operations, until the replacement has been adopted.

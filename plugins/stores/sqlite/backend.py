@@ -45,7 +45,7 @@ _PATIENCE = 5.0  # seconds for which a command waits for a daemon that is just c
 
 
 class SqliteBackend(Backend):
-    """A daemon (`serving`) always owns the file. A command owns it while no daemon does, and else it is a guest."""
+    """A daemon (`serving`) always owns the file. A command owns it while no daemon does. Otherwise it is a guest."""
 
     store: SqliteStore
     journal: SqliteJournal
