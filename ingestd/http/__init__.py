@@ -1,1 +1,1 @@
-"""The door: HTTP in, one answer out."""
+"""The HTTP listeners: the public one for events, and the operators' one."""

@@ -1,4 +1,4 @@
-"""The access log: requests that were refused or failed, and a sample of the others, never so many as to do harm."""
+"""The access log: refused and failed requests, and a sample of the others, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _METHODS = frozenset(["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "P
 
 
 class AccessLog:
-    """What a path, a header or a body says is never logged, nor an unknown method: keys get into the oddest places.
+    """Logs answers, but no path, header, body or unknown method of a request: any of these may contain a key.
 
-    At most 20 lines a second are written for answers that are well, as many for those that refuse, and for those
-    that fail; the rest is counted in one line at the end of the second.
+    At most 20 lines a second are written for each class of status: 2xx, 4xx and 5xx. One line at the end of the second
+    counts the other answers.
     """
 
     def __init__(self, options: LogsOptions) -> None:
@@ -37,7 +37,7 @@ class AccessLog:
         self._errors = options.access_errors
         self._sample = options.access_sample
         self.samples = options.access_sample > 0
-        """Whether a request that went well may be logged."""
+        """Whether successful requests may be logged."""
 
     def answered(
         self,
@@ -52,11 +52,14 @@ class AccessLog:
         request_id: str,
         batch: bool = False,
     ) -> None:
-        """Log an answer, if it is to be logged. `size` is that of the request's body in bytes, `code` a problem's."""
+        """Log an answer, if the options or the sample select it.
+
+        `size` is the length of the request's body in bytes. `code` is the problem's code.
+        """
         if not (self._errors if status >= 400 else self.samples and random.random() < self._sample):  # noqa: S311 - no secret
             return
         if self._second is None:
-            # In no context, or the line at its end would be taken for one of this request.
+            # An empty context, or the log would assign the summary line to this request.
             self._second = asyncio.get_running_loop().call_later(1, self.end_second, context=Context())
         kind = status // 100
         self._lines[kind] += 1
@@ -84,7 +87,7 @@ class AccessLog:
         )  # fmt: skip
 
     def end_second(self) -> None:
-        """Tell how many were left out, and begin anew. Called by itself, and when the daemon stops."""
+        """Log how many answers were left out, and start a new second. A timer calls this, and the daemon's shutdown."""
         if self._second is not None:
             self._second.cancel()
             self._second = None

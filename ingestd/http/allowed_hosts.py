@@ -18,12 +18,12 @@ __all__ = ["OwnHosts"]
 log = logging.getLogger("ingestd.http")
 
 _HOST = re.compile(r"(\[[^\[\]]*\]|[^:]*)(?::[0-9]*)?")
-_LONGEST = 253  # characters of a host that are told
-_SILENCE = 60.0  # seconds between two lines of the log
+_LONGEST = 253  # characters of a host in a message
+_SILENCE = 60.0  # seconds between two log lines
 
 
 class OwnHosts:
-    """Addresses, localhost and names below it, the name in `[ops] listen`, and `[ops] allowed_hosts`."""
+    """The listener's hosts: addresses, localhost, names below it, the host of `[ops] listen`, `[ops] allowed_hosts`."""
 
     def __init__(self, options: OpsOptions) -> None:
         self._silent_until = float("-inf")
@@ -37,7 +37,7 @@ class OwnHosts:
         self._endings = (".localhost", *(name[1:] for name in options.allowed_hosts if name.startswith("*.")))
 
     def refusal(self, host: str) -> str | None:
-        """Why a request with this Host header is not answered; None if it is. Browsers always send one."""
+        """The reason for refusing this Host header, or None. An empty one is accepted: browsers always send a host."""
         if self._any or not host or self._is_own(host):
             return None
         shown = host[:_LONGEST]

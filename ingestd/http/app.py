@@ -1,4 +1,4 @@
-"""The public listener: its paths, and what every request there shares."""
+"""The public listener: its paths, and the objects that its requests share."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BASE_PATH = "/api/v1/analytics"
 
 
 def _routes(endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
-    """Endpoints by their whole paths; a trailing slash is the same path."""
+    """Endpoints by their full paths, with and without a trailing slash."""
     return {f"{BASE_PATH}{path}{slash}": endpoint for path, endpoint in endpoints.items() for slash in ("", "/")}
 
 
 class Ingest(HTTPServerConnectionDelegate):
-    """What a server hands requests to: Tornado's, or any other with its interfaces."""
+    """The handler of all requests to the public listener. Both HTTP servers call it through Tornado's interfaces."""
 
     routes: ClassVar = _routes(
         {
@@ -54,12 +54,12 @@ class Ingest(HTTPServerConnectionDelegate):
         self.metrics = metrics
         self.access = AccessLog(logs)
         self.terms = RequestSettings(pipeline, options)
-        """Those of requests that begin now. One that has begun keeps its own."""
+        """The settings of requests that begin now. A request that has begun keeps its settings."""
         self.active: set[Exchange] = set()
-        """Requests begun and not yet answered."""
+        """Requests that have begun and have no answer yet."""
         self.tasks = RequestTasks()
         self.draining = False
-        """Whether the daemon is shutting down: answers then end their connection, and say so."""
+        """Whether the daemon is shutting down. Each answer then ends its connection, with `Connection: close`."""
 
     def begin(self, exchange: Exchange) -> None:
         self.active.add(exchange)
@@ -72,10 +72,10 @@ class Ingest(HTTPServerConnectionDelegate):
         return Exchange(self, request_conn)
 
     def on_close(self, server_conn: object) -> None:
-        """Nothing is kept of a connection."""
+        """Do nothing: this object keeps nothing of a connection."""
 
     def refusal(self, refused: Refused) -> bytes:
-        """The whole answer to what is not even a request, as to one of no origin."""
+        """The whole answer to a connection without a readable request. Its CORS headers assume no `Origin`."""
         answer, request_id = problem(refused), time_uuid()
         self.access.answered(
             "-", None, answer.status, code=answer.code, seconds=0, size=0, peer="", request_id=request_id

@@ -1,4 +1,4 @@
-"""The body of a request: what of it is kept while it arrives, and what it is after decoding."""
+"""The body of a request: its limits and its Content-Encoding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ingestd.api.errors import BadRequest, TooLarge, UnsupportedEncoding
 __all__ = ["decode_body", "most_chunks", "too_large"]
 
 _GZIP = 16 + zlib.MAX_WBITS
-_MAGIC = b"\x1f\x8b"  # what each member begins with
+_MAGIC = b"\x1f\x8b"  # the first bytes of each member
 _FIRST_STEP = 256  # bytes: a small member fits
-_MEMBERS = 1000  # of any body,
-_BYTES_OF_MEMBER = 2048  # and one more for each so many bytes that were sent: a member takes more than a microsecond
+_MEMBERS = 1000  # members that any body may have
+_BYTES_OF_MEMBER = 2048  # bytes of a body that allow one more: a member takes more than a microsecond
 
 
 def most_chunks(size: int) -> int:
-    """How many chunks so many bytes may come in: each takes time, and a body of one-byte chunks would take seconds."""
+    """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds."""
     return 2048 + size // 4096
 
 
@@ -25,10 +25,10 @@ def too_large(limit: int) -> TooLarge:
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo a Content-Encoding, bounded: no more than `limit` bytes are ever made.
+    """Undo a Content-Encoding. Decompression stops beyond `limit` bytes.
 
-    A gzip body is one member or several, with nothing before, between or behind them (RFC 1952, 2.2): zeros that pad
-    a file are refused. Raises `UnsupportedEncoding`, `BadRequest` for what is not gzip, `TooLarge`.
+    A gzip body is one member or several, with nothing before, between or behind them (RFC 1952, 2.2). The zeros that
+    pad a file are refused too. Raises `UnsupportedEncoding`, `TooLarge`, and `BadRequest` for an invalid gzip body.
     """
     name = encoding.strip().lower()
     if name in {"", "identity"}:
@@ -54,10 +54,10 @@ def _gunzip(body: bytes, limit: int) -> bytes:
 
 
 def _further_members(data: bytes, room: int, limit: int) -> bytes:
-    """What the members behind the first one hold, in `room` bytes at most.
+    """The content of the members behind the first one, at most `room` bytes.
 
-    A decoder copies all that it is given behind the end of its member. So it is given little at first, and twice as
-    much each time: thousands of small members then cost no more than their number and size.
+    A decoder copies all input behind the end of its member. So it gets little input at first, and twice as much each
+    time. The cost of thousands of small members then depends on their number and size alone.
     """
     view = memoryview(data)
     pieces = []
@@ -67,7 +67,7 @@ def _further_members(data: bytes, room: int, limit: int) -> bytes:
         if left < 0:
             raise _invalid("The gzip body has too many members.")
         if bytes(view[:2]) != _MAGIC[: len(view)]:
-            raise _invalid("The gzip body goes on after its end.")
+            raise _invalid("The gzip body has bytes after its end.")
         decoder = zlib.decompressobj(_GZIP)
         step = _FIRST_STEP
         while not decoder.eof:

@@ -1,4 +1,4 @@
-"""Whose address a request comes from: that of the connection, or what trusted proxies say of it."""
+"""The client's address: that of the connection, or the one that trusted proxies report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ingestd.api.addresses import network_of
 
 __all__ = ["STORED_FORMS", "Peers", "truncated"]
 
-_NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's word for the peer of a Unix socket
+_NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's value for the peer of a Unix socket
 _REMEMBERED = 4096
-_LONGEST = 64  # characters of an entry that can be an address
+_LONGEST = 64  # characters; a longer entry is no address
 _MOST_HOPS = 32
 
 _WITH_PORT = re.compile(r"\[([^\[\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
@@ -27,21 +27,21 @@ class _Hop(NamedTuple):
 
 
 class Peers:
-    """Finds the client's address, given the addresses and networks of proxies to believe.
+    """Finds the client's address. `trusted` are the addresses and networks of trusted proxies.
 
-    `X-Forwarded-For` is read from the right, where the nearest proxy has written. What stands left of
-    the first address that is no trusted proxy's may be anybody's words.
+    `X-Forwarded-For` is read from the right, where the nearest proxy writes, up to the first address that is no
+    trusted proxy's. Any client can forge the entries left of it.
     """
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._trusted = [ipaddress.ip_network(network) for network in trusted]
-        # Proxies and busy clients are asked for again and again, and to read an address takes microseconds.
+        # Cached, since parsing an address takes microseconds, and those of proxies and busy clients recur.
         self._hop = lru_cache(_REMEMBERED)(self._read)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The client's address, without zone, IPv4 where it is an IPv4-mapped one; empty if there is none.
+        """The client's address without its zone, an IPv4-mapped one as IPv4; empty if there is none.
 
-        `peer` is the connection's, as Tornado has it.
+        `peer` is the connection's address in Tornado's form.
         """
         if not self._trusted and ":" not in peer:
             return peer if peer != _NO_ADDRESS else ""
@@ -60,32 +60,32 @@ class Peers:
         return hop.address
 
     def origin(self, peer: str) -> str | bytes | None:
-        """What connections from this address are counted by; None for a trusted proxy and a Unix socket.
+        """The key by which connections from this address are counted.
 
-        These stand for many callers.
+        None for a trusted proxy and a Unix socket, since these stand for many callers.
         """
         hop = self._hop(peer) if peer != _NO_ADDRESS else None
         return None if hop is None or hop.trusted else network_of(hop.address)
 
     def _read(self, entry: str) -> _Hop | None:
-        """What an entry says, with a port or without; None if it is no address."""
+        """Parse an entry with or without a port; None if it is no address."""
         match = _WITH_PORT.fullmatch(entry)
         try:
             address = ipaddress.ip_address(entry if match is None else match[1] or match[2])
         except ValueError:
             return None
         if isinstance(address, ipaddress.IPv6Address):
-            # Made anew from its bytes, it is without its zone, which means nothing to another machine.
+            # An address made from bytes has no zone. A zone means nothing to another machine.
             address = address.ipv4_mapped or ipaddress.IPv6Address(address.packed)
         return _Hop(str(address), any(address in network for network in self._trusted))
 
 
 def truncated(address: str) -> str:
-    """The address of its network: of an IPv4 address the /24, of an IPv6 address the /48."""
+    """The network of an address: the /24 of an IPv4 address, the /48 of an IPv6 address."""
     if ":" not in address:
         return address.rpartition(".")[0] + ".0"
     return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, address)[:6] + bytes(10))
 
 
 STORED_FORMS: Mapping[str, Callable[[str], str] | None] = {"no": None, "truncated": truncated, "whole": str}
-"""What is made of an address that is stored, by the value of `[http] store_address`; None: it is not."""
+"""Functions that make the stored form of an address, by the value of `[http] store_address`. None: it is not stored."""

@@ -1,7 +1,7 @@
-"""A caller's connection, whichever server it came to: how far its request has come, and since when.
+"""A client's connection to either HTTP server, with the phase of its request.
 
-`connections` sets the bounds. A server's own class of connections inherits `Client`, tells it how far a request is,
-and does what it is asked: `send_raw`, `close_after_flush`, `close`.
+`Connections` sets the limits. Each server has a subclass of `Client`, which reports the phases of a request and
+implements `send_raw`, `drop_rest`, `close_after_flush` and `close`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ __all__ = ["Client", "ClientConnection", "Phase", "malformed"]
 
 
 Phase = Literal["request", "headers", "body", "answer", "end"]
-"""What a connection waits for: the first byte of the next request, the rest of its headers, its body, its answer; or
-nothing, and it is not to be used again. (To compare words takes half as long as to find a member of an enumeration.)
+"""The phases of a connection: it waits for the first byte of a request, the rest of its headers, its body, its answer.
+
+In "end" the connection takes no further request. (Comparing strings takes half as long as looking up a member of an
+enumeration.)
 """
 
 
@@ -35,46 +37,46 @@ class Client(ABC):
     def __init__(self, connections: Connections, origin: Hashable) -> None:
         self.connections = connections
         self.origin = origin
-        """What it is counted by, with others of its caller; None where it stands for many callers."""
+        """The key by which a caller's connections are counted; None where this one stands for many callers."""
         self.is_open = True
-        """Whether it counts."""
+        """Whether `Connections` counts it."""
         self.phase: Phase = "request"
         self.since = connections.now
-        """When the phase began, by the loop's clock, to a quarter of a second."""
+        """The loop's time when the phase began, to a quarter of a second."""
         self.received = 0
-        """Bytes kept of it: of a request that has not come whole, of what came behind one, of unread answers."""
+        """Bytes in memory: of an incomplete request, of requests behind it, of unread answers."""
         self.unread = 0
-        """Bytes of answers that its client has not taken."""
+        """Bytes of answers that the client has not taken."""
         self.lingers = False
-        """Whether the client may still be sending when this is closed: it is to read its answer even so."""
+        """Whether the client may still be sending when the connection closes. It must get its answer even so."""
         self.exchange: _Refusing | None = None
-        """What words the refusal of the request whose headers have come, if it wants to."""
+        """The request whose headers have arrived. It writes its refusal."""
         connections.opened(self)
 
-    # How far its request has come
+    # Phases of a request
 
     def reading_body(self) -> None:
         self.connections.began(self, "body")
 
     def read_whole(self) -> None:
-        """The request has come to its end; what it gets of time now is not the client's."""
+        """The request is complete. Time that passes now is not the client's."""
         self.phase = "answer"
 
     def answered(self, *, last: bool = False) -> None:
         self.exchange = None
-        # After an answer before the end of its request, the next request could not be told from the rest.
+        # If the answer came before the end of the request, the rest would be taken for the next request.
         last = last or self.phase != "answer"
         self.connections.answered(self, "end" if last else "request")
 
     def release(self, count: int) -> None:
-        """So many bytes of the request are not kept."""
-        if self.is_open:  # else all of them have been let go
+        """Stop counting so many bytes of the request, because they are not kept."""
+        if self.is_open:  # otherwise all bytes are released already
             self.connections.release(self, count)
 
-    # What ends it
+    # The end of the connection
 
     def refuse(self, refused: Refused, reason: Refusal) -> None:
-        """Answer a request that will not be read to its end, and close."""
+        """Refuse a request without reading it to its end, and close."""
         self.connections.count(reason)
         self.lingers = True
         if self.exchange is not None:
@@ -85,19 +87,19 @@ class Client(ABC):
 
     @abstractmethod
     def descriptor(self) -> int:
-        """That of its socket; -1 while it has none."""
+        """The descriptor of the socket; -1 while there is none."""
 
     @abstractmethod
     def send_raw(self, answer: bytes) -> None:
-        """Send the whole answer to what nobody else can answer."""
+        """Send a whole answer, head and body, where no request exists to answer."""
 
     @abstractmethod
     def drop_rest(self) -> None:
-        """Give up what has come behind the request that is being answered."""
+        """Discard the bytes behind the request that is being answered."""
 
     @abstractmethod
     def close_after_flush(self) -> None:
-        """Close, but let what has been said go out if the client takes it."""
+        """Close, after the bytes already written have gone out if the client takes them."""
 
     @abstractmethod
     def close(self) -> None:
@@ -105,18 +107,18 @@ class Client(ABC):
 
 
 class ClientConnection(HTTPConnection):
-    """What a request is answered through: Tornado's interface, and whose request it is."""
+    """Tornado's interface for answering one request, with the client's connection."""
 
     client: Client
     context: object
-    """Its `remote_ip` is the address of the connection's other end."""
+    """Its `remote_ip` is the address of the connection's peer."""
 
     def set_max_body_size(self, max_body_size: int) -> None:
-        """Let this request's body be so large; to be called before it is read."""
+        """Set the limit for this request's body, before the body is read."""
         raise NotImplementedError
 
     def answer(self, data: bytes) -> None:
-        """Send bytes that are the whole answer, its head and its body."""
+        """Send a whole answer, head and body."""
         self.write(data)
         self.finish()
 

@@ -1,4 +1,4 @@
-"""All open connections, and the bounds that keep any of them from taking what is the others'."""
+"""All open connections, and the limits that keep one from using up the others' resources."""
 
 from __future__ import annotations
 
@@ -22,56 +22,55 @@ from .eviction import Evictable
 __all__ = ["SMALL", "Admitted", "Connections"]
 
 SMALL = 4096
-"""Bytes of what is read also where there is far too much: usual requests are not the cause."""
+"""Bytes that a connection may read even when far too much is buffered: requests of usual size are not the cause."""
 
-_TICK = 0.25  # seconds
-_DRAIN_TICK = 0.02  # the same while the daemon stops and waits for the last of them
-_FORCED = 1.0  # seconds for what is on its way to the disk
+_TICK = 0.25  # seconds between two looks at all connections
+_DRAIN_TICK = 0.02  # seconds, while shutdown waits for the last connections
+_FORCED = 1.0  # seconds for events that wait for their commit
 _LINGER = 2.0  # seconds
 _MOST_LINGERING = 256
 _CHUNK = 65536
-_AHEAD = 300_000  # bytes: more than a connection reads of what comes behind a request
+_AHEAD = 300_000  # bytes, more than a connection reads ahead behind a request
 
 
 _TOO_MANY = "Too many connections are open. Try again."
 _TOO_MANY_OF_ADDRESS = "Too many connections are open from this address. Try again."
-_TOO_MUCH = "Too many requests are arriving at the same time. Send it again."
+_TOO_MUCH = "Too many requests are arriving at the same time. Send the request again."
 
 
 class Admitted(NamedTuple):
-    """A connection that there is room for. `origin`: what it is counted by, with others of its caller."""
+    """A new connection that may stay. `origin` is the key by which its caller's connections are counted."""
 
     origin: Hashable
 
 
 class Connections:
-    """Keeps the limits of `[http]` on time, number and bytes. `refusal` makes a whole HTTP answer of an error.
+    """Enforces the limits of `[http]` on time, number and bytes. `refusal` makes a whole HTTP answer from an error.
 
-    A timer for each request would cost more than all of this; instead all connections are looked through
-    four times a second.
+    One timer looks at all connections four times a second. A timer for each request would cost more than all of this.
     """
 
     def __init__(self, options: HttpOptions, metrics: Metrics, refusal: Callable[[Refused], bytes]) -> None:
         self.refusal = refusal
         self.now = asyncio.get_running_loop().time()
-        """The loop's clock at the last look."""
+        """The loop's time at the last look."""
         self.buffered = 0
-        """Bytes of all requests that are not answered yet, unpacked, and of answers that nobody has read."""
+        """Bytes of all unanswered requests, decompressed, and of unread answers."""
         self.count = metrics.refused
         self.adopt(options)
         self._open: dict[Client, None] = {}
-        """All that are open; of those that wait equally long, the first began to wait first."""
+        """All open connections. Connections of one phase and age are in the order in which they began to wait."""
         self._of_origin: Counter[Hashable] = Counter()
-        """How many connections are open from each address."""
+        """The number of open connections of each origin."""
         self._evictable: Evictable | None = None
-        """What there is to close for new ones, as it was at the last look; None: nobody has asked since."""
+        """The connections that can be closed for new ones. None: not needed since the last look."""
         self._lingering: list[tuple[float, socket.socket]] = []
         self._relief: asyncio.Handle | None = None
         metrics.connections.set_function(lambda: len(self._open))
         metrics.buffered.set_function(lambda: self.buffered)
 
     def adopt(self, options: HttpOptions) -> None:
-        """Keep these limits from now on."""
+        """Enforce these limits from now on."""
         self._most = options.max_connections
         self._most_of_address = options.max_connections_per_address
         self._peers = Peers(options.trusted_proxies)
@@ -84,7 +83,7 @@ class Connections:
             "end": float(options.header_timeout),
         }
 
-    # What a connection tells of itself
+    # Reports of a connection
 
     def opened(self, client: Client) -> None:
         self._open[client] = None
@@ -94,7 +93,7 @@ class Connections:
         if not client.is_open:
             return
         client.is_open = False
-        client.exchange = None  # the two refer to each other, and would wait for the garbage collector
+        client.exchange = None  # breaks a cycle of references, which would wait for the garbage collector
         self.release(client, client.received)
         self._open.pop(client, None)
         self._of_origin[client.origin] -= 1
@@ -111,7 +110,7 @@ class Connections:
         self.held(client, count)
 
     def held(self, client: Client, count: int) -> None:
-        """So many bytes more are kept of a connection: of a request, of what comes behind it, or of its answer."""
+        """Count so many more bytes for a connection: of a request, of bytes behind it, or of its answer."""
         if not client.is_open:
             return
         client.received += count
@@ -120,7 +119,7 @@ class Connections:
             self._relief = asyncio.get_running_loop().call_soon(self._relieve)
 
     def is_far_too_much(self, count: int) -> bool:
-        """Whether so many bytes cannot wait for `_relieve`: in one turn thousands of connections may bring as many."""
+        """Whether so many bytes cannot wait for `_relieve`: thousands of connections may bring as many in one turn."""
         return self.buffered > self._far_too_much and count > SMALL
 
     def refuse_at_once(self, client: Client) -> None:
@@ -140,30 +139,30 @@ class Connections:
         del self._open[client]
         self._open[client] = None
 
-    # What a request tells that has come whole
+    # Reports of a complete request
 
     def hand_over(self, client: Client, count: int) -> None:
-        """The request has so many of the connection's bytes, and keeps them also where its client goes."""
+        """Count so many bytes for the request instead of its connection: they stay when the client disconnects."""
         if client.is_open:
             client.received -= count
         else:
             self.buffered += count
 
     def unpacked(self, count: int) -> None:
-        """A request has become so many bytes longer. Raises `Unavailable` where there is no room for them."""
+        """Count the bytes that decompression has added to a request. Raises `Unavailable` if they exceed the limit."""
         if self.buffered + count > self._most_buffered:
             self.count(Refusal.TOO_MUCH_BUFFERED)
             raise Unavailable(_TOO_MUCH)
         self.buffered += count
 
     def done_with(self, count: int) -> None:
-        """So many bytes of a request are kept no longer."""
+        """Stop counting so many bytes of a request."""
         self.buffered -= count
 
     # The limits
 
     def admit(self, sock: socket.socket, peer: str) -> Admitted | None:
-        """Whether there is room for one more; if not, the client has been told. `peer` is its address."""
+        """Make room for a new connection from the address `peer`. None: there is no room, and the client was told."""
         origin = self._peers.origin(peer)
         if origin is not None and self._of_origin[origin] >= self._most_of_address:
             evicted = self._look_for_evictable().next_of(origin)
@@ -183,21 +182,21 @@ class Connections:
     def _make_room(self, evicted: Client | None, told: str, reason: Refusal, newcomer: socket.socket) -> bool:
         if evicted is None:
             self.count(reason)
-            with contextlib.suppress(OSError):  # it has gone again
+            with contextlib.suppress(OSError):  # the client has disconnected
                 newcomer.send(self.refusal(Unavailable(told)))
             self.linger(newcomer)
             return False
         if evicted.phase in {"headers", "body"}:
             evicted.refuse(Unavailable(told), reason)
-        if evicted.is_open:  # it was idle, or does not take what it is told
+        if evicted.is_open:  # it was idle, or its client does not take the refusal
             evicted.close()
         return True
 
     def _relieve(self) -> None:
-        """Refuse what has been arriving longest, until the rest fits: who sends at a good pace is not the cause.
+        """Refuse the requests that have been arriving longest, until the rest fits: fast clients are not the cause.
 
-        A client that does not read its answers goes in the same order, and so does what was sent behind a request that
-        is being answered. But one connection may send ahead, or leave unread, as much as it can alone.
+        In the same order, connections with unread answers are closed, and bytes behind a request being answered are
+        discarded. Both are spared while the excess is at most `_AHEAD`, since one connection alone can cause that.
         """
         self._relief = None
         for client in sorted((client for client in self._open if client.received), key=lambda client: client.since):
@@ -214,13 +213,13 @@ class Connections:
                 client.drop_rest()
 
     async def watch(self) -> None:
-        """Keep the time limits, for as long as the daemon runs."""
+        """Enforce the time limits for as long as the daemon runs."""
         while True:
             self.look(asyncio.get_running_loop().time())
             await asyncio.sleep(_TICK)
 
     def look(self, now: float) -> None:
-        """Close what has taken too long by this time."""
+        """Refuse or close connections that have been in a phase for too long at this time."""
         self.now = now
         self._evictable = None
         late = [
@@ -236,11 +235,11 @@ class Connections:
         self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
 
     async def drain(self, grace: float, patience: float, forced: asyncio.Event) -> int:
-        """Wait until all are closed, for at most `patience` seconds; returns how many requests are unanswered then.
+        """Wait at most `patience` seconds until all connections are closed. Returns how many requests are unanswered.
 
-        Answers must ask for the end of their connection from now on, and nobody be accepted. One on which nothing
-        comes for `grace` seconds is closed: before that its client may be sending, and not know. In a hurry only
-        requests that have come whole are waited for, and not long.
+        From now on each answer must end its connection, and the server must accept no more. After `grace` seconds
+        connections that wait for a request are closed; before that their clients may be sending one. Once `forced` is
+        set, this waits only for complete requests, and for at most one second more.
         """
         began = asyncio.get_running_loop().time()
         while True:
@@ -259,7 +258,7 @@ class Connections:
         return [client for client in self._open if client.phase in phases]
 
     def _close_quiet(self) -> None:
-        """Close those that wait for a request, but for one whose request is there and was not read yet."""
+        """Close connections that wait for a request, unless bytes of it have arrived and are not read yet."""
         poll = select.poll()
         quiet = {client.descriptor(): client for client in self._in("request")}
         quiet.pop(-1, None)
@@ -271,29 +270,29 @@ class Connections:
             client.close()
 
     def linger(self, sock: socket.socket) -> None:
-        """Read on for a moment from a connection that is done with, so that the client can read its answer.
+        """Read on for a moment from a finished connection, so that its client can read the answer.
 
-        To close it while more is arriving would make the client's system throw the answer away.
+        If the daemon closed it while more is arriving, the client's system would discard the answer.
         """
         try:
             rest = sock.dup()
         except OSError:  # no descriptors are left, and an answer may be lost
             return
         rest.setblocking(False)
-        with contextlib.suppress(OSError):  # it has gone already, as the first read will tell
+        with contextlib.suppress(OSError):  # the client has disconnected, and the first read finds that out
             rest.shutdown(socket.SHUT_WR)
         if not _is_over(rest, late=len(self._lingering) >= _MOST_LINGERING):
             self._lingering.append((self.now + _LINGER, rest))
 
     def close(self) -> None:
-        """Let go of what lingers."""
+        """Close all lingering connections."""
         for _, sock in self._lingering:
             sock.close()
         self._lingering = []
 
 
 def _is_over(sock: socket.socket, *, late: bool) -> bool:
-    """Throw away what has come; whether that was all, or it is late: then the socket is closed."""
+    """Discard the bytes that have arrived. If the client has closed or it is `late`, close the socket, return True."""
     try:
         over = not all(sock.recv(_CHUNK) for _ in range(16))
     except BlockingIOError:

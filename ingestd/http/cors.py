@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["Cors"]
 
-_PREFLIGHT_SECONDS = "7200"  # the longest Chrome keeps
+_PREFLIGHT_SECONDS = "7200"  # the longest that Chrome remembers
 
 _EXPOSED = ("Access-Control-Expose-Headers", "Retry-After, X-Request-Id")
 _ANYONE = (("Access-Control-Allow-Origin", "*"), _EXPOSED)
 
 
 class Cors:
-    """Which origins may send, and the headers that tell a browser so."""
+    """The origins that may send, and the headers that tell browsers so."""
 
     def __init__(self, origins: Sequence[str], headers: Sequence[str]) -> None:
         self.any_origin = "*" in origins
@@ -21,7 +21,7 @@ class Cors:
         self._headers = ", ".join(["authorization", "content-type", *(name.lower() for name in headers)])
 
     def headers(self, request: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-        """For any answer to a request with these headers."""
+        """The CORS headers of any answer to a request with these headers."""
         if self.any_origin:
             return _ANYONE
         origin = request.get("Origin")
@@ -30,7 +30,7 @@ class Cors:
         return [("Vary", "Origin")]
 
     def preflight(self) -> list[tuple[str, str]]:
-        """What the answer to a preflight says besides."""
+        """The further headers of an answer to a preflight."""
         return [
             ("Access-Control-Allow-Methods", "POST"),
             ("Access-Control-Allow-Headers", self._headers),

@@ -1,4 +1,4 @@
-"""Which connections are closed for a new one when there are too many."""
+"""The choice of connections to close for new ones when too many are open."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Evictable"]
 
 
 class Evictable:
-    """Connections that wait for their client, in the order in which they go.
+    """Connections that wait for their client, in the order in which they are closed.
 
-    Of one address the idle ones go first and then those whose request is half sent, each the longest first. Among
-    several addresses the one with the most connections loses one, again and again. A trusted proxy's connections and
-    those of a Unix socket stand for many callers, so each counts as an address with one connection.
+    Within one address, idle connections come first and half-sent requests second; the longest waiting comes first in
+    each group. Among several addresses, the address with the most connections loses one, again and again. A connection
+    of a trusted proxy or a Unix socket stands for many callers, so it counts as an address with one connection.
 
-    To find this out takes milliseconds, so it is done for all at once, and not for each new connection.
+    Sorting takes milliseconds, so it is done once for all connections, and not for each new one.
     """
 
     def __init__(self, clients: Iterable[Client], since: float) -> None:
-        """Of these `clients` those count that have waited at least since that time."""
+        """Take those `clients` that have waited since that time or longer."""
         counts: defaultdict[Hashable, int] = defaultdict(int)
         of_origin: defaultdict[Hashable, list[Client]] = defaultdict(list)
         for client in clients:
@@ -40,11 +40,11 @@ class Evictable:
         self._all = deque((client, since) for _, _, since, _, client in ranked)
 
     def next(self) -> Client | None:
-        """The next that goes, of all."""
+        """The next connection to close, of all."""
         return _still_waiting(self._all)
 
     def next_of(self, origin: Hashable) -> Client | None:
-        """The next that goes, of one address."""
+        """The next connection to close, of one address."""
         return _still_waiting(self._of_origin.get(origin))
 
 
@@ -53,7 +53,7 @@ def _order(client: Client) -> tuple[bool, float]:
 
 
 def _still_waiting(queue: deque[tuple[Client, float]] | None) -> Client | None:
-    """The first that is open and has neither sent nor been sent anything since."""
+    """The first connection that is open and still waits as it did when it was sorted."""
     while queue:
         client, since = queue.popleft()
         if client.is_open and client.since == since and client.phase != "answer":

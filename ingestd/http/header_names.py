@@ -1,4 +1,4 @@
-"""The length of a header's name is bounded: Tornado remembers a thousand names, and callers choose them."""
+"""The limit on the length of header names. Callers choose the names, and Tornado remembers a thousand of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONG_NAME = re.compile(rb"\n[!#$%%&'*+\-.^_`|~0-9A-Za-z]{%d}" % (LONGEST_NAME +
 
 
 def has_long_name(head: bytes) -> bool:
-    """Whether a line behind the request line begins with a longer name."""
+    """Whether a line behind the request line begins with a name that is too long."""
     return _LONG_NAME.search(head) is not None
 
 

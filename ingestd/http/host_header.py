@@ -1,4 +1,4 @@
-"""The Host header: one, or the request is malformed (RFC 9112, 3.2), since others on its way may go by another."""
+"""The check of the Host header. HTTP/1.1 demands exactly one (RFC 9112, 3.2): of two, a proxy may follow the other."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tornado.httputil import HTTPInputError
 
 __all__ = ["check_host"]
 
-# As Tornado's handlers have it: what a name, an address and a port are made of, in any order. Two headers of this
-# name have become one with a comma, which is in no host's name.
+# The characters of names, addresses and ports in any order, as in Tornado's handlers. Two Host headers arrive here
+# joined by a comma, which no host contains.
 _HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]|%[0-9A-Fa-f]{2})*")
 _LONGEST_REMEMBERED = 300  # characters: a domain name has at most 253
 
 
 def check_host(version: str, headers: Mapping[str, str]) -> None:
-    """Raises `HTTPInputError`, which servers answer with their 400."""
+    """Raise `HTTPInputError` if the header is missing or invalid. Both servers answer that with 400."""
     host = headers.get("Host")
     if host is None:
         if version != "HTTP/1.0":
             raise HTTPInputError("no Host header")
     elif not (_is_host(host) if len(host) <= _LONGEST_REMEMBERED else _HOST.fullmatch(host)):
-        raise HTTPInputError("no host, or several, in the Host header")
+        raise HTTPInputError("the Host header is not one valid host")
 
 
 @lru_cache(256)

@@ -1,4 +1,4 @@
-"""One request to the ingest listener, below Tornado's RequestHandler: that would cost twice the time."""
+"""One request to the public listener, and its answer. Tornado's RequestHandler is not used: it takes twice the time."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _SMALL_PIECE = 512  # bytes, on average
 
 
 class Exchange(HTTPMessageDelegate):
-    """Reads one request and answers it, once.
+    """Reads one request and answers it once.
 
-    A body beyond the limit is read on without being kept, up to sixteen times the limit, so that the
-    client hears its 413 instead of a broken connection; beyond that it is cut off.
+    A body beyond the limit is read without being kept, up to sixteen times the limit. So the client gets its 413
+    instead of a broken connection. A longer body gets it at once, and the connection ends.
     """
 
     def __init__(self, ingest: Ingest, connection: ClientConnection) -> None:
@@ -50,40 +50,40 @@ class Exchange(HTTPMessageDelegate):
         self._chunks: list[bytes] = []
         self._size = 0
         self._kept = 0
-        """Bytes that count until the request has been dealt with, whether its client stays or not."""
+        """Bytes that count as buffered until the pipeline has answered, even if the client disconnects."""
         self._closing = False
-        """Whether this is the connection's last answer."""
+        """Whether the connection ends with this answer."""
         self._answered = False
 
-    # What the server calls
+    # Callbacks of the server
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         assert isinstance(start_line, RequestStartLine)
         check_host(start_line.version, headers)
-        # Not before: an exchange waits for its request, maybe for a minute.
+        # Set here and not in `__init__`, because an exchange may wait a minute for its request.
         self._terms = self._ingest.terms
         self._id = time_uuid()
         self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
         self._batch = False
-        self._endpoint = self._ingest.routes.get(start_line.path)  # most targets are nothing but a path
+        self._endpoint = self._ingest.routes.get(start_line.path)  # most targets are only a path
         if self._endpoint is None:
             path = path_of(start_line.path)
             self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
             self._batch = path in self._ingest.batch_routes
         self._limit = self._terms.max_batch_body if self._batch else self._terms.max_body
-        # Nothing to say about the connection, and the same to every origin.
+        # Whether a 200 needs no Connection header, and has the same CORS headers for every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
-            and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # browsers say so, and it is the rule
+            and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # as browsers send it; the default too
             and bool(self._terms.plain_head)
         )
         self._ingest.begin(self)
         self._client.exchange = self
-        # The server's own limit would answer without CORS; the limit is kept here.
+        # The server would answer without CORS headers, so this class enforces the limit.
         self._connection.set_max_body_size(_ANY_SIZE)
         if _line_count(headers) > self._terms.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._terms.max_headers} header lines.")
@@ -99,7 +99,7 @@ class Exchange(HTTPMessageDelegate):
         self._size += len(chunk)
         if self._size <= self._limit:
             self._chunks.append(chunk)
-            # A body sent in pieces of few bytes would take thirty times its size.
+            # Kept in pieces of few bytes, a body would take thirty times its size.
             if len(self._chunks) > _MOST_PIECES and self._size < len(self._chunks) * _SMALL_PIECE:
                 self._chunks = [b"".join(self._chunks)]
             return None
@@ -126,14 +126,14 @@ class Exchange(HTTPMessageDelegate):
         self._answered = True
         self._ingest.end(self)
 
-    # What ends a request before it has come whole
+    # Requests that are not read to their end
 
     def refuse(self, refused: Refused) -> None:
-        """Answer a request that is not read to its end, as its connection asks to."""
+        """Answer a request that the connection does not read to its end."""
         if self._answered:
             return
         self._closing = True
-        self._chunks = []  # they do not count any more, and Tornado lets go of this some turns later
+        self._chunks = []  # they count no longer, and Tornado keeps this object for some turns
         if self._endpoint is not None and self._method == "POST":
             self._count_refusal(self._endpoint, refused)
         self._write(problem(refused))
@@ -159,18 +159,18 @@ class Exchange(HTTPMessageDelegate):
         )
 
     def _decode(self, most: int | None = None) -> bytes:
-        """The body, of at most so many bytes, before and after decoding.
+        """The decoded body. Raises `TooLarge` if it has more than `most` bytes before or after decoding.
 
-        It may be called on another thread, and changes nothing.
+        Another thread may call this, so it changes nothing.
         """
         if most is not None and self._size > most:
-            raise too_large(most)  # at once, since joining 4 MiB of chunks takes two milliseconds
+            raise too_large(most)  # before the chunks are joined, which takes two milliseconds for 4 MiB
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         limit = self._limit if most is None else min(most, self._limit)
         return decode_body(body, self._headers.get("Content-Encoding", ""), limit)
 
     def _take_body(self, body: bytes) -> None:
-        """The request has its body from now on. Raises `Unavailable` where there is no memory for it."""
+        """Count the decoded body and free the chunks. Raises `Unavailable` if there is no memory for the body."""
         more = len(body) - self._size
         if more > 0:
             self._client.connections.unpacked(more)
@@ -191,7 +191,7 @@ class Exchange(HTTPMessageDelegate):
         return self._terms.peers.client(getattr(context, "remote_ip", ""), self._headers)
 
     def _answer_without_pipeline(self) -> None:
-        """The answer to no operation, to another method than POST, or to a body that is too large."""
+        """Answer an unknown path, another method than POST, or a body that is too large."""
         if self._endpoint is None:
             self._write(problem(NotFound("There is nothing at this path.")))
         elif self._method == "OPTIONS":
@@ -230,9 +230,9 @@ class Exchange(HTTPMessageDelegate):
         self._send(answer.status, headers, None if self._method == "HEAD" else answer.body)
 
     def _write_plain(self, body: bytes) -> None:
-        """The usual 200, in bytes that are ready but for its body: header objects would cost a tenth of the request.
+        """Send the usual 200 with a prepared head. Header objects would take a tenth of the request's time.
 
-        Tornado lets `write` begin with a head made elsewhere, if nothing need be said of the connection.
+        Tornado's `write` takes a prepared head if the answer needs no Connection header.
         """
         if self._answered:
             return
@@ -251,7 +251,7 @@ class Exchange(HTTPMessageDelegate):
         return headers
 
     def _send(self, status: int, headers: HTTPHeaders, body: bytes | None) -> None:
-        if self._answered:  # the client has gone; what it sent is stored or not, never half
+        if self._answered:  # the client has disconnected; each event is stored whole or not at all
             return
         self._end()
         self._connection.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)

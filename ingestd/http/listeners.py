@@ -1,4 +1,4 @@
-"""The servers that `[http] server` chooses from: to callers they are the same."""
+"""The two HTTP servers that `[http] server` chooses from. Callers get the same answers from both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["SERVERS", "IngestListener"]
 
 
 class IngestListener(Protocol):
-    """What the daemon asks of a server."""
+    """The interface of a server for the daemon."""
 
     def adopt(self, options: HttpOptions) -> None: ...
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None: ...

@@ -1,4 +1,4 @@
-"""The operators' listener: /livez, /readyz, /metrics, and a page with what it shows. It is never public."""
+"""The operators' listener: /livez, /readyz, /metrics, and the dashboard with its data. It must not be public."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["make_ops_app"]
 
 
 class _OpsHandler(RequestHandler):
-    """Answers requests for the listener's own hosts, and HEAD wherever there is a GET."""
+    """Answers requests for the listener's hosts only, and HEAD wherever there is a GET."""
 
     def prepare(self) -> None:
         hosts: OwnHosts = self.settings["hosts"]
@@ -42,7 +42,7 @@ class _OpsHandler(RequestHandler):
 
 
 class NothingHandler(_OpsHandler):
-    """There is nothing at the path."""
+    """404: nothing is at the path."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -51,14 +51,14 @@ class NothingHandler(_OpsHandler):
 
 
 class LivezHandler(_OpsHandler):
-    """200 as long as the event loop answers."""
+    """200 as long as the event loop runs."""
 
     def get(self) -> None:
         self.finish("ok\n")
 
 
 class ReadyzHandler(_OpsHandler):
-    """200 when events can be stored, else 503 and why not."""
+    """200 while events can be stored, else 503 and the reason."""
 
     def initialize(self, problem: Callable[[], str | None]) -> None:
         self.problem = problem
@@ -71,7 +71,7 @@ class ReadyzHandler(_OpsHandler):
 
 
 class MetricsHandler(_OpsHandler):
-    """Always in Prometheus' text format: every scraper reads it, and another would cost half as much again."""
+    """The metrics in Prometheus' text format alone. Every scraper reads it, and another costs half as much again."""
 
     def initialize(self, exposition: Exposition) -> None:
         self.exposition = exposition
@@ -79,14 +79,14 @@ class MetricsHandler(_OpsHandler):
     async def get(self) -> None:
         text = await self.exposition.render()
         self.set_header("Content-Type", CONTENT_TYPE)
-        self.finish(text)  # not awaited: it raises for who has gone
+        self.finish(text)  # not awaited: the future raises if the client has disconnected
 
     def compute_etag(self) -> None:
-        """No two are the same."""
+        """No ETag: no two answers are equal."""
 
 
 class _ForBrowsers(_OpsHandler):
-    """Whatever a browser makes of other sites, it keeps what is here to itself."""
+    """Sets headers by which a browser keeps pages of other sites away from the answers."""
 
     def set_default_headers(self) -> None:
         self.set_header("X-Content-Type-Options", "nosniff")
@@ -97,7 +97,7 @@ class _ForBrowsers(_OpsHandler):
 
 
 class PageHandler(_ForBrowsers):
-    """The same for everyone; what it shows it fetches from /status.json."""
+    """The dashboard's HTML, the same for everyone. The page fetches its data from /status.json."""
 
     async def get(self) -> None:
         made = await asyncio.get_running_loop().run_in_executor(None, page)
@@ -113,7 +113,7 @@ class PageHandler(_ForBrowsers):
 
 
 class StatusHandler(_ForBrowsers):
-    """What the page shows, for it and for scripts."""
+    """The dashboard's data, for the page and for scripts."""
 
     def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
         self.status = status
@@ -127,7 +127,7 @@ class StatusHandler(_ForBrowsers):
         self.finish(body)
 
     def compute_etag(self) -> None:
-        """No two are the same."""
+        """No ETag: no two answers are equal."""
 
 
 def make_ops_app(
@@ -136,7 +136,7 @@ def make_ops_app(
     status: Callable[[Mapping[str, str]], Awaitable[bytes]],
     hosts: OwnHosts,
 ) -> Application:
-    """`problem` tells why the daemon is not ready, or None; `status` makes the JSON that the page shows."""
+    """Make the application. `problem` returns why the daemon is not ready, or None; `status` makes the page's JSON."""
     return Application(
         [
             ("/", PageHandler),
@@ -147,6 +147,6 @@ def make_ops_app(
         ],
         default_handler_class=NothingHandler,
         hosts=hosts,
-        compress_response=True,  # for who asks for it, as Prometheus does
-        log_function=lambda handler: None,  # scrapes and probes are no news
+        compress_response=True,  # for clients that ask for it, as Prometheus does
+        log_function=lambda handler: None,  # scrapes and probes are not worth a line
     )

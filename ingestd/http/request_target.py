@@ -1,7 +1,8 @@
-"""The target of a request: `/path`, or the whole address as a proxy is sent it; anything else is malformed.
+"""The target of a request: `/path`, or a whole URL as clients send it to a proxy. Any other target is malformed.
 
 RFC 9112, 3.2 calls these origin-form and absolute-form. Its other forms are for proxies (`CONNECT host:port`) and for
-a server as a whole (`OPTIONS *`). A target such as `//host/path` is a path to some readers and a host to others.
+a server as a whole (`OPTIONS *`). Some servers read a target such as `//host/path` as a path, others as a
+host.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from tornado.httputil import HTTPInputError
 
 __all__ = ["path_of"]
 
-# Browsers leave characters such as | and { in a query as they are, so all that is visible ASCII passes but a fragment.
-# To some readers a backslash in a path is a slash.
+# Browsers do not escape characters such as | and { in a query, so all visible ASCII except # passes. A path must not
+# have a backslash, because some servers read it as a slash.
 _PATH = r"[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*+"
 _QUERY = r"(?:\?[\x21\x22\x24-\x7e]*+)?"
 _HOST = r"(?:\[[0-9A-Fa-f:.]++\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})++)(?::[0-9]{0,5})?"
@@ -22,8 +23,8 @@ _ABSOLUTE = re.compile(rf"https?://{_HOST}((?:/{_PATH})?){_QUERY}", re.IGNORECAS
 
 
 def path_of(target: str) -> str:
-    """Raises `HTTPInputError`, which servers answer with their 400."""
+    """The path of a request target. Raises `HTTPInputError`, which both servers answer with 400."""
     match = _ORIGIN.fullmatch(target) or _ABSOLUTE.fullmatch(target)
     if match is None:
-        raise HTTPInputError("no target")
+        raise HTTPInputError("the request target is malformed")
     return match[1] or "/"

@@ -1,4 +1,4 @@
-"""What a configuration says of requests: each is read and answered under the terms it began with."""
+"""The settings of requests. A request keeps the settings with which it began, even through a reload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RequestSettings:
         self.peers = Peers(options.trusted_proxies)
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
         self.plain_head = _plain_head(self.cors)
-        """The head of a 200, but for request id and Content-Length, if it is the same to every origin; else empty."""
+        """The head of a 200, without request id and Content-Length. Empty if it depends on the request's origin."""
         self.max_body = int(options.max_body)
         self.max_batch_body = int(options.max_batch_body)
         self.max_headers = options.max_headers

@@ -1,4 +1,4 @@
-"""The tasks that requests are handled in: one for all that come at a time, as long as none of them waits."""
+"""The tasks that handle requests: simultaneous requests share one as long as none of them waits."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _Work = Coroutine[Any, Any, None]
 
 
 class RequestTasks:
-    """Most requests have been handled before they would wait for anything, and a task takes a twelfth of their time.
+    """Runs the coroutines that handle requests.
 
-    So those of one turn of the event loop are handled in the next one by a task that they share, one after the other,
-    each in its own context. One that waits keeps the task. While any does, the others have one each.
+    Most requests are handled without waiting for anything, and a task takes a twelfth of their time. So the requests of
+    one turn of the event loop share a task in the next turn. It runs one after the other, each in its context. A
+    request that waits keeps the task. While any waits, the others have a task each.
     """
 
     def __init__(self) -> None:
         self._coming: deque[tuple[_Work, Context]] = deque()
-        """What the shared task is to handle next."""
+        """The requests that the shared task handles next."""
         self._apart: set[asyncio.Task[None]] = set()
-        """Those that one request has to itself. (The event loop would not keep them.)"""
+        """The tasks of single requests. (The event loop has no strong reference to them.)"""
 
     def begin(self, work: _Work) -> None:
-        """Have this done, from the next turn of the event loop on."""
+        """Run this coroutine from the next turn of the event loop on."""
         if self._apart:
             _start(self._handle(work))
             return
@@ -47,10 +48,10 @@ class RequestTasks:
                 await self._handle(_Begun(work, context, awaited))
                 return
         finally:
-            self._set_apart()  # where one has taken this task along to its end
+            self._set_apart()  # if one has ended this task with an exception
 
     def _set_apart(self) -> None:
-        """Give each of those that are left a task."""
+        """Give each remaining request a task."""
         while self._coming:
             work, context = self._coming.popleft()
             _start(self._handle(work), context)
@@ -66,7 +67,7 @@ class RequestTasks:
 
 
 class _Begun:
-    """What is left of a coroutine that has begun, and awaits something."""
+    """The rest of a coroutine that has begun and awaits something."""
 
     def __init__(self, work: _Work, context: Context, awaited: object) -> None:
         self._work = work
@@ -79,7 +80,7 @@ class _Begun:
             while True:
                 try:
                     result = yield awaited
-                except BaseException as error:  # noqa: BLE001 - it is the coroutine's to deal with
+                except BaseException as error:  # noqa: BLE001 - the coroutine handles it
                     awaited = run(work.throw, error)
                 else:
                     awaited = run(work.send, result)

@@ -1,4 +1,4 @@
-"""Tornado's HTTP server below the ingest endpoints, with limits on all that a client may take up."""
+"""Tornado's HTTP server for the public listener, with limits on each resource that a client can take up."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _READ_AT_ONCE = 65536
 class IngestServer(HTTPServer):
     """Serves `delegate`. `connections.watch()` must be running, for the time limits.
 
-    Every answer is sent at once: TCP_NODELAY is set for good, not switched on and off for each answer, as
-    Tornado does with two system calls a request.
+    TCP_NODELAY is set once for each connection, so every answer is sent at once. Tornado sets and clears it for each
+    answer, with two system calls a request.
     """
 
-    def initialize(  # type: ignore[override]  # Tornado's way of subclassing: the arguments are the class's own
+    def initialize(  # type: ignore[override]  # Tornado's way of subclassing: each class has other arguments
         self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections
     ) -> None:
         self._delegate = delegate
         self._limits = connections
         super().initialize(delegate)
-        self.conn_params.header_timeout = None  # else a timer for each request
+        self.conn_params.header_timeout = None  # otherwise Tornado starts a timer for each request
         self.adopt(options)
 
     def adopt(self, options: HttpOptions) -> None:
         self.conn_params.max_header_size = int(options.max_header_size)
-        # What a connection that comes from now on reads ahead of what is wanted of it stays below this.
+        # The limit on the bytes that a new connection reads ahead.
         self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
@@ -50,11 +50,11 @@ class IngestServer(HTTPServer):
             return
         client = IngestStream(sock, self._limits, admitted.origin, max_buffer_size=self._room)
         client.set_nodelay(True)
-        client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # the connection calls it on this stream
+        client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # Tornado's connection calls it on this stream
         super().handle_stream(client, address)
 
     def accept_queued(self) -> None:
-        """Accept those who have connected by now, and have not been waited for."""
+        """Accept the connections in the sockets' queues, without waiting for more."""
         for sock in self._sockets.values():
             accept_queued(sock, self._handle_connection)
 
@@ -69,4 +69,4 @@ class IngestServer(HTTPServer):
 
 
 def _leave_nodelay(value: bool) -> None:
-    """It is on already."""
+    """Do nothing: TCP_NODELAY is already set."""

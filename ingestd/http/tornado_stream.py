@@ -1,4 +1,4 @@
-"""A client's connection to Tornado's server, and what Tornado does not tell of it."""
+"""A client's connection to Tornado's server, with the progress that Tornado does not report."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .header_names import has_long_name, name_too_long
 __all__ = ["IngestStream", "StreamConnection", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-_CHUNKS_AT_A_TIME = 16  # which take Tornado a millisecond
-_OF_HEADER = 250  # bytes that Tornado keeps of a header beside its line
+_CHUNKS_AT_A_TIME = 16  # Tornado takes a millisecond to read them
+_OF_HEADER = 250  # bytes that Tornado keeps for a header in addition to its line
 
 
 class IngestStream(IOStream, Client):
-    """Knows what Tornado's connection does with it, and words the answers that Tornado would leave bare."""
+    """Follows what Tornado's connection reads, and writes the refusals that Tornado would send without a body."""
 
     def __init__(
         self, sock: socket.socket, connections: Connections, origin: Hashable, *, max_buffer_size: int
@@ -47,7 +47,7 @@ class IngestStream(IOStream, Client):
 
     @property
     def ahead(self) -> int:
-        """Bytes that have come behind what has been read."""
+        """Bytes that have arrived behind those that Tornado has consumed."""
         return self._read_buffer_size
 
     def body_begins(self) -> None:
@@ -64,11 +64,11 @@ class IngestStream(IOStream, Client):
         super().write(answer)
 
     def drop_rest(self) -> None:
-        self.close()  # Tornado has it in a buffer of its own
+        self.close()  # the bytes are in a buffer of Tornado's
 
     def close_after_flush(self) -> None:
         self.close()
-        # Nobody reads it any more, and Tornado keeps it for some turns.
+        # Nothing reads the buffer any more, and Tornado keeps the stream for some turns.
         self._read_buffer, self._read_buffer_size = bytearray(), 0
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
@@ -81,16 +81,16 @@ class IngestStream(IOStream, Client):
         if count:
             self.connections.arrived(self, count)
         elif count == 0 and not self.reading():
-            # The client has no more to send, and may wait for its answer all the same. To be told of the end
-            # again and again meanwhile would keep the loop busy; the next read finds it anyway.
+            # The client has finished sending, but may still wait for its answer. The system would report this end
+            # again and again, and keep the event loop busy. The next read finds the end anyway.
             self.io_loop.update_handler(self.fileno(), IOLoop.ERROR)
             return None
         return count
 
-    # Of a stream that has been closed Tornado reads what is left in its buffer, and for ever if that is no line.
+    # Tornado reads on from the buffer of a closed stream, and loops for ever if the rest contains no line.
 
     def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
-        """Tornado's next head: nothing else is read by this."""
+        """Read Tornado's next head: Tornado calls this for nothing else."""
         self._must_be_open()
         return self._read_head(super().read_until_regex(regex, max_bytes))
 
@@ -103,7 +103,7 @@ class IngestStream(IOStream, Client):
         return head
 
     def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
-        """Tornado's next line before a chunk: nothing else is read by this."""
+        """Read Tornado's next line before a chunk: Tornado calls this for nothing else."""
         self._must_be_open()
         self._chunks += 1
         if self._chunks > most_chunks(self._body):
@@ -113,7 +113,7 @@ class IngestStream(IOStream, Client):
         return super().read_until(delimiter, max_bytes)
 
     async def _read_later(self, delimiter: bytes, max_bytes: int | None) -> bytes:
-        """Tornado would give others no turn as long as there is more in its buffer."""
+        """Let other connections have a turn first: Tornado gives them none while its buffer has more lines."""
         await asyncio.sleep(0)
         self._must_be_open()
         return await super().read_until(delimiter, max_bytes)
@@ -145,12 +145,12 @@ class IngestStream(IOStream, Client):
         self.connections.closed(self)
         super().close(exc_info)
         if self.error is not None:
-            # Frames of it refer to this stream: its buffers would stay in memory until the garbage collector comes.
+            # The error's frames refer to this stream. Its buffers would wait for the garbage collector.
             self.error.__traceback__ = self.error.__context__ = None
 
 
 class StreamConnection(ClientConnection):
-    """Tornado's connection, which tells its stream when a request is answered."""
+    """Tornado's connection, which reports to the stream that a request is answered."""
 
     def __init__(self, connection: HTTP1Connection) -> None:
         assert isinstance(connection.stream, IngestStream)
@@ -158,7 +158,7 @@ class StreamConnection(ClientConnection):
         self.context = connection.context
         self._connection = connection
         self._last = False
-        """Whether the answer says that the connection ends with it."""
+        """Whether the answer has the header `Connection: close`."""
         self._written = 0
 
     def set_max_body_size(self, max_body_size: int) -> None:
@@ -181,13 +181,13 @@ class StreamConnection(ClientConnection):
         self.client.connections.held(self.client, self.client.unread + self.client.ahead)  # until the next answer
         if self._last:
             self.client.lingers = True
-            # Tornado goes by the request alone.
+            # Tornado would decide by the request alone.
             self._connection._disconnect_on_finish = True
         self._connection.finish()
 
 
 class Watched(HTTPMessageDelegate):
-    """A request's delegate, which tells the stream how far the request has come."""
+    """A request's delegate, which reports to the stream how far the request has been read."""
 
     def __init__(self, delegate: HTTPMessageDelegate, stream: IngestStream) -> None:
         self._delegate = delegate
@@ -197,7 +197,7 @@ class Watched(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        if self._stream.closed():  # what is left in its buffer came behind the last request
+        if self._stream.closed():  # the rest of the buffer came behind the last request
             return None
         self._begun = True
         self._stream.body_begins()
@@ -206,7 +206,7 @@ class Watched(HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._stream.body_came(len(chunk))
-        # Tornado reads all that has come on a connection before another has its turn.
+        # Tornado reads all bytes that have arrived on a connection before it turns to another.
         if self._stream.connections.is_far_too_much(len(chunk)):
             self._stream.connections.refuse_at_once(self._stream)
         return self._delegate.data_received(chunk) if self._begun else None

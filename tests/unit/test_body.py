@@ -129,7 +129,7 @@ def test_a_body_of_more_members_than_anybody_sends_is_refused() -> None:
 
 @given(st.binary(max_size=LIMIT), st.binary(min_size=1, max_size=50).filter(lambda tail: tail[0] != 0x1F))
 def test_a_body_that_goes_on_after_its_end_is_refused(body: bytes, tail: bytes) -> None:
-    with pytest.raises(BadRequest, match="goes on after its end") as error:
+    with pytest.raises(BadRequest, match="has bytes after its end") as error:
         decode_body(gzip.compress(body) + tail, "gzip", LIMIT)
     assert error.value.code == "invalid_encoding"
 
@@ -137,7 +137,7 @@ def test_a_body_that_goes_on_after_its_end_is_refused(body: bytes, tail: bytes) 
 @pytest.mark.parametrize("tail", [b"\x00", bytes(512), b"\x1f\x00", b"\x1f\x8a\x08", b"\n"])
 def test_padding_behind_the_last_member_is_refused(tail: bytes) -> None:
     for packed in (gzip.compress(b"{}"), gzip.compress(b"{") + gzip.compress(b"}")):
-        with pytest.raises(BadRequest, match="goes on after its end"):
+        with pytest.raises(BadRequest, match="has bytes after its end"):
             decode_body(packed + tail, "gzip", LIMIT)
 
 

@@ -1,1 +1,1 @@
-"""An HTTP/1.1 server that costs a fraction of Tornado's, and gives handlers the interfaces of Tornado's."""
+"""An HTTP/1.1 server with the interfaces of Tornado's, at a fraction of the cost."""

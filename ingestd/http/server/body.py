@@ -1,4 +1,4 @@
-"""How the body of a request is told from what follows it: by its length, or chunk by chunk."""
+"""The end of a request's body: by its length, or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ __all__ = ["Body", "ChunkedBody", "FixedBody"]
 _CRLF = b"\r\n"
 _PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,62})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
-# What may become such a line; the end of what may not is not waited for.
+# The start of such a line. A start that does not match is refused before the line ends.
 _PART_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,62}(?:[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?)?\r?")
 _MOST_BESIDE = 4096  # bytes of extensions and trailers
 _MOST_ELSE = 64  # bytes of a size and its CR
 
 
 class Body:
-    """`feed` takes what has come and returns what of it is the body's.
+    """A body that arrives in pieces of any size.
 
-    Then `done` tells whether that was the end, with what came behind it in `rest`, and `malformed` whether there
-    is no telling; that is told after all that came before it, however the bytes were cut into pieces.
+    `feed` takes a piece and returns the bytes in it that belong to the body. `done` then says whether the body has
+    ended; `rest` has the bytes behind it. `malformed` says that the end cannot be found. All bytes of the body before
+    the fault are returned first.
     """
 
     done = False
@@ -52,7 +53,7 @@ class FixedBody(Body):
 
 
 class _Part(Enum):
-    """What a body in chunks comes to next."""
+    """The next part of a body in chunks."""
 
     SIZE = 1
     DATA = 2
@@ -61,7 +62,7 @@ class _Part(Enum):
 
 
 class ChunkedBody(Body):
-    """Extensions and trailers are read over (RFC 9112, 7.1), up to 4 KiB of them."""
+    """A body in chunks of at most `most` bytes. Extensions and trailers are skipped (RFC 9112, 7.1), up to 4 KiB."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -101,9 +102,9 @@ class ChunkedBody(Body):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
-        """Read over chunks that have come whole and are as usual, which saves most of the time that small ones take.
+        """Read complete chunks in the usual form at once, which saves most of the time for small chunks.
 
-        Returns where they end. Whatever else is there is left to be read line by line.
+        Returns the index behind them. All other chunks are left to be read line by line.
         """
         read, room, chunks = _PLAIN_SIZE.match, self._room, self._chunks
         most = most_chunks(self._most - room)

@@ -1,4 +1,4 @@
-"""A client's connection to the fast server: requests are read one by one, each when that before it is answered."""
+"""A client's connection to the fast server. It reads one request at a time, after the answer to the one before."""
 
 from __future__ import annotations
 
@@ -40,41 +40,42 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class FastConnection(asyncio.BufferedProtocol, Client):
-    """While a request is being answered, what comes behind it is held; beyond 64 KiB it is left to the client's system.
+    """One connection. While a request is being answered, the bytes behind it are held.
 
-    All connections read into one buffer, since what has come is taken from it before another reads.
+    Beyond 64 KiB the connection stops reading until the answer, and the rest stays in the client's system. All
+    connections read into one buffer, because each copies its bytes before another reads.
     """
 
     def __init__(self, server: FastServer, peer: Peer, origin: Hashable) -> None:
         Client.__init__(self, server.connections, origin)
         self.context = peer
         self.max_body = server.max_body
-        """Of the request whose headers come next or are being looked at."""
+        """The limit for the body of the request whose headers are read next or now."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
-        """Of the request that is being read or answered."""
+        """The response to the request that is being read or answered."""
         self._delegate: HTTPMessageDelegate | None = None
-        """Of the request that has not come whole."""
+        """The handler of the request that is not complete yet."""
         self._body: Body = FixedBody(0)
         self._rest = b""
-        """What has come and has not been looked at, or is the start of a head."""
+        """Bytes that have arrived and are not parsed yet, such as the start of a head."""
         self._holding = False
-        """Whether what comes is not to be looked at yet."""
+        """Whether bytes that arrive are held, and not parsed yet."""
         self._paused = False
         self._ended = False
-        """Whether the client has said that it sends no more."""
+        """Whether the client has closed its sending side."""
         self._flushed = True
         self._drained: Future[None] | None = None
-        """What those wait for who have written more than the client takes."""
+        """Done when the client has taken all bytes. Handlers wait for it when they have written more than that."""
         self._leaving = False
         self._closed = False
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # other loops' transports are not of asyncio's class
-        self._transport.set_write_buffer_limits(0)  # so that it tells when all has gone out
+        self._transport.set_write_buffer_limits(0)  # so that asyncio reports when all bytes have gone out
         if self._closed:
             self._transport.abort()
 
@@ -102,7 +103,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._stop_reading()
 
     def eof_received(self) -> bool:
-        """Whether the connection stays: who has no more to send may wait for an answer all the same."""
+        """Return whether the connection stays open: the client may still wait for an answer."""
         self._ended = True
         return self._holding or self._leaving
 
@@ -137,12 +138,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 response.close_callback()
             self._server.lost(self)
         except Exception:
-            log.exception("a handler failed when its client had gone")
+            log.exception("a handler failed after its client had disconnected")
 
-    # What comes
+    # Reading
 
     def _look(self) -> None:
-        """Look at what has come, as far as it goes."""
+        """Parse the bytes that have arrived, as far as possible."""
         try:
             if self.phase == "body":
                 self._read_body()
@@ -153,7 +154,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         except LongName:
             self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
         except Exception:
-            log.exception("a request could not be handed on")
+            log.exception("a request could not be passed to its handler")
             self.close()
 
     def _read_head(self) -> None:
@@ -175,7 +176,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.reading_body()
         self._delegate = self._server.delegate.start_request(self, response)
         waiting = self._delegate.headers_received(start_line, headers)
-        if self.phase != "body":  # answered, and so refused
+        if self.phase != "body":  # the handler has answered already, to refuse the request
             return
         length = body_length(start_line, headers)
         if length is not None and length > self.max_body:
@@ -210,30 +211,33 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._delegate = None
 
     def _wait_for(self, waiting: Awaitable[None]) -> None:
-        """Look at nothing more until a delegate is ready for it."""
+        """Parse nothing more until the handler is ready."""
         self._holding = True
         asyncio.ensure_future(waiting).add_done_callback(self._ready)
 
     def _ready(self, future: Future[None]) -> None:
         if self._closed:
-            future.cancelled() or future.exception()  # nobody is there to be told
+            future.cancelled() or future.exception()  # marks the error as seen: no client is left to get it
             return
         try:
             future.result()
         except HTTPInputError:
             self.refuse(malformed(), Refusal.MALFORMED)
         except (Exception, asyncio.CancelledError):
-            log.exception("a request could not be handed on")
+            log.exception("a request could not be passed to its handler")
             self.close()
         else:
             self._go_on()
 
     def _go_on_soon(self) -> None:
-        """Not at once, so that others get their turn; and in no request's context, for the next one is another."""
+        """Parse held bytes in a later turn of the event loop, so that other connections get a turn.
+
+        This runs in a copy of the server's context, because the bytes belong to another request.
+        """
         asyncio.get_running_loop().call_soon(self._go_on, context=self._server.context.copy())
 
     def _go_on(self) -> None:
-        """Look at what has been held."""
+        """Parse the bytes that have been held."""
         if self.phase == "end":
             return
         self._holding = False
@@ -246,20 +250,20 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self.close()
 
     def _read_on(self) -> None:
-        """Read again, unless what is held is enough."""
+        """Resume reading, unless more than 64 KiB are held."""
         enough = self._holding and len(self._rest) > _MOST_HELD
         if self._paused and not enough and self.phase != "end" and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
-    # What goes
+    # Writing
 
     def is_gone(self, response: Response) -> bool:
-        """Whether what is written to this response can reach nobody."""
+        """Whether bytes written to this response can no longer reach the client."""
         return self._response is not response or self._closed
 
     def send(self, data: bytes) -> Future[None]:
-        """Returns a future for flow control."""
+        """Write bytes. The returned future is done when the client has taken them."""
         assert self._transport is not None
         self._transport.write(data)
         if self._flushed:
@@ -269,7 +273,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return self._drained
 
     def finished(self, response: Response) -> None:
-        """The response is written. On to the next request, if there is to be one."""
+        """End a response that is written, and go on to the next request or end the connection."""
         if self.is_gone(response):
             return
         self._response = None
@@ -283,19 +287,19 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self.connections.held(self, len(self._rest))
         if not self._flushed:
             self._hold_unread()
-            return  # the client takes this answer before its next request is read
+            return  # the next request is read when the client has taken this answer
         if self._rest or self._ended:
             self._go_on_soon()
         else:
             self._holding = False
 
     def _hold_unread(self) -> None:
-        """What the client has not taken of its answers counts until it has."""
+        """Count the bytes of answers that the client has not taken, until it takes them."""
         assert self._transport is not None
         self.unread = self._transport.get_write_buffer_size()
         self.connections.held(self, self.unread)
 
-    # What ends it
+    # Closing
 
     def descriptor(self) -> int:
         transport = self._transport
@@ -303,12 +307,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return descriptor
 
     def send_raw(self, answer: bytes) -> None:
-        # After the start of another answer it would be taken for a part of that.
+        # After the start of another answer, the client would take these bytes for a part of that answer.
         if not self._closed and (self._response is None or not self._response.begun):
             self.send(answer)
 
     def drop_rest(self) -> None:
-        """The connection ends with the answer, for what is dropped was the start of further requests."""
+        """Discard the bytes behind the request. They began further requests, so the connection ends with the answer."""
         if self._rest and self._response is not None:
             self.release(len(self._rest))
             self._rest = b""
@@ -325,7 +329,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             return
         self._leaving = True
         self._response = None
-        self.lingers = not self._ended  # who asked for the end, too, may have sent more than was read
+        self.lingers = not self._ended  # even with `Connection: close` a client may have sent more than was read
         self._rest = b""
         self.answered(last=True)
         if self._flushed:

@@ -1,7 +1,7 @@
-"""The head of a request by the grammar of RFC 9112, read strictly: what two readers could take for two things is none.
+"""The head of a request, parsed strictly by RFC 9112. A head that two servers could read differently is refused.
 
-One regular expression takes a whole head at C speed. Where Tornado is lenient (a line that ends in LF alone, a
-transfer coding in HTTP/1.0) the RFC allows to refuse, and a proxy in front may have understood something else.
+One regular expression matches a whole head at C speed. Tornado takes some heads that the RFC allows to refuse: lines
+that end in LF alone, a transfer coding in HTTP/1.0. A proxy in front may have read these differently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WRONG_END = re.compile(rb"\n\r?\n")
 
 
 class Malformed(Exception):
-    """No HTTP/1.1; nothing after it is believed."""
+    """The bytes are not HTTP/1.1. Nothing behind them is trusted."""
 
 
 class LongName(Exception):
@@ -57,12 +57,12 @@ def parse_head(head: bytes) -> tuple[RequestStartLine, RequestHeaders]:
 
 
 def ends_wrongly(data: bytes, limit: int) -> bool:
-    """Whether a head ends within so many bytes with LF where CRLF is due; its sender waits for an answer."""
+    """Whether a head ends within `limit` bytes, but with LF instead of CRLF. Its sender waits for an answer."""
     return _WRONG_END.search(data, 0, limit) is not None
 
 
 def body_length(start_line: RequestStartLine, headers: RequestHeaders) -> int | None:
-    """The length of the body in bytes, None if it comes in chunks. Raises `Malformed`."""
+    """The length of the body in bytes; None for a body in chunks. Raises `Malformed`."""
     length = headers.get("Content-Length")
     coding = headers.get("Transfer-Encoding")
     if coding is not None:
@@ -84,21 +84,21 @@ def body_length(start_line: RequestStartLine, headers: RequestHeaders) -> int | 
 
 
 def is_persistent(start_line: RequestStartLine, headers: RequestHeaders) -> bool:
-    """Whether the connection is for further requests too, as far as the client goes."""
+    """Whether the client wants to send further requests on the connection."""
     connection = headers.get("Connection")
     if connection is None:
         return start_line.version == "HTTP/1.1"
-    if connection == "keep-alive" and start_line.version == "HTTP/1.1":  # the usual word of browsers
+    if connection == "keep-alive" and start_line.version == "HTTP/1.1":  # the usual value of browsers
         return True
     options = [option.strip(" \t") for option in connection.lower().split(",")]
     if "close" in options:
         return False
     if start_line.version == "HTTP/1.1":
         return True
-    # A request of 1.0 that does not tell whether it has a body may have one, as Tornado sees it.
+    # As in Tornado: other methods of HTTP/1.0 without a Content-Length may have a body.
     return "keep-alive" in options and (start_line.method in {"GET", "HEAD"} or "Content-Length" in headers)
 
 
 def wants_to_continue(start_line: RequestStartLine, headers: RequestHeaders) -> bool:
-    """Whether the client waits with its body until it is told to go on (RFC 9110, 10.1.1)."""
+    """Whether the client waits for `100 Continue` before it sends the body (RFC 9110, 10.1.1)."""
     return headers.get("Expect", "").lower() == "100-continue" and start_line.version == "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""The headers of a request, looked up where they stand: to make an object of each would cost more than all the rest."""
+"""The headers of a request, looked up in their text. An object for each would cost more than all other parsing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RequestHeaders"]
 
 _LINE = re.compile(r"\r\n([^:]++):[\t ]*+([^\r]*+)")
 
-# What every request is asked for: looked for together, they cost hardly more than one.
+# Headers that are looked up in every request. One search for all costs hardly more than a search for one.
 _USUAL = {
     name.lower(): name
     for name in (
@@ -27,17 +27,17 @@ _USUAL_NAMES = frozenset(_USUAL.values())
 
 
 class RequestHeaders(HTTPHeaders):
-    """Tornado's headers in all they do, made of the text only when more than single ones are asked for.
+    """Tornado's `HTTPHeaders`, whose state is built only if lookups of single headers are not enough.
 
-    `text` is lines of valid headers, each between CR LF and CR LF.
+    `text` has lines of valid headers, each between CR LF and CR LF.
     """
 
     _text: str
-    # Python asks for attributes of a copy before it gives it any.
+    # On the class, because `copy` reads attributes of the new object before it sets any.
     _usual: Mapping[str, str] = MappingProxyType({})
     _whole = True
 
-    def __init__(self, text: str) -> None:  # without super's, which makes the state that __getattr__ is asked for
+    def __init__(self, text: str) -> None:  # not super's, which makes the state that __getattr__ makes later
         self._text = text
         self._whole = False
         usual: dict[str, str] = {}
@@ -48,7 +48,7 @@ class RequestHeaders(HTTPHeaders):
             usual[name] = value.rstrip("\t ") if known is None else f"{known},{value}".rstrip("\t ")
 
     def __getattr__(self, name: str) -> Any:
-        """Called for the first use of what Tornado's class keeps, whatever that is."""
+        """Build the state of Tornado's class, when one of its attributes is used for the first time."""
         if self._whole:
             raise AttributeError(name)
         self._whole = True
@@ -59,7 +59,7 @@ class RequestHeaders(HTTPHeaders):
         return getattr(self, name)
 
     def lines(self) -> Iterable[tuple[str, str]]:
-        """Name and value of each line as they came."""
+        """Name and value of each line, as the client sent them."""
         return [(name, value.rstrip("\t ")) for name, value in _LINE.findall(self._text)]
 
     @property
@@ -106,5 +106,5 @@ class RequestHeaders(HTTPHeaders):
 
 @lru_cache(256)
 def _needle(name: str) -> str:
-    """What stands before the value of a header of this name; what can be no name stands nowhere."""
+    """The text before the value of a header with this name. For an impossible name, text that occurs nowhere."""
     return f"\r\n{name.lower()}:" if name.isascii() and ":" not in name else "\r\n\r\n"

@@ -1,4 +1,4 @@
-"""One request's side of its connection: through it handlers answer, as they do through Tornado's."""
+"""The response to one request, which handlers write through Tornado's interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE_END = re.compile("[\r\n]")
 
 
 class Response(ClientConnection):
-    """`write` without `write_headers` sends bytes that are a head, or begin with one, as they are."""
+    """A response. `write` without `write_headers` sends bytes unchanged; they must be a head or begin with one."""
 
     client: FastConnection
 
@@ -29,17 +29,17 @@ class Response(ClientConnection):
         self.client = client
         self.context = client.context
         self.no_keep_alive = not persistent
-        """Whether the connection ends with this answer. Whoever answers may set it."""
+        """Whether the connection ends with this answer. A handler may set it."""
         self.begun = False
-        """Whether bytes of it have been sent."""
+        """Whether bytes of the response have been sent."""
         self.close_callback: Callable[[], None] | None = None
         self._request = request
         self._chunked = False
         self._left: int | None = None
-        """Bytes of the body that the headers have promised and that have not been written."""
+        """Bytes of the promised Content-Length that are not written yet."""
 
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """To be called if the client goes after its request has come whole and before it is answered."""
+        """Set the function to call if the client disconnects between its complete request and the answer."""
         self.close_callback = callback
 
     def set_max_body_size(self, max_body_size: int) -> None:
@@ -60,7 +60,7 @@ class Response(ClientConnection):
             if self._chunked:
                 headers["Transfer-Encoding"] = "chunked"
             else:
-                self.no_keep_alive = True  # what else could end the body
+                self.no_keep_alive = True  # nothing else can end the body
         if headers.get("Connection", "").lower() == "close":
             self.no_keep_alive = True
         elif version == "HTTP/1.0":
@@ -71,7 +71,7 @@ class Response(ClientConnection):
         lines = [f"HTTP/1.1 {status} {start_line.reason}", *(f"{name}: {value}" for name, value in headers.get_all())]
         for line in lines:
             if _LINE_END.search(line):
-                raise ValueError(f"a line's end within a header: {line!r}")
+                raise ValueError(f"a header contains a line break: {line!r}")
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         return self._send(head + self._framed(chunk) if chunk else head)
 
@@ -97,7 +97,7 @@ class Response(ClientConnection):
         if self._left is not None:
             self._left -= len(chunk)
             if self._left < 0:
-                self.client.close()  # or the rest would be taken for the next answer
+                self.client.close()  # otherwise the client would take the rest for the next answer
                 raise HTTPOutputError("more bytes than Content-Length were written")
         if self._chunked and chunk:
             return b"%x\r\n%b\r\n" % (len(chunk), chunk)
@@ -108,7 +108,7 @@ class Response(ClientConnection):
         if client.is_gone(self):
             failed: Future[None] = Future()
             failed.set_exception(StreamClosedError())
-            failed.exception()  # nobody need ask
+            failed.exception()  # marks the error as seen: the caller may ignore it
             return failed
         self.begun = True
         return client.send(data)

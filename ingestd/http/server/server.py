@@ -1,4 +1,4 @@
-"""The fast server: its listening sockets, and all that its connections share."""
+"""The fast server: its listening sockets, and the state that its connections share."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .connection import FastConnection
 __all__ = ["FastServer", "Peer"]
 
 _READ_AT_ONCE = 65536
-_MOST_BODY = 100 * 2**20  # unless a delegate sets another limit; Tornado's too
+_MOST_BODY = 100 * 2**20  # bytes, as in Tornado, unless a handler sets another limit
 
 
 class Peer:
-    """Who is at the other end, with the attributes Tornado's has."""
+    """The client's end of a connection, with the attributes of Tornado's context."""
 
     def __init__(self, sock: socket.socket, address: Any) -> None:
         self.address = address
@@ -48,9 +48,9 @@ class FastServer:
         self.buffer = bytearray(_READ_AT_ONCE)
         self.view = memoryview(self.buffer)
         self.context = copy_context()
-        """In which requests begin."""
+        """The context in which requests begin."""
         self.done: Future[None] = asyncio.get_running_loop().create_future()
-        """What is done already."""
+        """A future that is already done, for writes that need not wait."""
         self.done.set_result(None)
         self._open: set[FastConnection] = set()
         self._making: set[asyncio.Task[Any]] = set()
@@ -60,16 +60,16 @@ class FastServer:
         self.max_header_size = int(options.max_header_size)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections from sockets that listen."""
+        """Accept connections on listening sockets."""
         self._listening += [(sock, add_accept_handler(sock, self._accepted)) for sock in sockets]
 
     def accept_queued(self) -> None:
-        """Accept those who have connected by now, and have not been waited for."""
+        """Accept the connections in the sockets' queues, without waiting for more."""
         for sock, _ in self._listening:
             accept_queued(sock, self._accepted)
 
     def stop(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         for sock, remove in self._listening:
             remove()
             sock.close()
@@ -78,7 +78,7 @@ class FastServer:
     async def close_all_connections(self) -> None:
         for client in list(self._open):
             client.close()
-        while self._open:  # noqa: ASYNC110 - the loop loses them in its next turns
+        while self._open:  # noqa: ASYNC110 - the loop drops them in its next turns
             await asyncio.sleep(0)
         self.connections.close()
 
