@@ -21,7 +21,7 @@ _METHODS = frozenset(["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "P
 
 
 class AccessLog:
-    """Logs answers, but no path, header, body or unknown method of a request: any of these may contain a key.
+    """Logs answers, without the path, headers, body or unknown method of a request: any of these may contain a key.
 
     At most 20 lines a second are written for each class of status: 2xx, 4xx and 5xx. One line at the end of the second
     counts the other answers.

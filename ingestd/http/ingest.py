@@ -62,7 +62,7 @@ class Exchange(HTTPMessageDelegate):
     ) -> Awaitable[None] | None:
         assert isinstance(start_line, RequestStartLine)
         check_host(start_line.version, headers)
-        # Set here and not in `__init__`, because an exchange may wait a minute for its request.
+        # Not in `__init__`: an exchange may wait a minute for its request, and a reload may happen meanwhile.
         self._terms = self._ingest.terms
         self._id = time_uuid()
         self._started = time.perf_counter()

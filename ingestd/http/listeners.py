@@ -1,4 +1,4 @@
-"""The two HTTP servers that `[http] server` chooses from. Callers get the same answers from both."""
+"""The two HTTP servers that `[http] server` chooses from. Callers need not know which one answers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The target of a request: `/path`, or a whole URL as clients send it to a proxy. Any other target is malformed.
 
 RFC 9112, 3.2 calls these origin-form and absolute-form. Its other forms are for proxies (`CONNECT host:port`) and for
-a server as a whole (`OPTIONS *`). Some servers read a target such as `//host/path` as a path, others as a
-host.
+a server as a whole (`OPTIONS *`). Some servers read a target such as `//host/path` as a path, others read a
+host and a path in it.
 """
 
 from __future__ import annotations

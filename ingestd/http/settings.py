@@ -17,7 +17,7 @@ class RequestSettings:
         self.peers = Peers(options.trusted_proxies)
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
         self.plain_head = _plain_head(self.cors)
-        """The head of a 200, without request id and Content-Length. Empty if it depends on the request's origin."""
+        """The head of a 200, with gaps for request id and Content-Length. Empty if it depends on the origin."""
         self.max_body = int(options.max_body)
         self.max_batch_body = int(options.max_batch_body)
         self.max_headers = options.max_headers

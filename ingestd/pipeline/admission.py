@@ -1,4 +1,4 @@
-"""Who sends this, have they sent too much, and may they: what is asked of a request before anything in it."""
+"""The admission of a request: its sender, the sender's rate and permissions, before its events are read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Admission:
         self._store = store
 
     async def admit(self, request: Request, read: Callable[[], Awaitable[None]] | None = None) -> Principal:
-        """Who sends it. Raises `Refused`: `Limited` before anything else, `Unavailable` and 401 before 403.
+        """Return the sender of a request. Raises `Refused`.
 
-        `read` is called for who may send, before they are asked for too much: how much that is, a batch must be
-        read for. What it refuses comes last.
+        The order of refusals is: by a `screen` hook, `Unavailable`, by an `admit` hook, 401, 403, by `read`. `read` is
+        called for a sender with permission before the `admit` hooks, because a rate counts the events of a batch.
         """
         await self._hooks.screen(request)
         principal, refused = None, None
@@ -33,15 +33,15 @@ class Admission:
             if read is not None:
                 await read()
         except Unavailable:
-            raise  # who sends cannot be told now, so it cannot be held against them
+            raise  # the sender is not known now, so this counts against none
         except Refused as error:
             refused = error
-        await self._hooks.admit(request, principal)  # whoever it is: over its rate it is told that first
+        await self._hooks.admit(request, principal)  # a sender over its rate gets that refusal first, whoever it is
         if refused is not None:
             try:
                 raise refused
             finally:
-                del refused  # or it would hold, by its traceback, this frame, and that it
+                del refused  # breaks the cycle of error, traceback and frame
         assert principal is not None
         return principal
 
@@ -51,8 +51,8 @@ class Admission:
                 raise Unauthorized(
                     "No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key"
                 )
-            if self._store.loss is not None:  # a 401 would be final, and the key may be one of those lost
-                raise Unavailable("Keys cannot be looked up at the moment. Send it again.", retry_after=_LOSS_RETRY)
+            if self._store.loss is not None:  # a 401 would be final, and the store may have lost this key
+                raise Unavailable("Keys cannot be looked up now. Send the request again.", retry_after=_LOSS_RETRY)
             raise Unauthorized("This key is not valid here.")
         if not request.endpoint.is_public:
             permissions = principal.grants.get("CRM")

@@ -1,4 +1,4 @@
-"""How many events may be on their way to the disk, and how many of those in batches are in hand at a time."""
+"""Limits on the events in progress: on all until they are durable, and on those of batches that are worked on."""
 
 from __future__ import annotations
 
@@ -13,70 +13,71 @@ from .turns import Turns
 
 __all__ = ["Backpressure"]
 
-_FULL_RETRY = 10  # seconds: what is full does not empty in one
-_IN_HAND = 2000  # of batches: one commit's worth is written while the next one gathers
-_USUAL_SIZE = 1024  # bytes of an event in a batch, which become up to forty times as many when it is parsed
-_PARSED = 1 << 20  # bytes likewise: single events that wait for the store are parsed, and may be thousands
+_FULL_RETRY = 10  # seconds: a full journal does not empty in one second
+_IN_HAND = 2000  # events of batches: one commit's worth is written while the next one gathers
+_USUAL_SIZE = 1024  # bytes of an event in a batch; parsed, it takes up to forty times as many
+_PARSED = 1 << 20  # bytes of single events that are parsed and wait for the store; there may be thousands
 _LARGE_RECORDS = 8 << 20  # bytes
-_IN_A_FLOOD = 200  # likewise, once batches have wanted more than this for as long as a burst may last
-_BURST = 10.0  # seconds; and for as long they are to want no more, for the flood to be over
-_LONGEST_REST = 0.05  # seconds: what is done behind the answer goes on, if slowly, also in a burst
+_IN_A_FLOOD = 200  # events of batches, once batches have wanted more than this for longer than a burst
+_BURST = 10.0  # seconds; a flood is over when batches have wanted no more than that for as long
+_LONGEST_REST = 0.05  # seconds: work behind the answer continues slowly in a burst
 
 
 class Backpressure:
-    """At most `most` events are on their way to the disk at a time, whichever configuration they came under.
+    """Keeps at most `most` events in progress, of all generations of the configuration together.
 
-    A burst of batches is taken as fast as can be, and all else waits for the long turns of the event loop that this
-    takes: single events for one or two, sinks and other consumers for many. In a flood, which goes on and on, these
-    would fall ever further behind, and the journal fill up with what they have not read. So fewer events of batches are
-    in hand then: turns are short, and all have theirs.
+    A burst of batches is processed as fast as possible, in long turns of the event loop. All other work waits for these
+    turns: single events for one or two, sinks and other consumers for many. A flood lasts longer than a burst. In it
+    consumers would fall ever further behind, and the journal would fill up with records that they have not read. So
+    fewer events of batches are in progress in a flood: turns stay short, and all work gets its share.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.waiting = 0
         self.refusing: str | None = None
-        """Why no more events are stored; None: they are."""
+        """The reason why no more events are stored; None: they are stored."""
         self._clock = clock
         self._looked = clock()
         self._pressed = 0.0
-        """Seconds in which batches wanted more than a flood has in hand, less those in which they did not."""
+        """Seconds in which batches wanted more than `_IN_A_FLOOD` events, less the seconds in which they did not."""
         self._flood = False
-        """Not whether they are so many now: few connections want nothing for a moment after each of their commits."""
+        """Whether there is a flood. A short pause does not end it: a few connections pause after each commit."""
         self._wanted = 0
-        """Events of batches in hand, and of those that wait for their turn."""
+        """Events of batches that are in progress or wait for their turn."""
         self._calm = asyncio.Event()
         """Set while there is no burst of batches."""
         self._calm.set()
         self._batches = Turns(self._most_of_batches)
         self.parsing = Turns(lambda: _PARSED)
-        """Bytes of single events from when they are parsed until there is a record of them."""
+        """Bytes of single events from their parsing until their record."""
         self.large_records = Turns(lambda: _LARGE_RECORDS)
-        """Bytes of large records until they are durable: one may have four times the size of its request."""
+        """Bytes of large records until they are durable. A record may be four times as long as its request."""
 
     def refuse(self, reason: str | None) -> None:
-        """Store no more events, and tell callers this reason; None: store them again."""
+        """Store no more events, and give callers this reason; None: store events again."""
         self.refusing = reason
 
     def check(self) -> None:
-        """Raises `Unavailable` while no more events are stored."""
+        """Raise `Unavailable` while no more events are stored."""
         if self.refusing is not None:
             raise Unavailable(self.refusing, retry_after=_FULL_RETRY)
 
     def acquire(self, count: int) -> None:
-        """Raises `Unavailable` where there is none; what was taken is to be given back."""
-        # More than there is ever room for are taken when there is nothing else.
+        """Take room for so many events, until `release`. Raises `Unavailable` if there is none."""
+        # A batch of more than `most` events is taken while no other event is in progress.
         if self.waiting and self.waiting + count > self.most:
-            raise Unavailable("Too many events are waiting to be stored. Send it again.")
+            raise Unavailable("Too many events are waiting to be stored. Send the request again.")
         self.waiting += count
 
     def release(self, count: int) -> None:
         self.waiting -= count
 
     async def give_way(self, seconds: float) -> None:
-        """Sleep so long; and then until a burst of batches is over, for 50 ms at the most.
+        """Sleep for so long, and then until a burst of batches is over, but for at most 50 ms more.
 
-        For who does a little in each turn of the event loop: a burst would have it do next to nothing, and pay for it.
+        This is for work that does a little in each turn of the event loop. In the long turns of a burst that work
+        would achieve next to nothing, at a cost.
         """
         await asyncio.sleep(seconds)
         if not self._calm.is_set():
@@ -86,13 +87,13 @@ class Backpressure:
 
     @contextlib.asynccontextmanager
     async def batch_slot(self, count: int, size: int = 0) -> AsyncIterator[None]:
-        """Room for the events of a batch, and its turn: batches take turns in the order they come.
+        """Take room for the events of a batch, and wait for its turn. Batches get their turns in order of arrival.
 
-        `size` is how many bytes of it are worked on at a time. A batch of few large events counts by that.
+        `size` is how many of its bytes are processed at a time. A batch of a few large events counts by its bytes.
 
-        Many at once would not be done sooner: a batch in hand is thousands of objects, and all of them together would
-        push one another out of the processor's cache and be looked through by the garbage collector again and again.
-        Raises `Unavailable` where there is no room.
+        Many batches at once would not end sooner. Each is thousands of objects: together they would push each other out
+        of the processor's cache, and the garbage collector would scan them again and again. Raises `Unavailable` if
+        there is no room.
         """
         self.acquire(count)
         self._want(count)
@@ -117,7 +118,7 @@ class Backpressure:
         return _IN_A_FLOOD if self._flood else _IN_HAND
 
     def _look(self) -> None:
-        """Learn for how long batches have wanted as much as they do."""
+        """Update for how long batches have wanted more events than `_IN_A_FLOOD`."""
         now = self._clock()
         passed, self._looked = now - self._looked, now
         change = passed if self._wanted > _IN_A_FLOOD else -passed

@@ -1,4 +1,4 @@
-"""The body of a batch as the bodies of its events."""
+"""Splits the body of a batch into the bodies of its events."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .event_boundaries import split_batch
 __all__ = ["MAX_EVENTS", "BatchParser"]
 
 MAX_EVENTS = 1000
-"""How many a batch may hold."""
+"""The largest number of events in a batch."""
 
-# Fields for one more than may be, the rest is passed over: a list would be made whole before it is counted, and a few
-# megabytes have room for millions.
+# Fields for one event more than a batch may have; the decoder skips the rest. A list would be built whole before it is
+# counted, and a few megabytes have room for millions of elements.
 _EVENTS = [f"event_{number}" for number in range(MAX_EVENTS + 1)]
 _Events = msgspec.defstruct("_Events", [(name, msgspec.Raw, msgspec.UNSET) for name in _EVENTS], array_like=True)
 _Batch = msgspec.defstruct("_Batch", [("events", _Events)])
@@ -34,22 +34,22 @@ _TYPE_NAMES = {b"{": "object", b"[": "array", b'"': "string", b"t": "boolean", b
 
 
 class BatchParser:
-    """A good batch is parsed at once. A faulty one takes many times as long, so faulty ones take turns."""
+    """Parses valid batches at once. A faulty batch takes many times as long, so these are parsed one at a time."""
 
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
 
     async def parse(self, body: bytes) -> Sequence[msgspec.Raw]:
-        """The bodies of the events, each to be parsed by itself. Raises `BadRequest` for what is no batch.
+        """The bodies of the events, which the caller parses one by one. Raises `BadRequest` if the body is no batch.
 
-        Each is a piece of `body`, to be copied (by `bytes`) right before it is parsed: so it is in the processor's
-        cache. Where one of them keeps the body from being JSON, the others are told apart from it.
+        Each is a slice of `body`. The caller copies it (by `bytes`) right before it parses it, so that it is in the
+        processor's cache. If only the inside of some events is not JSON, this still returns all events.
         """
         try:
             events = _raw_events(body)
         except UNREADABLE as error:
             async with self._one_at_a_time:
-                await asyncio.sleep(0)  # a large body has taken ten milliseconds until here
+                await asyncio.sleep(0)  # a large body has taken ten milliseconds so far
                 if isinstance(error, msgspec.ValidationError):
                     _refuse_type(body)
                 apart = await _tell_events_apart(body)
@@ -63,14 +63,14 @@ class BatchParser:
 
 
 def _raw_events(body: bytes) -> Sequence[msgspec.Raw]:
-    """The elements of `events`, one more than there may be at most. Raises what msgspec does."""
+    """The elements of `events`, at most `MAX_EVENTS` + 1 of them. Raises the errors of msgspec."""
     batch: Any = _decode_batch(body)
     events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
     return events[: events.index(msgspec.UNSET)] if events[-1] is msgspec.UNSET else events
 
 
 async def _tell_events_apart(body: bytes) -> Sequence[msgspec.Raw] | None:
-    """The events of a body that is not JSON; None where that is not only because of what is inside of events."""
+    """Split a body that is not JSON into its events; None if the fault is not only inside of events."""
     batch = await split_batch(body, MAX_EVENTS)
     if batch is None:
         return None
@@ -84,7 +84,7 @@ async def _tell_events_apart(body: bytes) -> Sequence[msgspec.Raw] | None:
 
 
 def _refuse_type(body: bytes) -> NoReturn:
-    """Tell what is wrong with a body that has no array of events. No value of it is made: that would take long."""
+    """Raise the error of a body without an array of events. No value is decoded, because that would take long."""
     try:
         if not body.lstrip().startswith(b"{"):
             raise BadRequest(f"expected a JSON object, got {_type_name(_decode_raw(body))}", code="not_an_object")

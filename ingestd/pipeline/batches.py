@@ -1,4 +1,4 @@
-"""A request with many events: each is read, stored and answered as if it had come by itself, in their order."""
+"""The answer to a batch. Each event is read, stored and answered as if it had come alone, in the batch's order."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _PART = 1 << 20  # bytes
 
 
 class _Batch:
-    """What the events of a batch say they are, in their order, and the results of those that are not to be stored."""
+    """The kinds and keys of a batch's events, in order, and the results of events that are not stored."""
 
     def __init__(self) -> None:
         self.kinds: list[Kind] = []
         self.keys: list[str] = []
         self.ended: dict[int, Resolved | Refused | HookFailure] = {}
-        """Results of events that are refused or dropped when they are read, by their places in the batch."""
+        """Results of events that are refused or dropped while they are read, by their index in the batch."""
 
     def with_results(self, stored: Iterable[Resolved | Exception]) -> Iterator[Resolved | Exception]:
-        """The result of each event; `stored` has those of all others."""
+        """The result of each event. `stored` has the results of all events that are not in `ended`."""
         if not self.ended:
             return iter(stored)
         rest = iter(stored)
@@ -47,7 +47,7 @@ class _Batch:
 
 
 class Batches:
-    """`max_body` is what a single event may be long, also here."""
+    """Answers batches. `max_body` is the limit for each event of a batch."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Batches:
         self._max_body = max_body
 
     async def answer(self, request: Request, principal: Principal, bodies: Sequence[Raw]) -> Answer:
-        """200 with a result for each event, which are counted. Raises `Unavailable` where none is stored."""
+        """Answer 200 with a result for each event, and count the events. Raises `Unavailable` if none is stored."""
         async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
             batch, stored = _Batch(), list[Resolved | Exception]()
             ids = next_uuids(request.id)
@@ -77,7 +77,7 @@ class Batches:
             return self._result(request, batch, stored)
 
     def _result(self, request: Request, batch: _Batch, stored: Sequence[Resolved | Exception]) -> Answer:
-        """The answer; and its events are counted."""
+        """Make the answer, and count the events."""
         answers: list[Session | Refused] = []
         outcomes: list[Outcome] = []
         for kind, key, result in zip(batch.kinds, batch.keys, batch.with_results(stored), strict=True):
@@ -99,7 +99,7 @@ class Batches:
     def _read_all(
         self, request: Request, principal: Principal, bodies: Iterable[tuple[Raw, str]], batch: _Batch
     ) -> Iterator[Event | None]:
-        """Its events, each read when it is asked for; None for one that is refused or dropped."""
+        """The events, each read when the caller asks for it; None for an event that is refused or dropped."""
         for body, record_id in bodies:
             yield self._read(request, principal, bytes(body), record_id, batch)
 
@@ -119,7 +119,7 @@ class Batches:
             else:
                 event = read
         except (Refused, HookFailure) as refused:
-            # Without its traceback, which holds this frame, and all of the batch.
+            # Without the traceback: it refers to this frame, and so to the whole batch.
             batch.ended[len(batch.kinds)] = refused.with_traceback(None)
         batch.kinds.append(kind)
         batch.keys.append(key)
@@ -132,7 +132,7 @@ def _endpoint(request: Request, kind: Kind) -> Endpoint:
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
-    """The bodies in groups of about a megabyte: all of one are parsed at a time where they wait for the store."""
+    """The bodies in groups of about a megabyte: on a distant store, all events of a group are in memory together."""
     start = size = 0
     for place, body in enumerate(bodies):
         length = len(memoryview(body))
@@ -144,7 +144,7 @@ def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
 
 
 def _take_kind(body: dict[str, Any]) -> Kind:
-    """What the body says it is. That is the batch's word, and none of the event's."""
+    """Take the member `type` out of a body: it belongs to the batch format, not to the event."""
     kind: Kind = body.pop("type", "event")
     if kind not in ("event", "identify"):
         fault = SchemaViolation("/type", 'expected "event" or "identify"')

@@ -1,4 +1,4 @@
-"""Which events of a batch go one after the other, and how the others go beside each other."""
+"""The order of a batch's events: events with a common ordering key run one after the other, others concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def ties(event: Event) -> list[Hashable]:
-    """What events have in common that must go one after the other: visitor, message, user that is linked."""
+    """The ordering keys of an event: its visitor, its message, the user that it links."""
     tied: list[Hashable] = [event.anonymous_id] if event.has_visitor else []
     if event.message_id is not None:
         tied.append(("message", event.message_id))
@@ -24,17 +24,17 @@ def ties(event: Event) -> list[Hashable]:
 
 
 class UnderWay:
-    """The events that are being resolved; those that come later and have a tie to one of them wait for it."""
+    """The events that are being resolved. A later event with a common ordering key waits for them."""
 
     def __init__(self) -> None:
         self._alone: tuple[int, Sequence[Hashable]] | None = None
-        """The only one with ties, as nearly always; it is not among the others."""
+        """The only event with ordering keys, as nearly always; it is not in `_last`."""
         self._last: dict[Hashable, int] = {}
-        """With each tie, the last one to come."""
+        """The latest event with each ordering key."""
         self._awaited: dict[int, asyncio.Future[None]] = {}
 
     def begin(self, place: int, tied: Sequence[Hashable]) -> list[asyncio.Future[None]]:
-        """Returns what is to be waited for, which is done when the others have ended."""
+        """Add an event. Returns the futures to wait for: they are done when the earlier events have ended."""
         if not tied:
             return []
         if self._alone is None and not self._last:
@@ -70,7 +70,7 @@ class UnderWay:
 
 
 def chains(events: Sequence[Event]) -> list[list[int]]:
-    """The events, by their places, in groups that have no tie to each other, in the order of their first events."""
+    """Group the events, by index, so that no two groups have a common ordering key; in the order of first events."""
     leaders = [*range(len(events))]
     first: dict[Hashable, int] = {}
     for place, event in enumerate(events):
@@ -101,10 +101,10 @@ def _join(leaders: list[int], one: int, other: int) -> None:
 
 
 async def beside_each_other(work: Callable[[Iterator[_T]], Awaitable[None]], all: Iterable[_T]) -> None:
-    """Do what there is to do for each, beginning in order; while one has to wait, the others go on.
+    """Do the work for each item, started in order. While one item waits, the others continue.
 
-    `work` does it for one after the other of those it is given, and must not raise. It is called again while it waits,
-    with what is left then. Most work finds what it needs in memory, and a task for each would cost more than that.
+    `work` handles the items of its iterator one after the other, and must not raise. While it waits, it is called again
+    with the remaining items. Most work finds its data in memory, and a task for each item would cost more than that.
     """
     relay = _Relay(work, all)
     await relay.go_on()
@@ -113,7 +113,7 @@ async def beside_each_other(work: Callable[[Iterator[_T]], Awaitable[None]], all
 
 
 class _Relay(Generic[_T]):
-    """A class, because a function that begins itself would be a cycle of references, with all that it works on."""
+    """A class, because a recursive closure would be a cycle of references that keeps the items in memory."""
 
     def __init__(self, work: Callable[[Iterator[_T]], Awaitable[None]], all: Iterable[_T]) -> None:
         self._work = work
@@ -123,6 +123,6 @@ class _Relay(Generic[_T]):
 
     async def go_on(self) -> None:
         if not self._all_begun:
-            self.tasks.append(asyncio.create_task(self.go_on()))  # which begins once this one waits
+            self.tasks.append(asyncio.create_task(self.go_on()))  # starts once this one waits
             await self._work(self._rest)
             self._all_begun = True

@@ -1,9 +1,9 @@
-"""Where the events of a batch begin and end, in a body that is not JSON because of what is inside some of them.
+"""Finds where the events of a batch begin and end, in a body that is not JSON because some events are not.
 
-Only strings and brackets are looked at, so an event may hold anything that leaves these in order: halves of surrogate
-pairs, bytes that are not UTF-8, words and numbers that JSON does not know, any depth. The time goes by the length of
-the body alone, whatever is in it: up to a third of a second for 4 MiB. So the body is read in steps of some
-milliseconds, and the event loop turns in between.
+Only strings and brackets are parsed. So an event may have anything that leaves these in order: halves of surrogate
+pairs, bytes that are not UTF-8, words and numbers that JSON does not know, any depth. The time depends on the length of
+the body alone: up to a third of a second for 4 MiB. So the body is read in steps of some milliseconds, and the event
+loop runs in between.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .pace import Pace
 
 __all__ = ["SplitBatch", "split_batch"]
 
-_STEP = 32 * 1024  # which takes up to six milliseconds
-_MOST_RUNS = 100_000  # of brackets, that are looked at one by one: each takes a microsecond or two
+_STEP = 32 * 1024  # bytes; a step takes up to six milliseconds
+_MOST_RUNS = 100_000  # runs of brackets that Python handles one by one: each takes a microsecond or two
 _SPACE = b" \t\n\r"
 _NAME = b'"events"'
 
 
 def _nested(levels: int) -> bytes:
-    """A pattern of text with strings, and with containers in one another, of so many levels.
+    """A pattern for text with strings and containers that are nested up to so many levels.
 
-    It is possessive all through, so text is read again only where it has more levels: then once for each.
+    It is possessive throughout. So text is read again only where it has more levels, and then once for each level.
     """
     inner = rb"|[\[{]" + _nested(levels - 1) + rb"[\]}]" if levels else b""
     return rb'(?:[^"\[\]{}]++|' + _STRING + inner + rb")*+"
@@ -33,7 +33,7 @@ def _nested(levels: int) -> bytes:
 
 _STRING_TEXT = rb'(?:[^"\\]++|\\.)*+'
 _STRING = rb'"' + _STRING_TEXT + rb'"'
-_LEVELS = 4  # of most events: brackets that are in one another so often need no look from Python
+_LEVELS = 4  # levels of nesting in most events; Python need not handle their brackets
 _CONTAINER = rb"[\[{]" + _nested(_LEVELS - 1) + rb"[\]}]"
 
 _Match = Callable[[bytes, int, int], "re.Match[bytes] | None"]
@@ -55,14 +55,14 @@ class SplitBatch(NamedTuple):
 
 
 class _Unclear(Exception):
-    """It cannot be told where an event ends."""
+    """The end of an event cannot be found."""
 
 
 async def split_batch(body: bytes, most: int, *, step: int = _STEP) -> SplitBatch | None:
-    """The events of a batch, each as it stands in the body; None where it cannot be told where one ends.
+    """Split a batch into its events, each with its bytes as sent. None if the end of an event cannot be found.
 
-    Whether envelope and events are JSON is not looked at. Beyond `most` events no more are looked for. `step` is how
-    many bytes are looked at in one step; it changes no result.
+    Envelope and events need not be JSON. The search ends when there are more than `most` events. `step` is the number
+    of bytes read in one step; it changes no result.
     """
     scan = _Scan(body, step)
     try:
@@ -81,7 +81,7 @@ class _Scan:
         self._pace = Pace()
 
     async def find_array(self) -> int:
-        """The place behind the bracket that opens the array of events."""
+        """The index behind the bracket that opens the array of events."""
         match = _start(self._body)
         if match is None:
             raise _Unclear
@@ -98,7 +98,7 @@ class _Scan:
             self._count_run()
 
     async def split_array(self, at: int, most: int) -> tuple[list[bytes], int]:
-        """The elements of the array whose bracket is before `at`, one more than `most` at the most; and its end."""
+        """The elements of the array that opens before `at`, at most `most` + 1 of them, and the index of its end."""
         events = []
         begin = at
         while True:
@@ -113,7 +113,7 @@ class _Scan:
             begin = at = at + 1
 
     async def _skip(self, match: _Match, at: int) -> int:
-        """The place of the first sign that the pattern does not match; or of a value that it does not match whole."""
+        """The index of the first character, or of the start of a value, that the pattern does not match."""
         while True:
             end = at + self._step
             at = _behind(match(self._body, at, end))
@@ -125,7 +125,7 @@ class _Scan:
                 return at
 
     async def _behind_value(self, at: int) -> int:
-        """The place behind the string, object or array that begins at `at`. None is too long, and none too deep."""
+        """The index behind the string, object or array that begins at `at`, of any length and depth."""
         if self._body[at : at + 1] == b'"':
             return await self._behind_string(at)
         if self._body[at : at + 1] not in {b"[", b"{"}:
@@ -133,7 +133,7 @@ class _Scan:
         return await self._behind_container(at)
 
     async def _behind_container(self, at: int) -> int:
-        """The place behind the object or array that begins at `at`."""
+        """The index behind the object or array that begins at `at`."""
         depth, at = 1, at + 1
         while depth:
             match = _brackets(self._body, at, at + self._step)
@@ -143,7 +143,7 @@ class _Scan:
                 await self._pace.pause()
             assert match is not None
             run = match[1]
-            if not run:  # at the end of the step, or at a string that goes on there
+            if not run:  # the end of the step, or a string that crosses it
                 if at >= len(self._body):
                     raise _Unclear
                 if self._body[at : at + 1] == b'"':
@@ -157,7 +157,7 @@ class _Scan:
         return at
 
     async def _behind_string(self, at: int) -> int:
-        """The place behind the string that begins at `at`, which may be longer than a step."""
+        """The index behind the string that begins at `at`, which may be longer than a step."""
         at += 1
         while True:
             at = _behind(_string_text(self._body, at, at + self._step))
@@ -175,5 +175,5 @@ class _Scan:
 
 
 def _behind(match: re.Match[bytes] | None) -> int:
-    assert match is not None  # the pattern matches nothing too
+    assert match is not None  # the pattern matches the empty string, too
     return match.end()

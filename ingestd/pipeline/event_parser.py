@@ -1,4 +1,4 @@
-"""A body as an event: checked against its schema, what it does not name kept apart, and its time within bounds."""
+"""Parses a body into an event: checks it against the schema, moves unknown members to `extra`, bounds its time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ Kind = Literal["event", "identify"]
 
 _DAY = 86_400_000
 _YEAR_2000 = 946_684_800_000
-"""No event is older: an earlier time is the zero of a clock, a date type or a number that nobody set."""
+"""The earliest time of an event. An earlier time comes from an unset clock, date or number."""
 _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
 class EventParser:
-    """`stored_address` makes of a client's address what is stored of it; None: nothing is.
+    """Parses bodies. `stored_address` makes the stored form of a client's address; None: no address is stored.
 
-    `timestamp_ignored` is told of each `timestamp` that is not taken as the time of its event, `unusable_id` of each
-    field that holds one of `unusable_ids`.
-    `check_identity` raises for an identify request that a plugin refuses. `prepare` returns why a plugin drops an
-    event, or None.
+    `timestamp_ignored` is called for each `timestamp` that is not taken as the time of its event. `unusable_id` is
+    called for each field that has one of `unusable_ids`. `check_identity` raises for an identify request that a plugin
+    refuses. `prepare` returns why a plugin drops an event, or None.
     """
 
     def __init__(
@@ -48,21 +47,21 @@ class EventParser:
         self._validator = validator
         self._check_identity = check_identity
         self._prepare = prepare
-        self._keys = {key: key for key in validator.keys}  # to keep one of each, and not those of bodies
+        self._keys = {key: key for key in validator.keys}  # so that all events share one string of each key
         self._stored_address = stored_address
         self._timestamp_ignored = timestamp_ignored
         self._unusable_ids = unusable_ids
         self._unusable_id = unusable_id
 
     def key_of(self, body: Mapping[str, Any]) -> str:
-        """The known event key that a body names, else an empty string: callers' own words are nothing to count by."""
+        """The event key of a body; empty if it is unknown, because a caller must not choose the labels of metrics."""
         named = body.get("key")
         return self._keys.get(named, "") if isinstance(named, str) else ""
 
     def read(
         self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
     ) -> Event | Resolved:
-        """The event, or the result of one that a plugin drops. Raises `Refused`, `HookFailure`."""
+        """The event, or the result of an event that a plugin drops. Raises `Refused`, `HookFailure`."""
         is_event = kind == "event"
         if is_event:
             self._validator.event(body)
@@ -72,7 +71,7 @@ class EventParser:
             principal.check_event(body, request.received_at)
         endpoint = request.endpoint
         public = endpoint.is_public
-        if public and not is_event:  # what a server tells of a visitor, in a batch, is no browser's doing
+        if public and not is_event:  # one in a server's batch does not come from a browser
             endpoint = Endpoint.IDENTIFY
         received_at = timestamp = request.received_at
         known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
@@ -83,15 +82,15 @@ class EventParser:
                 timestamp = self._take_timestamp(extra, received_at, public=public)
         dispatch_id = body.get("dispatchId")
         if not is_event and isinstance(dispatch_id, str):
-            # An identify request may tell it, but nothing else under that name is refused there.
+            # An identify request may have a dispatch id, which its schema leaves free: other types stay in `extra`.
             del extra["dispatchId"]
         context = body.get("context", {})
         if public and self._stored_address is not None and request.peer:
-            # Unless the caller tells one; and not that of a shop's backend, which is nobody's.
+            # Only if the caller sends none. The address of a shop's backend is no visitor's, so it is not stored.
             context.setdefault("ip", self._stored_address(request.peer))
         user_id = body.get("userId") or None
         data = body["data"] if is_event else {}
-        event = Event(  # by position: by so many names it would take three times as long
+        event = Event(  # by position: so many keywords would take three times as long
             record_id,
             kind,
             principal.tenant,
@@ -136,7 +135,7 @@ class EventParser:
         return True
 
     def _take_timestamp(self, extra: dict[str, Any], received_at: int, *, public: bool) -> int:
-        """The time of the event. A `timestamp` that names a time leaves `extra`, also where receipt counts instead."""
+        """The time of the event. A `timestamp` since 2000 leaves `extra`, even if the time of receipt replaces it."""
         sent = extra["timestamp"]
         at = times.parse_time(sent) if isinstance(sent, str) else None
         if at is None:

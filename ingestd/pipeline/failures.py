@@ -1,4 +1,4 @@
-"""What callers and the log are told of what went wrong."""
+"""The answer and the log line for an error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger("ingestd.pipeline")
 
 
 class Failures:
-    """What is no refusal is logged with its traceback, one a second: a broken plugin must not fill the disk."""
+    """Logs unexpected errors with their traceback, at most one a second: a broken plugin must not fill the disk."""
 
     def __init__(self) -> None:
         self._told_at = float("-inf")
         self._untold = 0
 
     def refusal(self, request: Request, error: Exception) -> Refused:
-        """What the caller is answered: of an error that is no refusal nothing but that there was one."""
+        """The refusal that the caller gets. Of an unexpected error it says only that there was one."""
         if isinstance(error, Refused):
             return error
         self._log(request, error)
@@ -31,6 +31,6 @@ class Failures:
         now = time.monotonic()
         self._untold += 1
         if now - self._told_at >= 1:
-            more = f"; {self._untold - 1} more have since the last one told" if self._untold > 1 else ""
+            more = f"; {self._untold - 1} more have failed since the last such line" if self._untold > 1 else ""
             log.error("a request to %s failed%s", request.endpoint.operation(batch=request.batch), more, exc_info=error)
             self._told_at, self._untold = now, 0

@@ -1,7 +1,7 @@
-"""What becomes of a request: who sends it, what it says, that it is stored; and its answer, counted once.
+"""The pipeline: takes a request from admission to its answer, and counts it once.
 
-The order is the contract's: who sends (401), may they (403), is it JSON in shape (400), a known key
-(404), good data (400); then preparation, user, session, identity, enrichment, filters; then the journal.
+The contract with callers sets the order: sender (401), permissions (403), JSON and envelope (400), a known key (404),
+valid data (400); then preparation, user, session, identity, enrichment, filters; then the journal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """`max_body`, `stored_address` and `unusable_ids` as `Batches` and `EventParser` have them."""
+    """Handles requests. `Batches` and `EventParser` explain `max_body`, `stored_address` and `unusable_ids`."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Pipeline:
         self._batches = Batches(self._event_parser, together, backpressure, metrics, self._failures, max_body=max_body)
 
     async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
-        """Answer one request, and count it, or the events of a batch, once.
+        """Answer one request, and count it once, or each event of a batch once. Raises nothing.
 
-        `give` is called with the answer in the event loop, before this returns or later, and must not raise. Raises
-        nothing itself. Whatever is logged meanwhile is told to be of this request.
+        `give` is called with the answer in the event loop, before this returns or later, and must not raise. Log lines
+        in between have the id of this request.
         """
         current_request.set(request)
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""An event of a batch on its way to its result, where that is some trips away."""
+"""The progress of one event of a batch on a distant store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Member", "result_of"]
 
 
 class Member:
-    """An event of a batch: at last it has a result, or a first one whose result is also its own.
+    """An event of a batch. In the end it has a `result`, or a `first` event whose result it shares.
 
-    `state` is the unit of work that it is resolved with, from `begin` or `be_recalled` on.
+    `state` is the event's transaction, which `begin` or `be_recalled` sets.
     """
 
     __slots__ = ("_message_id", "event", "first", "recalled", "resolved", "result", "state")
@@ -28,36 +28,36 @@ class Member:
         self.recalled: Recalled | None = None
         self.resolved: Resolved | None = None
         self.first: Member | None = None
-        """The one before it in the batch with the same message."""
+        """The earlier event of the batch with the same message."""
         self.result: Resolved | Exception | None = None
 
     def begin(self, store: Store) -> None:
-        """Be resolved with a unit of work of its own."""
+        """Open a transaction to resolve the event in."""
         self.state = store.begin(self.event.received_at)
 
     def be_recalled(self, recalled: Recalled) -> None:
-        """Be resolved with what is remembered."""
+        """Take a result that was resolved from memory."""
         self.recalled, self.resolved, self.state = recalled, recalled.resolved, recalled.state
 
     @property
     def is_recalled(self) -> bool:
-        """Whether it is known what becomes of it if all is still as it is remembered."""
+        """Whether the event needs no further resolving if memory is right."""
         return self.recalled is not None or self.result is not None or self.first is not None
 
     def repeats(self, messages: dict[str, Member]) -> bool:
-        """Whether it is answered as an earlier one of the batch."""
+        """Whether the event repeats an earlier one of the batch, and shares its result."""
         if self._message_id is None:
             return False
         self.first = messages.get(self._message_id)
         return self.first is not None
 
     def claim(self, messages: dict[str, Member]) -> None:
-        """Be the one that later ones of the same message are answered as."""
+        """Become the event whose result later events with the same message share."""
         if self._message_id is not None and self.resolved is not None and self.resolved.record is not None:
             messages[self._message_id] = self
 
     def undo(self, messages: dict[str, Member]) -> None:
-        """Be as if it had not been recalled."""
+        """Undo `be_recalled`."""
         if self._message_id is not None and messages.get(self._message_id) is self:
             del messages[self._message_id]
         if self.recalled is not None:
@@ -66,7 +66,7 @@ class Member:
 
 
 def result_of(member: Member) -> Resolved | Exception:
-    """Raises nothing: what a member failed with is its result."""
+    """The result of an event. An error is returned, not raised."""
     if member.first is not None:
         first = result_of(member.first)
         return first if isinstance(first, Exception) else Resolved(Outcome.DUPLICATE, first.session)

@@ -1,4 +1,4 @@
-"""Long work on the event loop, with pauses for others."""
+"""Pauses for other tasks during long work on the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 0.005  # seconds
 
 
 class Pace:
-    """Lets others have the event loop in the middle of long work."""
+    """Says when long work has taken five milliseconds of the event loop, and gives other tasks a turn."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

@@ -1,4 +1,4 @@
-"""An event resolved on what the daemon remembers of its visitor: one trip to a distant store instead of two."""
+"""Resolves an event from the daemon's memory of its visitor: one trip to a distant store instead of two."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Recalled", "Recaller"]
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of an event if all is still as it is remembered, which `Journal.append` finds out.
+    """The result of an event if memory is right. `Journal.append` finds out whether it is.
 
-    Until then its data and context are in its record alone: they are larger than all else of it, and what is freed at
-    once leaves its place in the processor's cache to the next event.
+    Until then the event's data and context are in its record alone. They are larger than everything else of the event,
+    and memory that is freed at once leaves its place in the processor's cache to the next event.
     """
 
     resolved: Resolved
@@ -28,7 +28,7 @@ class Recalled(msgspec.Struct, frozen=True, gc=False):
     session_id: str | None
 
     def undo(self, event: Event) -> None:
-        """Make the event again what it was when it came."""
+        """Restore the event as it was parsed."""
         _restore(event, self.user_id, self.session_id)
         assert self.resolved.record is not None
         said = self.resolved.record.decode()
@@ -36,10 +36,10 @@ class Recalled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recaller:
-    """`works` says whether any event may be resolved so.
+    """Resolves events from memory. `works` says whether this is possible for any event.
 
-    Not where plugins enrich or filter events: what has turned out wrong is done anew, and theirs is not to be called
-    twice for one event. Nor do identify requests, which are there to change what is remembered.
+    It is not where plugins enrich or filter events. If memory was wrong, an event is resolved again, and these hooks
+    must not be called twice for one event. Identify requests are excluded, because they change what is remembered.
     """
 
     def __init__(self, hooks: Hooks, resolver: Resolver, journal: Journal) -> None:
@@ -48,7 +48,7 @@ class Recaller:
         self._journal = journal
 
     async def recall(self, event: Event) -> Recalled | None:
-        """None where what is remembered is not enough. Raises `Refused`, and whatever a plugin raises."""
+        """Resolve an event; None if memory lacks something. Raises `Refused`, and any error of a plugin."""
         if event.type != "event":
             return None
         state = self._journal.recall(event.received_at)

@@ -1,4 +1,4 @@
-"""An event on its way through the hooks: message, user, session and identity, enrichment, filters; and its record."""
+"""Resolves an event: message, user, session, identity, enrichment and filters, in this order. Then makes its record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Unit = tuple[Event, State]
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of an event; without a record there is nothing to append."""
+    """The result of an event. Without a record there is nothing to append."""
 
     outcome: Outcome
     session: Session
@@ -35,7 +35,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
 
 
 def repeated(earlier: str) -> Resolved:
-    """An event whose message was stored before, with this claim: it is answered as then."""
+    """The result of an event whose message was stored before. `earlier` is the value of its idempotency key."""
     session_id, _, is_new = earlier.partition(" ")
     return Resolved(Outcome.DUPLICATE, Session(session_id, is_new == "1"))
 
@@ -47,7 +47,7 @@ class Resolver:
         self._journal = journal
 
     async def resolve(self, event: Event, state: State) -> Resolved:
-        """Raises `Refused`, and whatever a plugin raises."""
+        """Resolve an event in a transaction. Raises `Refused`, and any error of a plugin."""
         if event.message_id is not None:
             earlier = await self.earlier(event, state)
             if earlier is not None:
@@ -64,9 +64,9 @@ class Resolver:
         return _accepted(event, _in_session(event, session))
 
     async def recall(self, event: Event, state: State) -> Resolved:
-        """As `resolve`, on a unit of `Journal.recall`; that the message is new is found out when it is appended.
+        """Resolve an event in a transaction of `Journal.recall`. The append finds out whether its message is new.
 
-        For no identify requests, and where no plugin enriches or filters events.
+        This is not for identify requests, and only where no plugin enriches or filters events.
         """
         if not event.has_visitor:
             return _accepted(event, _in_session(event, lone_session(event.session_id)))
@@ -75,9 +75,9 @@ class Resolver:
         return _accepted(event, _in_session(event, await self._hooks.resolve_session(event, state)))
 
     async def resolve_together(self, units: Sequence[Unit]) -> list[Resolved | Exception]:
-        """As `resolve` one after the other, for units that have no message and no link from one another.
+        """Resolve events as `resolve` would, one after the other. No event may depend on another's message or link.
 
-        What all ask of a distant store leaves in the same turns, in their order.
+        The requests of all events to a distant store leave in the same turns of the event loop, in order.
         """
         if len(units) == 1:
             return [await _caught(self.resolve(*unit)) for unit in units]
@@ -101,7 +101,7 @@ class Resolver:
         return [result for result in results if result is not None]
 
     async def earlier(self, event: Event, state: State) -> str | None:
-        """The claim of the event's message, if that was stored before."""
+        """The value of the idempotency key of the event's message, if the message was stored before."""
         if event.message_id is None:
             return None
         return await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
@@ -110,10 +110,10 @@ class Resolver:
         return await self._hooks.resolve_session(event, state) if event.has_visitor else lone_session(event.session_id)
 
     async def _resolve_session(self, event: Event, state: State) -> Session | None:
-        """The session; and the user, which it sets. Of a distant store."""
+        """Find the session and set the user, on a distant store."""
         if not _needs_user(event):
             return await self._hooks.resolve_session(event, state)
-        # Begun first, so that what it asks for leaves in the same turn as what the other asks for.
+        # Started first, so that both hooks send their requests in the same turn of the event loop.
         session = asyncio.ensure_future(self._hooks.resolve_session(event, state))
         try:
             await self._resolve_user(event, state)
@@ -141,7 +141,7 @@ class Resolver:
 
 
 def lone_session(supplied: str | None) -> Session:
-    """The session of an event that is remembered nowhere: the caller's own id, which stands for this event only."""
+    """A session that is not stored and stands for one event only. It has the caller's session id, or a random one."""
     if supplied is None:
         return Session(random_uuid(), is_new=True)
     return Session(supplied.lower(), is_new=False)
@@ -166,13 +166,13 @@ def _needs_user(event: Event) -> bool:
     return event.type == "event" and event.user_id is None and event.has_visitor
 
 
-@lru_cache(maxsize=2048)  # it is asked for twice while its event is resolved, and hardly ever again
+@lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
 def _message_key(tenant: str, message_id: str) -> str:
     return passing_key("message", tenant, message_id)
 
 
 async def _caught(work: Awaitable[_T]) -> _T | Exception:
-    """What it returns or raises: the others of a batch go on."""
+    """Return the result or the error, so that the other events of a batch continue."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - it is the answer of one event

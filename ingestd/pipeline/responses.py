@@ -1,4 +1,4 @@
-"""What a caller is answered: 200 with the session, or one problem in one shape."""
+"""The answers to callers: 200 with the session, or a problem document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Answer", "problem", "results", "success"]
 
 
 class Answer(NamedTuple):
-    """A status and a JSON body; `retry_after` in seconds, `allow` a list of methods, `code` a problem's word."""
+    """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code."""
 
     status: int
     body: bytes
@@ -28,12 +28,12 @@ class Answer(NamedTuple):
 
 
 def success(endpoint: Endpoint, session: Session) -> Answer:
-    """200, as the endpoint words it."""
+    """200 with the session, in the form of the endpoint."""
     return Answer(200, f"{{{_members(endpoint, session)}}}".encode())
 
 
 def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
-    """200 to a batch: each event's own answer, with its status in it."""
+    """200 to a batch, with the answer and status of each event."""
     texts = ",".join(
         [
             problem(one).body.decode() if isinstance(one, Refused) else f'{{"status":200,{_members(endpoint, one)}}}'
@@ -45,7 +45,7 @@ def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
 
 
 def _members(endpoint: Endpoint, session: Session) -> str:
-    """A session id is a caller's text only in UUID form, so needs no escapes."""
+    """The members of a success. A session id from a caller is always a UUID, so it needs no escapes."""
     if not endpoint.is_public:
         return f'"session":{{"sessionId":"{session.session_id}"}}'
     is_new = "true" if session.is_new else "false"

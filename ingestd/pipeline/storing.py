@@ -1,4 +1,4 @@
-"""An event becomes durable: it is resolved, and its record appended."""
+"""Stores a single event: resolves it and appends its record."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Storing:
         self._journal = journal
         self._backpressure = backpressure
         self._going_on: set[asyncio.Task[None]] = set()
-        """With events that could not be appended as they were."""
+        """Tasks of events that could not be appended at the first attempt."""
 
     def begin(self, event: Event, then: Callable[[Resolved | Exception], None]) -> Awaitable[None]:
-        """Store an event: `then` is called once, when it is durable, or with the error that has kept it from that.
+        """Store an event. `then` is called once, when the event is durable or with the error that has prevented it.
 
-        It is called in the event loop, before what this returns is done or later, and must not raise. Raises
-        `Unavailable` where there is no room.
+        `then` is called in the event loop, before the returned awaitable is done or later. It must not raise. Raises
+        `Unavailable` if there is no room.
         """
         self._backpressure.check()
         self._backpressure.acquire(1)
@@ -47,7 +47,7 @@ class Storing:
     async def _recall(self, event: Event, then: Callable[[Resolved | Exception], None]) -> None:
         try:
             recalled = await self._recaller.recall(event)
-        except Exception as error:  # noqa: BLE001 - it is told
+        except Exception as error:  # noqa: BLE001 - `then` gets it
             self._end(then, error)
             return
         if recalled is None:
@@ -60,7 +60,7 @@ class Storing:
         state = self._store.begin(event.received_at)
         try:
             resolved = await self._resolver.resolve(event, state)
-        except Exception as error:  # noqa: BLE001 - it is told
+        except Exception as error:  # noqa: BLE001 - `then` gets it
             await self._keep(error, state, then)
         else:
             await self._append(resolved, state, then)
@@ -78,10 +78,10 @@ class Storing:
         then: Callable[[Resolved | Exception], None],
         anew: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> Awaitable[None]:
-        """`anew` is for what was recalled wrongly. Where there is none, nobody here holds the event any more.
+        """Append the record. `anew` resolves the event again if memory was wrong; without it, the event is freed now.
 
-        It is larger than its record. Freed at once it leaves its memory, and so its place in the processor's cache, to
-        the next event; kept until the record is durable, to the sixty-fourth.
+        The event is larger than its record. Freed at once, it leaves its memory, and so its place in the processor's
+        cache, to the next event. Freed when the record is durable, it leaves that to the sixty-fourth.
         """
         if resolved.record is None:
             return self._keep(resolved, state, then)
@@ -127,12 +127,12 @@ class Storing:
 
 
 async def keep(store: Store, results: Sequence[Resolved | Exception], state: State) -> list[Resolved | Exception]:
-    """What becomes of events of one unit that have no record or failed: what was seen or written is to be durable."""
+    """The results of events of one transaction without a record or with an error, once the transaction is durable."""
     try:
         await store.commit(state)
-    except Exception as error:  # noqa: BLE001 - it is told
-        # Others may have seen what a failed event wrote already (its session, say), so that is kept, not undone;
-        # where it cannot be kept, the back end tells of it itself.
+    except Exception as error:  # noqa: BLE001 - it is returned
+        # Other events may have seen the writes of a failed one, such as its session. So they are kept, not undone.
+        # If they cannot be kept, the backend reports that.
         fatal = not isinstance(error, Unavailable)
         return [error if fatal or isinstance(result, Resolved) else result for result in results]
     return [*results]

@@ -1,4 +1,4 @@
-"""How the events of a batch that go one after the other are resolved on a distant store, in as few trips as can be."""
+"""Resolves a chain of a batch's events on a distant store, in as few trips as possible."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .resolver import Resolver
 
 __all__ = ["Stretches"]
 
-_MISSES = 2  # events of a chain that could not be recalled, after which it is not tried any more
+_MISSES = 2  # events of a chain that memory could not resolve; later ones are not tried
 
 
 class Stretches:
-    """`messages` are those of the whole batch, by their ids: the members that others are answered as."""
+    """Resolves the chains of one batch. `messages` has the first event of the batch with each message id."""
 
     def __init__(self, resolver: Resolver, recaller: Recaller, store: Store, messages: dict[str, Member]) -> None:
         self._resolver = resolver
@@ -25,13 +25,13 @@ class Stretches:
         self._store = store
         self._messages = messages
         self._missed: set[str] = set()
-        """The visitors of those that could not be recalled when they were read."""
+        """Visitors with an event that memory could not resolve when it was read."""
         self._pace = Pace()
 
     async def recall(self, member: Member) -> None:
-        """Recall one that was just read: what it is made of is still in the processor's cache.
+        """Resolve an event from memory right after it was read, while its objects are in the processor's cache.
 
-        Where one before it in its chain could not be recalled, that is taken back by `resolve`.
+        If memory could not resolve an earlier event of its chain, `resolve` undoes this.
         """
         visitor = member.event.anonymous_id
         if not self._recaller.works or visitor in self._missed or member.repeats(self._messages):
@@ -40,7 +40,10 @@ class Stretches:
             self._missed.add(visitor)
 
     async def resolve(self, chain: Sequence[Member]) -> None:
-        """What is recalled takes effect last, when it is appended: so whatever else there is comes before that."""
+        """Resolve a chain. If an event needs the store, so do the events before it that memory has resolved.
+
+        Those take effect only when they are appended, which would be too late for that event.
+        """
         done = next((place for place, member in enumerate(chain) if not member.is_recalled), len(chain))
         recalled = [member for member in chain[:done] if member.first is None]
         rest = chain[done:]
@@ -63,14 +66,14 @@ class Stretches:
             recalled = []
 
     async def resolve_anew(self, members: Sequence[Member]) -> None:
-        """Those of a chain that were recalled wrongly."""
+        """Resolve events of a chain again, on the store, because memory was wrong."""
         await self._resolve_all(members)
 
     async def _recall(self, member: Member) -> bool:
-        """Whether it is resolved by now, or refused."""
+        """Resolve an event from memory. Returns whether it has a result or an error."""
         try:
             recalled = await self._recaller.recall(member.event)
-        except Exception as error:  # noqa: BLE001 - it is this event's answer, and no other's
+        except Exception as error:  # noqa: BLE001 - it is the answer of this event alone
             member.result = error
             member.begin(self._store)
             return True
@@ -99,9 +102,9 @@ class Stretches:
 
 
 def _split(chain: Sequence[Member]) -> Iterator[list[Member]]:
-    """Those of a chain, together until one must know of another.
+    """Split a chain where an event depends on the result of an earlier one.
 
-    After an identify request the next may have another user, and a message must know what became of its like.
+    After an identify request the next event may have another user. A repeated message needs the result of the first.
     """
     stretch: list[Member] = []
     messages: set[str] = set()

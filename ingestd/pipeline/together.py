@@ -1,4 +1,4 @@
-"""The events of a batch become durable: each is resolved as if it had come by itself, and one commit has all."""
+"""Stores the events of a batch: resolves each as if it had come alone, and commits all together."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Together:
         self._backpressure = backpressure
 
     async def store(self, events: Iterable[Event | None], *, going_on: bool = False) -> list[Resolved | Exception]:
-        """As if each was stored after the one before it, but with one commit; what that would raise is in its place.
+        """Store events as if one after the other, but in one commit. An event's error stands in place of its result.
 
-        `events` are asked for one by one, with pauses for others, since to read one takes time; None is one that was
-        refused, and has no result. They have their `Backpressure.batch_slot`. Raises `Unavailable` where none is
-        stored; `going_on`: not if others of their batch are.
+        `events` are read one by one, with pauses for other tasks, because reading takes time. None stands for an event
+        that was refused, and has no result. The caller has the `Backpressure.batch_slot`. Raises `Unavailable` while no
+        more events are stored, but not with `going_on`: other events of the batch are stored then.
         """
         coming, pace = iter(events), Pace()
         for event in coming:
@@ -50,7 +50,7 @@ class Together:
                 break
         else:
             return []
-        coming = itertools.chain(iter([event]), coming)  # an iterator, so that this one is freed when it is done, too
+        coming = itertools.chain(iter([event]), coming)  # an iterator, so that this event is freed when it is done, too
         del event
         if not self._store.distant:
             return await OneByOne(self._resolver, self._store, self._journal, pace).store(coming)
@@ -64,7 +64,7 @@ class Together:
         return [result_of(member) for member in members]
 
     async def _resolve_far(self, events: Iterable[Event | None], pace: Pace) -> list[Member]:
-        """All are read first, and recalled if they can be, so that what the others ask for leaves together."""
+        """Read all events, and resolve those that memory can resolve. The requests of the others leave together."""
         members: list[Member] = []
         stretches = Stretches(self._resolver, self._recaller, self._store, {})
         for event in events:
@@ -86,7 +86,7 @@ class Together:
         return members
 
     async def _store_anew(self, members: Sequence[Member], stretches: Stretches) -> None:
-        """Those that something was remembered wrongly of, or that came behind such a one."""
+        """Store events again whose memory was wrong, or which came behind such an event."""
         for member in members:
             member.result = None
         wrong = [member for member in members if member.recalled is not None]
@@ -99,7 +99,7 @@ class Together:
         await self._append_all(members)
 
     async def _append_all(self, members: Sequence[Member]) -> None:
-        """Append what there is to append; where that succeeds, or fails for good, it is the result."""
+        """Append all records. A success or a final error becomes the event's result."""
         wanted: list[Member] = []
         appends: list[Append] = []
         for member in members:

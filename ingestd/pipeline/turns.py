@@ -1,4 +1,4 @@
-"""Turns: so much may be in hand at a time, and what does not fit waits, in the order it came."""
+"""A limit on the work in progress. Work beyond it waits for its turn, in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """`most` says how much may be in hand. What is larger than that has its turn when nothing else is in hand."""
+    """`most` returns the limit. Work larger than the limit has its turn when nothing else is in progress."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self.in_hand = 0
@@ -18,14 +18,14 @@ class Turns:
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def begin_at_once(self, size: int) -> bool:
-        """Whether it has its turn now; if not, it is to `begin`."""
+        """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
         if self._queue or not self._fits(size):
             return False
         self.in_hand += size
         return True
 
     async def begin(self, size: int) -> None:
-        """Returns when it is its turn, which is to `end`."""
+        """Wait for a turn, which the caller must `end`."""
         if self.begin_at_once(size):
             return
         future = asyncio.get_running_loop().create_future()
@@ -41,7 +41,7 @@ class Turns:
         self.in_hand -= size
         while self._queue and (self._queue[0][1].done() or self._fits(self._queue[0][0])):
             size, future = self._queue.popleft()
-            if not future.done():  # nobody waits any more
+            if not future.done():  # otherwise its task was cancelled
                 self.in_hand += size
                 future.set_result(None)
 

@@ -1,4 +1,4 @@
-"""The end of a request's body: by its length, or chunk by chunk."""
+"""Finds the end of a request's body, by its length or chunk by chunk."""
 
 from __future__ import annotations
 
