@@ -138,9 +138,9 @@ class Pipeline:
             return self._refuse_batch(request, error)
 
     def _refuse_batch(self, request: Request, error: Exception) -> Answer:
-        """All events have one outcome, as far as it is known how many there are.
+        """All events have this one outcome; `request.events` is their number, as far as known.
 
-        A function of its own: a variable for the refusal in the frames that its traceback holds would be a cycle.
+        A separate method, because a variable for the refusal would be a cycle through its traceback.
         """
         refused = self._failures.refusal(request, error)
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
