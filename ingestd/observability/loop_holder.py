@@ -1,4 +1,4 @@
-"""Tells from a stack which plugin, sink or consumer is at work."""
+"""The holder of the event loop: the plugin, sink or consumer that a thread's stack shows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class LoadedPlugin(Protocol):
 
 
 class Holder(NamedTuple):
-    """`name` is a plugin's name, `sink:NAME`, or a consumer's name. `frame` tells one call from the next."""
+    """`name` is a plugin's name, `sink:NAME`, or a consumer's name. `frame` distinguishes calls."""
 
     name: str
     text: str
-    """The name as a log line has it."""
+    """The name in a log line."""
     function: str
     module: str
     line: int
@@ -34,7 +34,7 @@ class Holder(NamedTuple):
 
 
 def plugin_modules(plugins: Iterable[LoadedPlugin]) -> Mapping[str, str]:
-    """Plugin names, by module and by top-level package."""
+    """Plugin names by module and by top-level package."""
     found: dict[str, str] = {}
     for plugin in plugins:
         module = plugin.source.partition(":")[0]
@@ -46,9 +46,9 @@ def plugin_modules(plugins: Iterable[LoadedPlugin]) -> Mapping[str, str]:
 
 
 def find_holder(innermost: FrameType | None, modules: Mapping[str, str]) -> Holder | None:
-    """The holder by a thread's stack, None for ingestd itself and libraries. `modules` is made by `plugin_modules`.
+    """The holder in a thread's stack, None for ingestd itself and libraries. `plugin_modules` makes `modules`.
 
-    A hook goes before a sink or consumer, and those before other code of a plugin, such as its tasks and timers.
+    A hook takes precedence over a sink or consumer. These take precedence over a plugin's other code, such as timers.
     """
     sink = consumer = other = called = None
     for frame in _outwards(innermost):
@@ -78,7 +78,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _owner(frame: FrameType) -> object:
-    """The object whose method it is."""
+    """The object whose method this frame runs."""
     code = frame.f_code
     is_method = code.co_argcount > 0 and code.co_varnames[0] == "self"
     return frame.f_locals.get("self") if is_method else None

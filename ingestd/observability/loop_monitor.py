@@ -1,7 +1,7 @@
-"""Names the plugin, sink or consumer that holds the event loop: meanwhile everything else waits.
+"""The monitor of the event loop: it names the plugin, sink or consumer that holds the loop while all others wait.
 
-The loop sets a deadline twenty times a second. A thread that finds one missed looks at the loop's stack, so an event
-pays nothing. Time in which the process was suspended, or had no processor, is nobody's.
+The loop sets a deadline twenty times a second. A thread looks at the loop's stack when a deadline is missed, so an
+event costs nothing more. Time in which the process was suspended, or had no processor, counts for no holder.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _log = logging.getLogger("ingestd.loop")
 
 HELD = 0.1  # seconds; a longer hold is reported
 CORE = "ingestd"
-"""Holds the loop where no plugin does."""
+"""The holder of the loop when no plugin holds it."""
 COLLECTOR = "gc"
 """Python's garbage collector."""
 
-_BEAT = 0.05  # seconds from setting a deadline to it
-_LATE = 0.04  # seconds behind a deadline after which the thread looks
+_BEAT = 0.05  # seconds from setting a deadline to the deadline
+_LATE = 0.04  # seconds after a missed deadline until the thread looks
 _LOOK = 0.02  # seconds between two looks
 _OVERSLEPT = 0.01  # seconds by which the thread itself may be late
-_BEFORE = _BEAT / 2  # seconds for which it had been held already, on average, when a deadline passed
+_BEFORE = _BEAT / 2  # seconds for which the loop had been held, on average, when a deadline passed
 _JUDGED = HELD - _BEFORE
-_QUIET = 600.0  # seconds without a hold after which the next one is news again
+_QUIET = 600.0  # seconds without a hold after which a holder's count starts again at 1
 
 
 class _Reading(NamedTuple):
-    """What the system tells of the loop's thread, in seconds."""
+    """The scheduler's times of the loop's thread, in seconds."""
 
     at: float
     ran: float
     waited: float
-    """For a processor."""
+    """The time spent waiting for a processor."""
 
 
 class _Look(NamedTuple):
@@ -52,7 +52,7 @@ class _Look(NamedTuple):
     before: _Reading
     now: _Reading
     pause: float
-    """For which the thread meant to sleep between these two."""
+    """The sleep that the monitor's thread intended between these two readings."""
     holder: Holder | None
 
 
@@ -65,7 +65,7 @@ class LoopMonitor:
         self._holds = HoldLog()
         self._deadline = 0.0
         self._set = _Reading(0.0, 0.0, 0.0)
-        """When the deadline was set."""
+        """The reading at the moment when the deadline was set."""
         self._looks: list[_Look] = []
         self._collecting_since = self._collected = 0.0
         self._ended = threading.Event()
@@ -99,7 +99,7 @@ class LoopMonitor:
 
     def _beat(self, now: float) -> None:
         if self._looks:
-            taken, self._looks = self._looks, []  # they keep frames alive, and all that is in those
+            taken, self._looks = self._looks, []  # looks keep frames alive, with all their objects
             looks = [look for look in taken if look.deadline == self._deadline]
             late = now - self._deadline
             if looks and late >= _JUDGED:
@@ -109,7 +109,7 @@ class LoopMonitor:
         self._deadline = now + _BEAT
 
     def _judge(self, looks: Sequence[_Look], late: float, now: float) -> None:
-        """Report one call that held the loop for long enough since the deadline, or else count the time alone."""
+        """Report the longest call since the deadline if it is long enough, otherwise only count the time."""
         if self._collected >= late / 2:
             self._count(COLLECTOR, self._collected)
             return
@@ -133,7 +133,7 @@ class LoopMonitor:
             self._collected += time.monotonic() - self._collecting_since
 
     def _watch(self, loop_thread: int) -> None:
-        """On a thread beside the loop's."""
+        """The monitor's thread: look at the loop's stack after each missed deadline."""
         pause, reading = _LATE, _Reading(0.0, 0.0, 0.0)
         while not self._ended.wait(pause):
             deadline, now = self._deadline, time.monotonic()
@@ -142,24 +142,24 @@ class LoopMonitor:
                 continue
             frame = sys._current_frames().get(loop_thread)
             holder = find_holder(frame, self._modules())
-            del frame  # it would keep all that is on the loop's stack alive until the next look
+            del frame  # it would keep the objects on the loop's stack alive until the next look
             before, reading = reading, _read(self._statistics, now)
             if before.at < deadline:
-                # The loop may have run all the time from setting the deadline, and waited all of it behind that.
+                # The loop may have run from setting the deadline to the deadline, and waited ever since.
                 before, pause = _Reading(deadline, self._set.ran + _BEAT, self._set.waited), _LATE
             self._looks.append(_Look(deadline, before, reading, pause, holder))
             pause = _LOOK
 
 
 class HoldLog:
-    """Tells the log of holds: of each holder the 1st, 2nd, 4th, 8th …, as failures of sinks are."""
+    """Logs the 1st, 2nd, 4th, 8th … hold of each holder, like the failures of a sink."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._last: dict[str, float] = {}
 
     def report(self, holder: Holder, seconds: float, now: float) -> None:
-        """`now` is in seconds, of a clock that is never set."""
+        """`now` is in seconds, by a monotonic clock."""
         name = holder.name
         if now - self._last.get(name, now) >= _QUIET:
             self._counts[name] = 0
@@ -173,10 +173,10 @@ class HoldLog:
 
 
 def _spent(looks: Sequence[_Look], end: _Reading) -> float:
-    """The seconds that the loop's thread has worked, slept or waited for a system call during these looks.
+    """The seconds in which the loop's thread worked, slept or waited for a system call during these looks.
 
-    A late look has one of two reasons. Either the whole process was suspended, or the loop's thread let no other run.
-    In the second case it has run all the time.
+    A late look has one of two reasons: the process was suspended, or the loop's thread let no other thread run. In the
+    second case the loop's thread ran the whole time.
     """
     begin = looks[0].before
     elapsed = end.at - begin.at
@@ -187,7 +187,7 @@ def _spent(looks: Sequence[_Look], end: _Reading) -> float:
 
 
 def _open_statistics() -> int:
-    """A descriptor of what the system tells of this thread, -1 where there is nothing."""
+    """A descriptor of this thread's scheduler statistics, -1 on a system without them."""
     try:
         return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -195,7 +195,7 @@ def _open_statistics() -> int:
 
 
 def _read(statistics: int, at: float) -> _Reading:
-    """How long a thread has run and waited. Where no system tells, it is 0."""
+    """The times for which a thread has run and waited, 0 on a system without statistics."""
     if statistics < 0:
         return _Reading(at, 0.0, 0.0)
     ran, waited, _ = os.pread(statistics, 100, 0).split()

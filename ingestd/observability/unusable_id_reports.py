@@ -1,4 +1,4 @@
-"""Tells operators that clients send words for nothing as ids: a counter, and a line in the log now and then."""
+"""Reports of unusable ids, such as "null": a counter, and one log line an hour for each field."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["IdField", "UnusableIdReports"]
 
 log = logging.getLogger("ingestd.ids")
 
-_PAUSE = 3600.0  # seconds between two warnings of one field
+_PAUSE = 3600.0  # seconds between two warnings about one field
 
 
 class IdField(Enum):
-    """A field of callers that holds an id."""
+    """A field of a request that holds an id."""
 
     __hash__ = object.__hash__
 
@@ -25,7 +25,7 @@ class IdField(Enum):
 
 
 class UnusableIdReports:
-    """`count` is called for each report. The log has the field and a number, and nothing that a caller has sent."""
+    """Each report calls `count`. The log shows the field and a number, never a value that a caller sent."""
 
     def __init__(self, count: Callable[[IdField], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._count = count
@@ -41,6 +41,6 @@ class UnusableIdReports:
             return
         log.warning(
             "clients send a word for nothing as %s; %d such ids since the start or the last line like this;"
-            " docs/identity-and-sessions.md tells what to do", field.value, self._unlogged[field],
+            " see docs/identity-and-sessions.md", field.value, self._unlogged[field],
         )  # fmt: skip
         self._next_line[field], self._unlogged[field] = now + _PAUSE, 0

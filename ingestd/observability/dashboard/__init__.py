@@ -1,7 +1,7 @@
-"""What the operators' page shows, as JSON: made when somebody asks, at most once a second for each selection.
+"""The data of the operators' page as JSON, made on request, at most once a second for each selection.
 
-The loop does no more for it than ask plugins for their panels, while somebody looks; and for the charts, which
-should not begin when somebody comes, a thread reads the counts every few seconds.
+The event loop only asks plugins for their panels, and only on request. A thread does the rest. It also reads the counts
+every few seconds, so that the charts have a history when an operator opens the page.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .parts import Shown, Sources, body_of
 __all__ = ["Overview", "Panels", "Shown", "Sources"]
 
 Selection = tuple[tuple[str, str], ...]
-"""Parameters of the page's address, in order."""
+"""The parameters of the page's address, sorted."""
 
 NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
-_AGE = 1.0  # seconds for which an answer is good enough for everyone
+_AGE = 1.0  # seconds for which an answer is reused
 _MAX_ANSWERS = 16
 
 
 class Overview:
-    """`panels` asks the plugins for a selection; `clock` tells seconds, for tests."""
+    """`panels` asks the plugins for their panels of a selection. Tests replace `clock`, which returns seconds."""
 
     def __init__(
         self,
@@ -47,40 +47,40 @@ class Overview:
         self._panels = panels
         self._clock = clock
         self._began = clock()
-        self._history = History()  # of the thread's alone
-        # Not the loop's own threads: all of those may be waiting for a disk.
+        self._history = History()  # only the thread below uses it
+        # A separate thread: all threads of the loop's executor may be waiting for a disk.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="overview")
         self._made: dict[Selection, tuple[float, bytes]] = {}
-        """The answers of the last second, with when they were begun."""
+        """The answers of the last second, each with the time of its request."""
         self._in_progress: dict[Selection, asyncio.Future[bytes]] = {}
         self._filters: set[str] = set()
-        """Names of the filters that panels have: other parameters make no other answer."""
+        """The names of the panels' filters. Other parameters do not change the answer."""
 
     def show(self, shown: Shown) -> None:
-        """These sinks and consumers from now on."""
+        """Replace the sinks and consumers, for example after a reload."""
         self._shown = shown
 
     async def follow(self) -> None:
-        """Look at the counts every few seconds. Never returns."""
+        """Add a sample of the counts to the history every few seconds. Never returns."""
         loop = asyncio.get_running_loop()
         while True:
             await loop.run_in_executor(self._thread, lambda: self._history.add(self._look()))
             await asyncio.sleep(STEP)
 
     async def render(self, parameters: Mapping[str, str] = NO_PARAMETERS) -> bytes:
-        """The present, not more than a second old. `parameters` are those of the page's address, for its filters."""
+        """The present status, at most a second old. `parameters` of the page's address set the panels' filters."""
         if parameters and not self._filters:
-            await self._answer(())  # its panels tell which filters there are
+            await self._answer(())  # its panels name the filters
         return await self._answer(tuple(sorted(each for each in parameters.items() if each[0] in self._filters)))
 
     async def _answer(self, selection: Selection) -> bytes:
-        """Who asks while it is being made waits for that one."""
+        """Simultaneous requests for one selection wait for the same answer."""
         if selection not in self._in_progress:
             made_at, made = self._made.get(selection, (-_AGE, b""))
             if made and self._clock() - made_at < _AGE:
                 return made
             self._in_progress[selection] = asyncio.ensure_future(self._make(selection))
-        return await asyncio.shield(self._in_progress[selection])  # others may be waiting for it when one of them goes
+        return await asyncio.shield(self._in_progress[selection])  # other requests may wait if this one is cancelled
 
     async def _make(self, selection: Selection) -> bytes:
         at = self._clock()

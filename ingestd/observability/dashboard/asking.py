@@ -1,4 +1,4 @@
-"""Asks plugins for their panels. One that fails has a panel that says so, and one line in the log."""
+"""The panels of plugins. A plugin that fails gets a panel that says so, and one line in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("ingestd.overview")
 
 
 class Panels:
-    """`hooks` are those in force."""
+    """`hooks` returns the hooks of the present generation."""
 
     def __init__(self, hooks: Callable[[], Hooks], store: Store) -> None:
         self._hooks = hooks
@@ -23,14 +23,14 @@ class Panels:
         self._failing: set[str] = set()
 
     async def ask(self, selection: Mapping[str, str]) -> Sequence[Panel]:
-        """Those of all plugins, in their order. Never raises."""
+        """The panels of all plugins, in the order of the plugins. Never raises."""
         shown = []
         for plugin, answer in await self._hooks().show_panel(self._store, selection):
             if isinstance(answer, HookFailure):
                 if plugin not in self._failing:
                     log.warning("%s: %r", answer, answer.__cause__)
                 self._failing.add(plugin)
-                shown.append(Panel(plugin, [], note="It cannot be shown at the moment; the log says why."))
+                shown.append(Panel(plugin, [], note="This panel has failed. The log has the reason."))
             else:
                 self._failing.discard(plugin)
                 shown.append(answer)

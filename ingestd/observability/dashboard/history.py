@@ -1,4 +1,4 @@
-"""What happened in the last minutes: differences between counts, looked at every few seconds, the oldest forgotten."""
+"""The history of the last quarter of an hour: differences between samples of the counts, taken every few seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ingestd.observability.metrics.refusals import RefusalLabels
 
 __all__ = ["GROUPS", "STEP", "History", "Point", "Sample", "quantile"]
 
-STEP = 5.0  # seconds between two looks
+STEP = 5.0  # seconds between two samples
 _KEPT = 180  # points: a quarter of an hour
-_WHOLE = 15  # samples: somewhat more than the minute that keys and outcomes are told of
+_WHOLE = 15  # samples: somewhat more than the minute of the figures by key and outcome
 
 GROUPS: Mapping[Outcome, str] = {
     Outcome.ACCEPTED: "accepted",
@@ -34,17 +34,17 @@ _GROUP = {outcome.value: group for outcome, group in GROUPS.items()}
 
 class Sample(NamedTuple):
     at: float
-    """Seconds since the daemon began, by a clock that is never set."""
+    """Seconds since the start of the daemon, by a monotonic clock."""
     time: int
-    """By the one that is, in milliseconds."""
+    """The time of day, in milliseconds."""
     counts: Counts
     delivered: Mapping[str, float]
-    """Of each sink."""
+    """The records delivered, by sink."""
     refusals: Mapping[RefusalLabels, int] = {}
 
 
 class Point(NamedTuple):
-    """One place of the charts: what happened since the one before."""
+    """One point of the charts: the rates since the point before."""
 
     time: int
     accepted: float
@@ -53,14 +53,14 @@ class Point(NamedTuple):
     refused: float
     failed: float
     sessions: float
-    """Begun a minute."""
+    """Sessions begun a minute."""
     p50: float | None
-    """Seconds; None where there were no requests."""
+    """Seconds, None without requests."""
     p99: float | None
 
 
 class History:
-    """Used by one thread at a time."""
+    """The samples and points. One thread at a time may use them."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=_WHOLE)
@@ -68,7 +68,7 @@ class History:
 
     @property
     def points(self) -> Sequence[Point]:
-        """Oldest first."""
+        """The points, oldest first."""
         return self._points
 
     def add(self, sample: Sample) -> None:
@@ -77,7 +77,7 @@ class History:
         self._samples.append(sample)
 
     def before(self, sample: Sample, seconds: float) -> Sample:
-        """The newest one that is so much older, or else the oldest there is."""
+        """The newest sample that is at least `seconds` older, otherwise the oldest sample."""
         older = (each for each in reversed(self._samples) if sample.at - each.at >= seconds)
         return next(older, self._samples[0] if self._samples else sample)
 
@@ -105,16 +105,16 @@ def _all_durations(before: Counts, after: Counts) -> list[float]:
 
 
 def between(before: Counts, after: Counts, operation: str) -> Iterator[float]:
-    """The buckets of what an operation took between two looks."""
+    """The duration buckets of an operation between two samples."""
     values = after.durations[operation]
     for new, old in zip(values, before.durations.get(operation) or [0.0] * len(values), strict=True):
         yield new - old
 
 
 def quantile(share: float, buckets: Sequence[float]) -> float | None:
-    """The seconds that this share of requests took at most, evenly spread in its bucket; as Prometheus reckons it.
+    """The quantile in seconds, interpolated in its bucket as Prometheus does it.
 
-    `buckets` are cumulative, one for each of `BOUNDS`, and the number of all.
+    `buckets` are cumulative: one for each of `BOUNDS`, then the number of all requests.
     """
     if not buckets or buckets[-1] <= 0:
         return None

@@ -1,4 +1,4 @@
-"""The members of the JSON that the operators' page shows. docs/operators-page.md tells of each."""
+"""The members of the JSON of the operators' page, described in docs/operators-page.md."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from .history import STEP, History, Point, Sample, between, point, quantile
 
 __all__ = ["Shown", "Sources", "body_of"]
 
-_NOW = 10.0  # seconds that the present rates are of
+_NOW = 10.0  # seconds over which the present rates are measured
 _MINUTE = 60.0
 _MAX_REFUSALS = 20  # rows
 
 
 class Shown(NamedTuple):
-    """What a reload may exchange; to be read on any thread, like `Sources`."""
+    """The parts that a reload may replace. Any thread may read it, like `Sources`."""
 
     sinks: Sequence[SinkStatus] = ()
     types: Mapping[str, str] = {}
-    """Of the sinks."""
+    """The types of the sinks, by name."""
     consumers: Sequence[ConsumerStatus] = ()
-    """That are not those of sinks."""
+    """The consumers other than sinks."""
 
 
 class Sources(NamedTuple):
-    """Where the rest is from, for the daemon's life."""
+    """The sources of the other members, the same for the daemon's life."""
 
     metrics: Metrics
     problem: Callable[[], str | None]
-    """Why the daemon is not ready, None if it is."""
+    """The reason if the daemon is not ready, None if it is ready."""
     journal: JournalStatus
     lines: RecentLines
 
@@ -110,7 +110,7 @@ def _events(before: Counts, after: Counts) -> dict[str, Any]:
 
 
 def _refusals(refusals: RefusalCounter, minute: Sample, sample: Sample) -> list[dict[str, Any]]:
-    """The most frequent reasons: those of the last minute first, then by how often there have been in all."""
+    """The most frequent reasons: first by the number in the last minute, then by the total."""
     rows = [
         {
             "endpoint": each.endpoint.value,
@@ -194,7 +194,7 @@ def _error(line: RecentLine) -> dict[str, Any]:
 
 
 def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """As charts want them: a list of each member."""
+    """The points as charts need them: one list for each member."""
     return {
         "time": [each.time / 1000 for each in points],
         "accepted": [round(each.accepted, 2) for each in points],

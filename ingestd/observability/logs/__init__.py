@@ -1,4 +1,4 @@
-"""The log, on standard error. docs/logs.md tells what is in it, `log_formats` what a line looks like."""
+"""The log on standard error. docs/logs.md describes its lines, `formats` their format."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger("ingestd")
 
 
 def set_up_logs(*, serving: bool = False) -> None:
-    """Before the configuration is known: what a daemon logs is for machines, unless it is on a terminal."""
+    """The log before the configuration is read. A daemon logs JSON, unless standard error is a terminal."""
     _write(as_json=serving and _is_json("auto"))
     _set_level(logging.INFO)
-    # Else Python would write these to standard error itself, in another format and with all that is in them.
+    # Otherwise Python writes these to standard error, in another format and with secrets.
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     sys.unraisablehook = _unraisable
@@ -34,7 +34,7 @@ def set_up_logs(*, serving: bool = False) -> None:
 
 
 def configure_logs(options: LogsOptions) -> None:
-    """As the configuration of a daemon has it."""
+    """Apply the section `[logs]` of the configuration."""
     _write(as_json=_is_json(options.format))
     _set_level(logging.getLevelNamesMapping()[options.level.upper()])
 
@@ -53,19 +53,19 @@ def _write(*, as_json: bool) -> None:
 
 def _set_level(level: int) -> None:
     logging.getLogger("ingestd").setLevel(level)
-    # What libraries say at DEBUG is for their own authors, and quotes all that they are given.
+    # DEBUG lines of libraries are for their authors, and quote every argument.
     logging.getLogger().setLevel(max(level, logging.INFO))
-    # At INFO Tornado quotes malformed headers as they came: of any length, and keys among them.
+    # At INFO Tornado quotes malformed headers whole: they can be long and contain keys.
     logging.getLogger("tornado.general").setLevel(max(level, logging.WARNING))
 
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging calls
-        """Nobody can be told that standard error fails. Python would try, with the arguments as they are."""
+        """Ignore a failing standard error. Python would write the unredacted arguments to it."""
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    log.critical("an error that nothing expects", exc_info=(kind, error, trace))
+    log.critical("unexpected error", exc_info=(kind, error, trace))
 
 
 def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
@@ -74,9 +74,7 @@ def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _unraisable(arguments: UnraisableHookArgs) -> None:
-    log.error(
-        "%s in %r", arguments.err_msg or "an error that cannot be raised", arguments.object, exc_info=_info(arguments)
-    )
+    log.error("%s in %r", arguments.err_msg or "unraisable error", arguments.object, exc_info=_info(arguments))
 
 
 def _info(arguments: Any) -> Any:

@@ -1,6 +1,6 @@
-"""What a line of the log looks like: text for people, JSON for machines.
+"""The formats of a log line: text for people, JSON for machines.
 
-Neither ever fails, lets text of a caller pass for a line of its own, or shows a secret.
+A format never fails and never shows a secret. Text that a caller sent cannot forge a line.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .redaction import redact
 __all__ = ["JsonFormatter", "TextFormatter", "current_request", "message_of"]
 
 current_request: ContextVar[Request | None] = ContextVar("current_request", default=None)
-"""The request that is being answered: its id is in every line, its secrets in none."""
+"""The request in progress. Every line has its id, and no line has its secrets."""
 
 _LONGEST = 32_768
-"""Characters of a message or traceback: an error may quote a whole body."""
+"""The maximum length of a message or traceback, in characters: an error may quote a whole body."""
 
 _COLOURS = {
     logging.DEBUG: "2",
@@ -33,13 +33,13 @@ _COLOURS = {
 
 
 class _Line:
-    """What both formats say of a log call."""
+    """The content that both formats share."""
 
     def __init__(self, formatter: logging.Formatter, record: logging.LogRecord) -> None:
         request = current_request.get()
         self.time = format_time(round(record.created * 1000))
         self.fields: dict[str, Any] = getattr(record, "ingestd_fields", {})
-        """Further members of a JSON line; that of an access line names its request."""
+        """Further members of a JSON line. In an access line they name its request."""
         self.request_id: str | None = self.fields.get("request_id") or (None if request is None else request.id)
         self.record_id: str | None = self.fields.get("record_id")
         self.message = message_of(record)
@@ -47,7 +47,7 @@ class _Line:
 
 
 class TextFormatter(logging.Formatter):
-    """Time in UTC, level, logger, id of the request or record, message in one line; a traceback below it, indented."""
+    """One line: time in UTC, level, logger, id of the request or record, message. An indented traceback follows."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line, in ASCII: whatever reads it, in whatever encoding."""
+    """One object a line, in ASCII, so that a reader with any encoding can parse it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = _Line(self, record)
@@ -80,14 +80,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """What a line says, without secrets."""
+    """The message of a line, without secrets."""
     return _readied(_message(record), current_request.get())
 
 
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage().rstrip()
-    except Exception as error:  # noqa: BLE001 - whatever the repr of an argument raises: the line must not be lost
+    except Exception as error:  # noqa: BLE001 - the repr of an argument may raise anything; the line must not be lost
         return f"{record.msg} (its arguments cannot be shown: {type(error).__name__})"
 
 
@@ -97,20 +97,20 @@ def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _readied(text: str, request: Request | None) -> str:
-    """Without secrets, of bounded length, and without what cannot be encoded."""
-    # Cut first, since to look through a body costs time; and again far from that cut, which may halve a secret.
+    """The text without secrets and unencodable characters, at most `_LONGEST` characters long."""
+    # The first cut keeps a search through a body short, but may halve a secret. The second cut removes that part.
     text = _cut(redact(_cut(text, 2 * _LONGEST), request), _LONGEST)
     return text.encode(errors="backslashreplace").decode()
 
 
 def _cut(text: str, longest: int) -> str:
-    """Both ends of a text that is too long."""
+    """The text, or both of its ends if it is too long."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} … {text[-half:]}"
 
 
 def _escaped(text: str) -> str:
-    """Without what ends a line or moves the cursor; also what changes the direction of writing is shown as a number."""
+    """The text with escapes for characters that end a line, move the cursor or change the direction of writing."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

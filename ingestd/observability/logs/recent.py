@@ -1,8 +1,8 @@
-"""The last lines at WARNING and above, for a page that operators look at.
+"""The last lines at WARNING and above, for the operators' page.
 
-A log is read by who may read it; a page is left open on a screen, and shown around. So what is kept here says less
-than the log does: no secret, as there, but also nothing that errors quote, no address, no traceback. The id of a
-request or record leads from a line here to the one in the log, and where there is none, the time does.
+More people see a page on a screen than may read the log. So these lines contain less than the log: no secret, no text
+that an error quotes, no address, no traceback. The id of a request or record leads from a line here to the same line
+of the log. Without an id, the time does.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _T = TypeVar("_T", bound=Hashable)
 
 _SHOWN = 20  # kinds
 _KEPT = 100  # kinds
-_LONGEST = 300  # characters of each
+_LONGEST = 300  # characters of a message
 
-# What stands in quotes is what was given. An apostrophe within a word opens none.
+# Quoted text is input. An apostrophe within a word opens no quotation.
 _QUOTED = re.compile(r"""(?<![\w\\])([bBrRuU]{0,2})(['"])(?:(?!\2)[^\\]|\\.)*\2(?!\w)""", re.DOTALL)
 _MAIL = re.compile(r"""[^\s@'"<>()\[\],;:=]+@[^\s@'"<>()\[\],;:=]+\.\w+""")
 
 
 def presentable(text: str) -> str:
-    """What an error says, without what it quotes: for a page, not for a log."""
+    """The text of an error without its quotations: for a page, not for a log."""
     return _cut(_without_quotes(text))
 
 
@@ -46,17 +46,17 @@ def _cut(text: str) -> str:
 
 
 class RecentLine(NamedTuple):
-    """The newest line of its kind."""
+    """The newest line of one kind."""
 
     at: float
-    """When it was written, in seconds,"""
+    """The time of the line, in seconds."""
     times: int
-    """and how many of its kind have been."""
+    """The number of lines of this kind."""
     level: str
     logger: str
     message: str
     error: str | None
-    """The class of the exception, if it tells of one."""
+    """The class of the exception, if the line has one."""
     request_id: str | None
     record_id: str | None
 
@@ -71,7 +71,7 @@ class _Kind(NamedTuple):
 
 
 class _Kinds:
-    """The newest line of each kind, and how many kinds there are of each logger and beginning."""
+    """The newest line of each kind, and the number of kinds for each logger and beginning."""
 
     def __init__(self) -> None:
         self.lines: OrderedDict[_Kind, RecentLine] = OrderedDict()
@@ -110,10 +110,10 @@ def _take_one(counter: Counter[_T], key: _T) -> None:
 
 
 class RecentLines(logging.Handler):
-    """One line of each kind; those that differ in ids, numbers or quoted texts only are one kind.
+    """One line of each kind. Lines of one kind differ only in ids, numbers or quoted texts.
 
-    There is room for so many kinds. Of the logger with most of them, and there of the beginning with most of them, the
-    one that was seen longest ago goes. So no noisy logger, and no noisy sink, takes room from the others.
+    The number of kinds is limited. Beyond it, the kind seen longest ago goes: of the logger with most kinds, and there
+    of the beginning with most kinds. So a noisy logger or sink takes no room from the others.
     """
 
     def __init__(self) -> None:
@@ -123,13 +123,13 @@ class RecentLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             kind, line = _read(record)
-        except Exception:  # noqa: BLE001 - whatever the parts of a record raise: the log has the line
+        except Exception:  # noqa: BLE001 - the parts of a record may raise anything; the log has the line
             return
         self._kinds.add(kind, line)
         self._kinds.shrink(_KEPT)
 
     def newest_first(self) -> list[RecentLine]:
-        """To be called on any thread."""
+        """The lines, newest first. Any thread may call it."""
         self.acquire()
         try:
             kinds = self._kinds.copy()

@@ -1,7 +1,7 @@
-"""Secrets are blanked out of text that goes to the log, whoever wrote it.
+"""The redaction of secrets in every text of the log.
 
-What a request itself has shown is known and always found. Beyond that, all that looks like a key, a secret or a
-signature goes: the errors of plugins and libraries quote what they were given.
+Credentials of the request in progress are known, so they are always found. Errors of plugins and libraries quote other
+input. So any text that looks like a key, a secret or a signature is redacted too.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ingestd.api.events import Request
 __all__ = ["redact"]
 
 _LEAST = 4
-"""Characters. To blank out less would blank out half of the line, and no key is that short."""
+"""The minimum length of a secret, in characters. Shorter texts occur everywhere in a line, and no key is that short."""
 
 _MOST = 32
-"""How many a request is believed to have; it may send thousands, to make its lines expensive."""
+"""The maximum number of secrets of one request: an attacker could send thousands to make its lines expensive."""
 
 _SECRET_HEADER = re.compile("auth|cookie|key|secret|signature|token", re.IGNORECASE)
 
 _PATTERNS = (
-    # A header in any notation: as it was sent, of a dict, of a list of pairs.
+    # A header in any notation: as sent, in a dict, in a list of pairs.
     (
         re.compile(
             r"""\b((?:authorization|x-signature|cookie)['"]?\s*[:=,]\s*b?['"]?)(?:\w+\s+)?[^\s'",)\]}]+""",
@@ -36,13 +36,13 @@ _PATTERNS = (
     (re.compile(r"(://[^\s:/@]*:)[^\s/@]*@"), r"\1***@"),
     # Signatures.
     (re.compile(r"[0-9a-fA-F]{64,}"), "***"),
-    # Public keys and secrets as `ingestd keys create` makes them: long, and of both cases, as a name seldom is.
+    # Public keys and secrets of `ingestd keys create`: long and in mixed case, as names seldom are.
     (re.compile(r"(?<![\w-])(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{40,}", re.ASCII), "***"),
 )
 
 
 def redact(text: str, request: Request | None) -> str:
-    """The text with `***` for every secret of the request it is written for, and for all that looks like one."""
+    """The text with `***` for every secret of the request, and for any text that looks like a secret."""
     for secret in _shown_by(request) if request is not None else ():
         text = text.replace(secret, "***")
     for pattern, replacement in _PATTERNS:
@@ -51,11 +51,11 @@ def redact(text: str, request: Request | None) -> str:
 
 
 def _shown_by(request: Request) -> Iterable[str]:
-    """What the request has shown to prove who it is from, in all forms that text may quote; the longest first."""
+    """The credentials of the request in every form that a text may quote, the longest first."""
     headers = request.headers
     others = (value for name, value in headers.items() if _SECRET_HEADER.search(name))
     values = [headers.get("Authorization", ""), headers.get("x-signature", ""), *others]
-    # Also without its scheme, and each by itself of a header that was sent twice.
+    # Each value also without its scheme. A header that was sent twice has several values, separated by commas.
     wholes = [each.strip() for value in values for each in (value, *value.split(","))]
     secrets = dict.fromkeys(each for whole in wholes for each in (whole, whole.partition(" ")[2].strip()))
     found = [secret for secret in secrets if len(secret) >= _LEAST][:_MOST]

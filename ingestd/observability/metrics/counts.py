@@ -1,6 +1,6 @@
-"""What is counted of every request, in plain numbers: the library's counters would take as long as the session does.
+"""Counters of every request, as plain numbers: counters of `prometheus_client` cost as much as a session's resolution.
 
-The event loop counts; a scrape, or whoever shows it, reads on another thread.
+The event loop counts. A scrape or the operators' page reads on another thread.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ingestd.api.outcomes import Outcome
 __all__ = ["BOUNDS", "Counts", "RequestCounter"]
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds: of the buckets that durations are counted in."""
+"""Upper bounds of the duration buckets, in seconds."""
 
 
 class Counts(NamedTuple):
-    """What has been counted at one moment, since the start of the daemon."""
+    """The counts since the start of the daemon, at one moment."""
 
     events: Mapping[tuple[str, str], float]
     """By event key, which may be empty, and outcome."""
     identifies: Mapping[str, float]
     """By outcome."""
     durations: Mapping[str, tuple[float, ...]]
-    """Of each operation, how many took at most each of `BOUNDS`, and how many there were."""
+    """For each operation: the number of requests up to each of `BOUNDS`, then the number of all requests."""
     sessions: float
-    """That have begun."""
+    """Sessions begun."""
 
 
 class RequestCounter(Collector):
     def __init__(self) -> None:
         self.sessions = 0
-        """That have begun."""
+        """Sessions begun."""
         self._outcomes: Counter[tuple[Endpoint, str, Outcome]] = Counter()
         self._durations = {(endpoint, False): Distribution(BOUNDS) for endpoint in Endpoint}
         for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
@@ -47,7 +47,7 @@ class RequestCounter(Collector):
     def answered(
         self, endpoint: Endpoint, key: str, outcome: Outcome, events: int, seconds: float, *, batch: bool
     ) -> None:
-        """As `count` and `took`, which is what most requests are."""
+        """`count` and `took` in one call, for a request with one outcome."""
         self._outcomes[endpoint, key, outcome] += events
         self._durations[endpoint, batch].add(seconds)
 
@@ -58,7 +58,7 @@ class RequestCounter(Collector):
         self._durations[endpoint, batch].add(seconds)
 
     def accepted(self) -> int:
-        """Events, so far."""
+        """The number of events accepted since the start."""
         return sum(
             count
             for (endpoint, _, outcome), count in self._outcomes.items()
@@ -66,7 +66,7 @@ class RequestCounter(Collector):
         )
 
     def counts(self) -> Counts:
-        """The present ones, on any thread."""
+        """The present counts. Any thread may call it."""
         events: Counter[tuple[str, str]] = Counter()
         identifies: Counter[str] = Counter()
         for (endpoint, key, outcome), count in self._outcomes.copy().items():
@@ -87,13 +87,13 @@ class RequestCounter(Collector):
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
             "ingestd_events",
-            "Events sent to /track and /customer-events, also in batches, by what became of them.",
+            "Events sent to /track and /customer-events, also in batches, by outcome.",
             labels=["endpoint", "key", "outcome"],
         )
         identifies = CounterMetricFamily(
-            "ingestd_identifies", "Identify requests, also in batches, by what became of them.", labels=["outcome"]
+            "ingestd_identifies", "Identify requests, also in batches, by outcome.", labels=["outcome"]
         )
-        identified: Counter[str] = Counter()  # of both endpoints
+        identified: Counter[str] = Counter()  # both endpoints together
         for (endpoint, key, outcome), count in self._outcomes.copy().items():
             if endpoint.identifies:
                 identified[outcome.value] += count
@@ -103,14 +103,14 @@ class RequestCounter(Collector):
             identifies.add_metric([name], count)
         durations = HistogramMetricFamily(
             "ingestd_http_request_duration_seconds",
-            "From the last byte of a request to its answer.",
+            "Time from the last byte of a request to its answer.",
             labels=["endpoint"],
         )
         for name, each in self._by_operation():
             durations.add_metric([name], each.buckets(), each.sum)
         sessions = CounterMetricFamily(
             "ingestd_sessions_begun",
-            "Sessions that events and identify requests, also in batches, have begun.",
+            "Sessions begun by events and identify requests, also in batches.",
             self.sessions,
         )
         yield from (events, identifies, durations, sessions)

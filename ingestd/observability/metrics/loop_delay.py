@@ -1,4 +1,4 @@
-"""How late the event loop is: what keeps it from others keeps it from this too."""
+"""The delay of the event loop, measured by a sleep that ends late when the loop is busy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 __all__ = ["INTERVAL", "watch_loop_delay"]
 
-INTERVAL = 0.1  # seconds; a longer hold-up is always seen, a shorter one as often as its share of this
+INTERVAL = 0.1  # seconds; a longer delay is always seen, a shorter one with a probability of delay / INTERVAL
 
 
 async def watch_loop_delay(observe: Callable[[float], None]) -> None:
-    """Tell, ten times a second, by how many seconds a sleep ended late. Never returns."""
+    """Call `observe` ten times a second with the seconds by which a sleep ended late. Never returns."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + INTERVAL

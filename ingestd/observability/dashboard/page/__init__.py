@@ -1,6 +1,7 @@
-"""The operators' page: one HTML document with all that it needs in it, and the policy that keeps it to that.
+"""The operators' page: one HTML document with its styles and scripts, and a policy that forbids everything else.
 
-The folder `uplot` is another's work (its LICENSE.txt), unchanged; uplot.json tells which, and a test holds it to it.
+The folder `uplot` is a third-party library (LICENSE.txt), unchanged. uplot.json has its version and digests, and a test
+compares them with the files.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ __all__ = ["Page", "page"]
 class Page(NamedTuple):
     html: bytes
     packed: bytes
-    """The same, by gzip."""
+    """`html`, compressed with gzip."""
     policy: str
-    """Of its Content-Security-Policy header: nothing runs, and nothing is fetched, but what is named there."""
+    """The Content-Security-Policy header: the browser runs and fetches only what it names."""
 
 
 @cache
 def page() -> Page:
-    """Put together once; it takes some milliseconds."""
+    """The page, assembled once: this takes some milliseconds."""
     styles = _read("uplot/uPlot.min.css"), _read("page.css")
     scripts = _read("uplot/uPlot.iife.min.js"), _read("charts.js"), _read("page.js")
     html = _read("page.html")

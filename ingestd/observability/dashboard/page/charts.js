@@ -1,5 +1,5 @@
 "use strict";
-// A chart: a legend with the newest values (or those under the pointer), a drawing, and the table behind it.
+// A chart: a legend with the newest values (or the values under the pointer), a drawing, and a table of its data.
 
 /* exported makeChart */
 function makeChart(host, { title, unit, series, stacked, height, format, rowFormat }) {
@@ -16,7 +16,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
   drawing.setAttribute("role", "img");
   const waiting = drawing.appendChild(document.createElement("p"));
   waiting.className = "waiting";
-  waiting.textContent = "The first point comes in a few seconds.";
+  waiting.textContent = "The first point appears in a few seconds.";
   const behind = document.createElement("details");
   behind.appendChild(document.createElement("summary")).textContent = `${title} as a table`;
   const rows = behind.appendChild(document.createElement("div"));
@@ -26,7 +26,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
   host.append(legend, drawing, behind);
 
   let plot = null;
-  let data = null; // times, then a list for each series
+  let data = null; // times, then one list for each series
 
   const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const shown = (value) => (value === null || value === undefined ? "–" : format(value));
@@ -45,7 +45,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
       below = column.map((value, index) => value + below[index]);
       sums.push(below);
     }
-    return [sums[0], ...sums.slice(1).reverse()]; // the highest is painted first
+    return [sums[0], ...sums.slice(1).reverse()]; // the highest sum is painted first, behind the others
   }
 
   function draw() {
@@ -90,8 +90,8 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
   function describe() {
     const newest = series.map(({ label }, place) => `${label} ${shown(data[place + 1].at(-1))}`).join(", ");
     const numbers = data.slice(1).flat().filter((value) => value !== null);
-    const most = numbers.length ? `; the most was ${format(Math.max(...numbers))}` : "";
-    drawing.setAttribute("aria-label", `${title}, ${unit}, the last quarter of an hour: now ${newest}${most}. The table is below.`);
+    const most = numbers.length ? `; the maximum was ${format(Math.max(...numbers))}` : "";
+    drawing.setAttribute("aria-label", `${title}, ${unit}, in the last quarter of an hour: now ${newest}${most}. A table is below.`);
   }
 
   function minutes() {
@@ -130,7 +130,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
   };
 }
 
-// Tables: rows that stay are changed in place, so that neither a reader's place nor a selection is lost.
+// Tables: existing rows change in place, so that a screen reader keeps its position and a selection stays.
 
 /* exported fillRows */
 function fillRows(host, { caption, hideCaption, columns, rows, total, stacks, nothing }) {
@@ -182,7 +182,7 @@ function fillCell(cell, column, value) {
   cell.className = [column.num && "num", column.all && "all", tone].filter(Boolean).join(" ");
   cell.replaceChildren(text ?? "");
   if (sub) {
-    cell.append(" "); // between the two where they are in one line
+    cell.append(" "); // separates the two texts if they are in one line
     cell.appendChild(make("span", "sub")).textContent = sub;
   }
   if (bar !== undefined) {

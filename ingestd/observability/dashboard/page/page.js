@@ -1,5 +1,5 @@
 "use strict";
-// Asks for status.json every two seconds while somebody can see the page, and shows it.
+// Fetches status.json every two seconds while the page is visible, and shows it.
 
 const EVERY = 2000;
 const PATIENCE = 8000;
@@ -33,7 +33,7 @@ function age(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-// The time of day, with the date if it is another than that of `now`.
+// The time of day, with the date if it differs from the date of `now`.
 function moment(then, now) {
   const day = then.slice(0, 10);
   return day === now.slice(0, 10) ? then.slice(11, 19) : `${day} ${then.slice(11, 19)}`;
@@ -46,7 +46,7 @@ function size(bytes) {
   return `${place ? bytes.toFixed(1) : bytes} ${units[place]}`;
 }
 
-// What is told to who cannot see it: changes that matter, and nothing that comes every two seconds.
+// Messages for screen readers: a new state, a new error or an operator's choice, but not every update.
 
 const told = { state: null, failed: null };
 
@@ -86,7 +86,7 @@ function showFigures(status) {
     { name: "99 % answered in", value: slowest ? milliseconds(slowest) : "–", more: slowest ? "in the last minute" : "none in the last minute" },
     { name: "New sessions", value: rate(now.sessionsPerMinute), unit: "a minute", more: `${count(status.sessions.total)} since the start` },
     {
-      name: "Waits for sinks",
+      name: "Oldest record waits",
       value: pending ? age(oldest) : "0 s",
       more: failing.length ? `${failing.join(", ")} failing` : `${count(pending)} records; journal ${size(journal.bytes)}`,
       tone: failing.length ? "bad" : late(oldest),
@@ -178,7 +178,7 @@ function operation(name) {
 function showLatency({ latency }) {
   fillRows(at("latency"), {
     caption: "In the last minute",
-    columns: [{ title: "Requests to" }, { title: "Half in", num: true }, { title: "99 % in", num: true }],
+    columns: [{ title: "Requests to" }, { title: "Median", num: true }, { title: "99 % in", num: true }],
     rows: latency.map((each) => [
       { text: operation(each.operation), sub: `${count(each.lastMinute)} requests` },
       milliseconds(each.p50Seconds),
@@ -195,7 +195,7 @@ function showRefusals({ refusals, time }) {
     stacks: true,
     columns: [
       { title: "Event" },
-      { title: "Where", all: true },
+      { title: "Location", all: true },
       { title: "Reason" },
       { title: "Last minute", num: true },
       { title: "In all", num: true },
@@ -250,11 +250,11 @@ function showSinks({ sinks, consumers }) {
       ]),
       ...consumers.map((each) => [{ text: each.consumer, sub: "plugin" }, state(each), count(each.pending), old(each), "", "", ""]),
     ],
-    nothing: "There are no sinks: events stay in the journal.",
+    nothing: "No sinks are configured: events stay in the journal.",
   });
 }
 
-// Panels of plugins. Their filters, and which of their tables are seen, stand in the page's address.
+// Panels of plugins. The page's address holds their filters and the choice of their tables.
 
 function select(parameter, value) {
   const address = new URL(location.href);
@@ -292,7 +292,7 @@ function makePanel(index) {
   return section;
 }
 
-// Which tables of a panel are seen: a filter that the page applies.
+// The choice of a panel's tables: a filter that the page applies.
 
 function choiceOf(panel) {
   const values = [...new Set(panel.tables.map((each) => each.choice).filter((each) => each !== null))];
@@ -325,7 +325,7 @@ function showControl(control, { name, title, options, chosen, asks }) {
     box.dataset.shape = shape;
     box.replaceChildren(...options.map((each) => new Option(each.title, each.value)));
   }
-  if (box.value !== (chosen ?? null)) box.value = chosen ?? null; // null: none of them
+  if (box.value !== (chosen ?? null)) box.value = chosen ?? null; // null selects no option
   box.onchange = () => {
     select(name, box.value);
     if (asks) askAnew(`${title}: ${box.selectedOptions[0].text}.`);
@@ -350,10 +350,10 @@ function showPanelTable(host, { title, columns, rows, total }) {
   });
 }
 
-// What leads to the newest line of a kind in the log.
+// A reference to the newest line of a kind in the log: its request, its record or its time.
 function example({ requestId, recordId, at: time, times }) {
   const id = requestId ? `request ${requestId}` : recordId ? `record ${recordId}` : `in the log at ${time}`;
-  return times === 1 ? id : `last one: ${id}`;
+  return times === 1 ? id : `newest: ${id}`;
 }
 
 function showErrors({ errors, time }) {
@@ -361,7 +361,7 @@ function showErrors({ errors, time }) {
     caption: "Warnings and errors",
     hideCaption: true,
     stacks: true,
-    columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "How often" }, { title: "What", all: true }],
+    columns: [{ title: "When, UTC" }, { title: "Level" }, { title: "Count" }, { title: "Message", all: true }],
     rows: errors.map((each) => [
       moment(each.at, time),
       { text: each.level, tone: each.level === "warning" ? "warn" : "bad" },
@@ -371,7 +371,7 @@ function showErrors({ errors, time }) {
         sub: `${each.logger}, ${example(each)}`,
       },
     ]),
-    nothing: "Nothing has gone wrong since the start.",
+    nothing: "No warnings or errors since the start.",
   });
   const newest = errors.find((each) => each.level !== "warning");
   const mark = newest ? `${newest.at} ${newest.message}` : "";
@@ -391,7 +391,7 @@ const drawLatency = makeChart(at("latency-chart"), {
   title: "Latency",
   unit: "of answers",
   series: [
-    { label: "Half in", colour: "p50" },
+    { label: "Median", colour: "p50" },
     { label: "99 % in", colour: "p99", dash: [5, 3] },
   ],
   height: 150,
@@ -411,12 +411,12 @@ function showCharts({ history }) {
   drawSessions(history.time, [history.sessions]);
 }
 
-// Asking
+// Requests
 
 let latest = null;
 let timer = null;
 let asking = false;
-let done = ""; // what is said once the answer to a change by hand is shown
+let done = ""; // the message for screen readers once the answer to an operator's choice is shown
 
 async function ask() {
   if (asking) return;
@@ -433,7 +433,7 @@ async function ask() {
   }
   asking = false;
   if (address !== location.search) {
-    ask(); // another choice was made meanwhile
+    ask(); // the operator has made another choice
     return;
   }
   if (!document.hidden) timer = setTimeout(ask, EVERY);
@@ -455,7 +455,7 @@ function show(status) {
 }
 
 function showStale() {
-  const since = latest ? ` What is below is of ${latest.time.slice(11, 19)} UTC.` : "";
+  const since = latest ? ` The figures are from ${latest.time.slice(11, 19)} UTC.` : "";
   if (at("stale").hidden) say("The daemon does not answer.");
   at("stale").hidden = false;
   setText(at("stale"), `The daemon does not answer.${since}`);
