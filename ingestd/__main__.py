@@ -1,4 +1,4 @@
-"""The command as it is installed, and `python -m ingestd`."""
+"""The entry point of the installed command `ingestd` and of `python -m ingestd`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["main"]
 
 def main() -> int:
     """Run one command and return its exit code."""
-    # Nearly all that is made at first are modules, which stay: to look for garbage in them, again and again as they
-    # grow, would take as long again as half of a start; and at the end, when all goes, another fifth.
+    # Most objects of a start are modules, which stay. Searching them for garbage would add half the time of a start,
+    # and another fifth at the end.
     gc.set_threshold(500_000)
     from ingestd.api.output import prepare
 

@@ -1,4 +1,4 @@
-"""How many files the process may have open; connections are the most of them."""
+"""The limit of open files of this process. Most open files are connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def raise_limit(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     if possible < wanted:
         log.warning(
-            "this process may open %d files only, and http.max_connections needs %d: raise LimitNOFILE= or ulimit -Hn",
+            "this process may open only %d files, but http.max_connections needs %d: raise LimitNOFILE= or ulimit -Hn",
             possible,
             wanted,
         )

@@ -1,4 +1,4 @@
-"""All that is made of one reading of the configuration, and what may follow it in a running daemon."""
+"""A generation: the objects made from one reading of the configuration, and the next generation for a reload."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOR_SINKS = frozenset(["register_sinks"])
 
 
 def is_fixed(path: str, plugin: Plugin | None) -> bool:
-    """Whether a restart alone can change an option; `plugin` is the one whose it is, None where it is none's."""
+    """Whether only a restart can change an option. `plugin` has the option, None for the daemon's own options."""
     if plugin is None:
         return path in _FIXED
     return "take_over" not in plugin.hooks or bool(_FOR_LIFE & {*plugin.hooks})
@@ -40,15 +40,15 @@ class Generation(NamedTuple):
 
 
 def first_generation(config: Config, plugins: Plugins) -> Generation:
-    """Raises `ConfigError`."""
+    """The generation of a start. Raises `ConfigError`."""
     validator = Validator.load(config.schemas.directory)
     return Generation(1, config, plugins, validator, _make_sinks(config, plugins, validator, {}))
 
 
 def next_generation(before: Generation, config: Config, validator: Validator) -> Generation:
-    """All of it checked, and nothing begun. Plugins and sinks whose options are the same are those there are.
+    """The generation of a reload, checked but not started. Plugins and sinks with unchanged options are reused.
 
-    Raises `ConfigError`, also for what only a restart can change.
+    Raises `ConfigError`, also for a change that needs a restart.
     """
     paths = [path for path in _changed_options(before.config, config) if is_fixed(path, None)]
     _refuse(paths, config)
@@ -59,7 +59,7 @@ def next_generation(before: Generation, config: Config, validator: Validator) ->
 
 
 def renewed(before: Plugins, after: Plugins) -> Mapping[str, object]:
-    """The plugins in force, by name, that others are to take over from."""
+    """The plugins of `before` that a new object replaces, by name."""
     present = {plugin.name: plugin.instance for plugin in before.loaded}
     return {
         plugin.name: present[plugin.name]
@@ -69,7 +69,7 @@ def renewed(before: Plugins, after: Plugins) -> Mapping[str, object]:
 
 
 def differences(before: Generation, after: Generation) -> list[str]:
-    """What has changed, by the paths of options and sections; no value is told."""
+    """The paths of the options and sections that have changed, without values."""
     found = [*_changed_options(before.config, after.config)]
     present = {plugin.name: plugin for plugin in before.plugins.loaded}
     for plugin in after.plugins.loaded:
@@ -79,7 +79,7 @@ def differences(before: Generation, after: Generation) -> list[str]:
     for name in sorted(olds.keys() | news.keys()):
         old, new = olds.get(name), news.get(name)
         if old is not new:
-            found.append(f"sinks.{name} {'added' if old is None else 'removed' if new is None else 'begun anew'}")
+            found.append(f"sinks.{name} {'added' if old is None else 'removed' if new is None else 'restarted'}")
     if before.validator.sources != after.validator.sources:
         found.append(f"schemas ({len(after.validator.keys)} event keys)")
     return found
@@ -98,8 +98,8 @@ def _refuse(paths: Sequence[str], config: Config) -> None:
     if paths:
         others = "".join(f", {path}" for path in paths[1:])
         raise ConfigError(
-            f"{config.place(paths[0])}{others}: a reload cannot change it, and changes nothing else either; restart"
-            " the daemon, or put it back as it was"
+            f"{config.place(paths[0])}{others}: a reload cannot change it, so nothing is changed; restart the daemon,"
+            " or restore the old value"
         )
 
 
@@ -116,7 +116,7 @@ def _changed(path: str, before: Options | None, after: Options | None) -> Iterat
 
 
 def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
-    """Options that have been changed of plugins that cannot be exchanged, or which plugins there are."""
+    """The changed options of plugins that a reload cannot replace, and `plugins.enabled` if other plugins are there."""
     present = {plugin.name: plugin for plugin in before.loaded}
     for plugin in after.loaded:
         old = present.get(plugin.name)
@@ -128,5 +128,5 @@ def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
 
 
 def _order(plugins: Sequence[Plugin]) -> list[str]:
-    """Those that do more than to offer sinks, in the order in which their hooks are called."""
+    """The names of plugins with other hooks than `register_sinks`, in the order of their calls."""
     return [plugin.name for plugin in plugins if {*plugin.hooks} - _FOR_SINKS]

@@ -1,7 +1,8 @@
-"""How memory that is free goes back to the system: left to itself, the C library keeps most of it for good.
+"""The return of free memory to the system: by default, the C library keeps most of it.
 
-A body of a megabyte would get its memory from the heap once some like it have come and gone, and whatever is allocated
-behind it keeps that memory there. So large pieces always get memory of their own, which goes back when they are freed.
+After some bodies of a megabyte, the C library takes memory for the next one from its heap. Any later allocation behind
+it keeps that memory in the heap. So large blocks always get a separate mapping, which the system gets back when they
+are freed.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ __all__ = ["give_back_free_memory", "keep_large_pieces_apart"]
 
 _log = logging.getLogger("ingestd.memory")
 
-# Of malloc.h of the GNU C library.
+# Constants in malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
-_ARENAS = 2  # the event loop's, and one for all other threads: each keeps what is free in it
-_LARGE = 256 << 10  # bytes: a usual batch fits, whose pages the system would have to clear each time
-_KEPT_AT_THE_END = 16 << 20  # bytes of the heap's end, which is given back and asked for again at a system call each
+_ARENAS = 2  # one for the event loop, one for all other threads: each arena keeps its free memory
+_LARGE = 256 << 10  # bytes; a usual batch is smaller, since the system clears the pages of each new mapping
+_KEPT_AT_THE_END = 16 << 20  # free bytes kept at the heap's end: to return and request them again takes system calls
 _PERIOD = 1.0  # seconds
-_GROWTH = 16 << 20  # bytes that are given back after some periods,
-_PATIENCE = 5  # periods
-_MUCH = 48 << 20  # and bytes that are given back at the next one
-_AT_LATEST = 30  # periods: what has not grown may have been freed
-_WORK = 0.5  # seconds of CPU that may free much
+_GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but only
+_PATIENCE = 5  # periods after the last trim
+_MUCH = 48 << 20  # bytes of growth after which memory is trimmed at the next period
+_AT_LATEST = 30  # periods after which memory is trimmed without growth, if the process has worked
+_WORK = 0.5  # seconds of CPU in which much memory may have been freed
 
 
 def keep_large_pieces_apart() -> None:
-    """For the whole process. Other C libraries than GNU's do so by themselves, or cannot be told."""
+    """Set the allocator of the process. Only the GNU C library needs or understands these settings."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
@@ -43,10 +44,10 @@ def keep_large_pieces_apart() -> None:
 
 
 async def give_back_free_memory() -> None:
-    """Give back what is free among what is not, for as long as the daemon runs.
+    """Return free memory inside the heap to the system. Never returns.
 
-    It takes some milliseconds. So it is done where memory has grown, seldom unless it has grown much, and every half a
-    minute of work.
+    A trim takes some milliseconds. It runs when memory has grown by 48 MiB, when it has grown by 16 MiB and the last
+    trim was five seconds ago, and half a minute after the last trim if the process has worked.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     lowest, periods, worked = _resident(), 0, time.process_time()
@@ -63,5 +64,5 @@ async def give_back_free_memory() -> None:
 
 
 def _resident() -> int:
-    """Bytes that the process has in memory."""
+    """The resident memory of the process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

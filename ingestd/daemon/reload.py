@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration is read again, checked as a whole, and then in force at once, or not at all."""
+"""The reload on SIGHUP: the daemon reads and checks the whole configuration, then adopts all of it or nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("ingestd.reload")
 
 
 class Parts(NamedTuple):
-    """What of a running daemon goes by its configuration."""
+    """The parts of a running daemon that a reload changes."""
 
     make_pipeline: Callable[[Generation], Pipeline]
     show: Callable[[Generation], None]
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     metrics: Metrics
 
     def adopt(self, after: Generation) -> None:
-        """Requests that begin from now on are answered, and limits kept, as this generation has it."""
+        """Apply this generation to new requests and to all limits."""
         config = after.config
         configure_logs(config.logs)
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
@@ -69,7 +69,7 @@ class Parts(NamedTuple):
         self.metrics.generation.set(after.number)
 
     async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Runner]) -> None:
-        """Those that are the same go on untouched; one with other options goes on at its place, and with its counts."""
+        """Replace the sinks with changed options: each keeps its cursor and counts. Other sinks continue untouched."""
         leaving = {each.name: each for each in before.sinks if each not in after.sinks}
         await self.consumers.exchange(leaving, coming, before.config.http.shutdown_timeout)
         for sink in after.sinks:
@@ -79,7 +79,7 @@ class Parts(NamedTuple):
 
 
 class Reload:
-    """Reloads when it is asked to. `read` reads the configuration; `adopted` is told of each generation in force."""
+    """Reloads on request. `read` reads the configuration. `adopted` gets each generation that comes into force."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Reload:
         self._state = run_state
 
     async def run(self, asked: asyncio.Event) -> None:
-        """Reload whenever that is set. What is asked for during a reload is done behind it."""
+        """Reload whenever `asked` is set. A request during a reload leads to one more reload. Never returns."""
         while True:
             await asked.wait()
             asked.clear()
@@ -118,7 +118,7 @@ class Reload:
         before = self._generation
         try:
             after, coming = await self._prepare(before)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon goes on as it was
+        except Exception as error:  # noqa: BLE001 - after any error the daemon keeps its generation
             self._refused(error)
             return
         self._generation = after
@@ -130,14 +130,14 @@ class Reload:
         self._over()
 
     async def _prepare(self, before: Generation) -> tuple[Generation, Sequence[Runner]]:
-        """All that may fail."""
+        """Do every step that can fail."""
         config, validator = await asyncio.to_thread(self._read_files)
         after = next_generation(before, config, validator)
         leaving = [each.name for each in before.sinks if each not in after.sinks]
         coming = [each for each in after.sinks if each not in before.sinks]
         runners = await self._parts.consumers.place(coming, leaving)
         await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self._daemon)
-        if self._stop.requested:  # sinks must not begin while others end
+        if self._stop.requested:  # no sink may start during a shutdown
             raise Unavailable("the daemon is shutting down")
         return after, runners
 

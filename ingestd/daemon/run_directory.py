@@ -1,8 +1,7 @@
-"""Run directories: where a daemon puts its run file, and where commands look for the daemons of this machine.
+"""Run directories: a daemon puts its run file there, and commands find the daemons of this machine by them.
 
-It is `RUNTIME_DIRECTORY`, which systemd sets for `RuntimeDirectory=`. A daemon without that variable makes a directory
-below /run/ingestd, or below /tmp/ingestd-UID if it may not write to /run. Nothing that goes wrong here keeps a daemon
-from serving.
+systemd sets `RUNTIME_DIRECTORY` for `RuntimeDirectory=`. A daemon without that variable makes a directory below
+/run/ingestd, or below /tmp/ingestd-UID if it may not write to /run. A daemon serves even if its run directory fails.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ log = logging.getLogger("ingestd.reload")
 
 _RUN, _TMP = Path("/run"), Path("/tmp")  # noqa: S108 - a directory in it is used only if it is our own
 _LEFT = 60.0
-"""Seconds after which a directory without a daemon was left by a killed one: a daemon that starts locks it at once."""
+"""The age in seconds of a directory that a killed daemon has left: a starting daemon locks its directory at once."""
 
 
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory that systemd has made for the service; the first one if there are several."""
+    """The directory that systemd has made for the service, the first one if there are several."""
     given = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(given) if given else None
 
 
 def hold_run_file(state: RunState) -> RunFile | None:
-    """Make the run file of this daemon; None if there is no directory for it."""
+    """Make the run file of this daemon, None if no directory can be used."""
     given = runtime_directory()
     reasons: list[str] = []
     for parent in [None] if given is not None else _parents():
@@ -44,8 +43,8 @@ def hold_run_file(state: RunState) -> RunFile | None:
             reasons.append(str(error))
         else:
             return file
-    level = logging.INFO if given is None else logging.WARNING  # a container may have nothing that can be written
-    log.log(level, "ingestd reload does not find this daemon, it has no run directory: %s", "; ".join(reasons))
+    level = logging.INFO if given is None else logging.WARNING  # a container may have no writable directory
+    log.log(level, "ingestd reload cannot find this daemon, because it has no run directory: %s", "; ".join(reasons))
     return None
 
 
@@ -54,24 +53,24 @@ def write_run_file(file: RunFile | None, state: RunState) -> None:
         if file is not None:
             file.write(state)
     except OSError as error:
-        log.warning("ingestd reload does not learn the outcome: %s", error)
+        log.warning("ingestd reload cannot show the outcome, because the run file cannot be written: %s", error)
 
 
 def release_run_file(file: RunFile | None) -> None:
-    """The daemon ends. A directory that it has made goes too; systemd removes its own."""
+    """Remove the run file when the daemon ends, and a directory that the daemon made. systemd removes its own."""
     try:
         if file is not None:
             if file.directory != runtime_directory():
                 file.remove()
             file.release()
     except OSError as error:
-        log.warning("the run file of ingestd reload is left behind: %s", error)
+        log.warning("the run file cannot be removed: %s", error)
 
 
 def find_run_files() -> Iterator[RunFile]:
-    """All run files on this machine, those that killed daemons have left among them.
+    """All run files on this machine, including files that killed daemons have left.
 
-    A service may have chosen any `RuntimeDirectory=`, so two levels of /run are looked through.
+    A service may have chosen any `RuntimeDirectory=`, so the search covers two levels of /run.
     """
     given = runtime_directory()
     found = {} if given is None else {given: None}
@@ -86,10 +85,10 @@ def _parents() -> list[Path]:
 
 
 def _make_directory(parent: Path) -> Path:
-    """A new directory, which others may read. Raises `OSError`."""
+    """A new directory that other users may read. Raises `OSError`."""
     try:
         parent.mkdir(mode=0o755)
-        parent.chmod(0o755)  # whatever the umask is: others learn whom to ask
+        parent.chmod(0o755)  # despite the umask: other users must see who runs a daemon
     except FileExistsError:
         found = parent.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -108,5 +107,5 @@ def _remove_left(parent: Path) -> None:
             is_ours = found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT
             if is_ours and RunFile(directory).holder() is None:
                 RunFile(directory).remove()
-        except OSError as error:  # another daemon may be doing the same
+        except OSError as error:  # another daemon may be removing it too
             log.debug("%s is not removed: %s", directory, error)

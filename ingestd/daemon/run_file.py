@@ -1,8 +1,8 @@
 """The run file of a daemon: `ingestd.json`, with its process, its configuration and the outcome of its reloads.
 
-The file is in the run directory of the daemon (`run_directory`). The daemon holds a lock on `ingestd.lock` beside it.
-The kernel names the process that holds the lock, so a file that a killed daemon has left is never taken for a running
-daemon, whoever has its process number now. The kernel also translates the number between containers.
+The file is in the run directory of the daemon (`run_directory`). The daemon holds a lock on `ingestd.lock` beside it,
+and the kernel names the process with the lock. So the file of a killed daemon never counts as a running daemon, even
+if another process has the same number. The kernel also translates process numbers between containers.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class RunFile:
     # The daemon's side
 
     def hold(self, state: RunState) -> None:
-        """Become the daemon of this directory. Raises `OSError`, for example if another daemon has it."""
+        """Lock the directory for this daemon and write its state. Raises `OSError`, also if another daemon has it."""
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock = lock
-            self.write(state)  # at once: the state of a killed daemon must not be taken for ours
+            self.write(state)  # at once: a command must not read the state of a killed daemon as ours
             self._kept = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             with contextlib.suppress(BlockingIOError):  # systemd-tmpfiles leaves a folder in /tmp alone if it is locked
                 fcntl.flock(self._kept, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -69,14 +69,14 @@ class RunFile:
         return self._lock >= 0
 
     def write(self, state: RunState) -> None:
-        """Write the state as a whole, or leave the old one. Raises `OSError`."""
+        """Replace the state atomically. Raises `OSError`, and then the old state remains."""
         if self.held:
             beside = self.directory / f"{_STATE}.new"
             beside.write_bytes(msgspec.json.encode(state) + b"\n")
             beside.replace(self.directory / _STATE)
 
     def release(self) -> None:
-        """The daemon ends. Raises `OSError`."""
+        """Remove the state and drop the lock when the daemon ends. Raises `OSError`."""
         if self.held:
             try:
                 (self.directory / _STATE).unlink(missing_ok=True)
@@ -98,9 +98,9 @@ class RunFile:
     # The commands' side
 
     def holder(self) -> int | None:
-        """The process of the daemon, 0 for one in a container that we cannot see into, None without a daemon.
+        """The process of the daemon, 0 if it is in a container that we cannot see into, None without a daemon.
 
-        Not for the daemon of this directory: to close the file again would drop its lock. Raises `OSError`.
+        The daemon of this directory must not call it: closing the file would drop its lock. Raises `OSError`.
         """
         lock = _open(self.directory / _LOCK)
         if lock is None:
@@ -114,7 +114,7 @@ class RunFile:
         return None if kind == fcntl.F_UNLCK else int(holder)
 
     def read(self) -> RunState | None:
-        """The state of the running daemon, with its process as `holder` has it; None without one. Raises `OSError`."""
+        """The state of the running daemon with its process from `holder`, None without one. Raises `OSError`."""
         holder = self.holder()
         file = None if holder is None else _open(self.directory / _STATE)
         if holder is None or file is None:
@@ -129,7 +129,7 @@ class RunFile:
 
 
 def _open(path: Path) -> int | None:
-    """A regular file for reading; None if there is none. Another user may have put anything in its place."""
+    """Open a regular file for reading, None if there is none. Another user may have put anything at this path."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 """The daemons that run with a configuration, as `ingestd reload` finds them.
 
-On this machine these are the daemons that were started with the configuration's file, and those that have its store.
-The file alone must do: it may be faulty now, or name another store than before.
+On this machine these are the daemons started with the configuration's file, and the daemons that have its store. The
+name of the file must suffice: the file may be faulty now, or name another store than before.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class RunningDaemon:
 class RunningDaemons:
     here: list[RunningDaemon] = field(default_factory=list)
     without_file: list[int] = field(default_factory=list)
-    """Processes on this machine that have the store, but no run file that can be read."""
+    """Processes on this machine that have the store, but no readable run file."""
     elsewhere: list[DaemonProcess] = field(default_factory=list)
     """Daemons on other machines that have the store."""
     is_partial: bool = False
-    """Whether run files or the store may be read only by another user."""
+    """Whether only another user may read some run files or the store."""
     trouble: IngestdError | None = None
-    """The reason if the store could not be asked."""
+    """The reason if the store could not be asked, otherwise None."""
 
 
 async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons:
@@ -56,7 +56,7 @@ async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons
         except OSError as error:  # another user's file may be anything
             found.is_partial |= isinstance(error, PermissionError)
         else:
-            if state is not None:  # a link may lead to a run file twice
+            if state is not None:  # a symbolic link may lead to one run file twice
                 running.setdefault(state.pid or file.directory, RunningDaemon(file, state))
     processes = await _ask_store(config, overrides, found)
     host = socket.gethostname()
@@ -88,18 +88,18 @@ async def _ask_store(config: Path, overrides: Sequence[str], found: RunningDaemo
 
 
 def _is_same(config: Path, other: str) -> bool:
-    """Both as they are written and where links lead: a link may lead elsewhere since the daemon was started."""
+    """Compare the paths as written and as resolved: a symbolic link may have changed since the daemon's start."""
     return bool(other) and (os.path.abspath(config) == other or os.path.realpath(config) == os.path.realpath(other))
 
 
 def _daemon_of(pid: int) -> RunningDaemon | None:
-    """The daemon that is this process, by its environment: `RUNTIME_DIRECTORY` may be outside of /run."""
+    """The daemon in this process, found by its environment: `RUNTIME_DIRECTORY` may be outside /run."""
     try:
         variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
         pairs = (each.partition(b"=") for each in variables)
         directory = runtime_directory({os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs})
         state = None if directory is None else RunFile(directory).read()
-    except OSError:  # another user's process, or it has ended: `without_file` tells which
+    except OSError:  # another user's process, which `without_file` then lists, or a process that has ended
         return None
     if directory is None or state is None or state.pid != pid:
         return None
@@ -107,7 +107,7 @@ def _daemon_of(pid: int) -> RunningDaemon | None:
 
 
 def _is_serving(pid: int) -> bool:
-    """Whether the process runs and looks like a daemon: in a container, another process may have the number."""
+    """Whether the process looks like a daemon: in a container, another process may have its number."""
     try:
         words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -116,7 +116,7 @@ def _is_serving(pid: int) -> bool:
 
 
 def user_of(pid: int) -> str | None:
-    """The name of the process's user; None if it is our own, or the process is hidden or gone."""
+    """The name of the process's user, None if it is our user, or if the process is hidden or gone."""
     try:
         user = Path("/proc", str(pid)).stat().st_uid
     except OSError:
@@ -130,7 +130,7 @@ def user_of(pid: int) -> str | None:
 
 
 def systemd_unit(pid: int) -> str | None:
-    """The service of the system that the process belongs to."""
+    """The systemd service that contains the process."""
     try:
         groups = Path("/proc", str(pid), "cgroup").read_text()
     except OSError:

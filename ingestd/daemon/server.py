@@ -1,4 +1,4 @@
-"""The one place that wires: configuration, plugins, back end, pipeline, consumers, listeners."""
+"""The daemon, which connects all parts: configuration, plugins, backend, pipeline, consumers and listeners."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ __all__ = ["Server", "TaskDied", "tune_the_interpreter"]
 
 log = logging.getLogger("ingestd.server")
 
-_TO_CLOSE = 30.0  # seconds a stop may take beside what it waits for
+_TO_CLOSE = 30.0  # seconds that a shutdown may take in addition to its waits
 
 
 class TaskDied(IngestdError):
-    """A task that must never end has ended; the daemon stops rather than go on without it."""
+    """A task that must never end has ended. The daemon stops rather than run without it."""
 
 
 class Server:
-    """The daemon: `await Server(config, plugins).run()` serves until told to stop.
+    """The daemon: `await Server(config, plugins).run()` serves until it is asked to stop.
 
-    It is what plugins get as `Daemon`.
+    Plugins get it as `Daemon`.
     """
 
     def __init__(self, config: Config, plugins: Plugins, *, read: Callable[[], Config], shared: bool = False) -> None:
-        """`read` reads the configuration again. `shared`: others serve the same shop, from the same store.
+        """`read` reads the configuration again. `shared`: other daemons serve the same shop from the same store.
 
         Raises `ConfigError`.
         """
@@ -117,7 +117,10 @@ class Server:
             self._stop.fail(TaskDied(f"the task {name} ended: {error!r}"))
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; a second one hurries. Raises `ConfigError`, `OSError`, `TaskDied`."""
+        """Serve until SIGTERM or SIGINT. A second signal shortens the waits.
+
+        Raises `ConfigError`, `OSError`, `TaskDied`.
+        """
         loop = asyncio.get_running_loop()
         self._stop = Shutdown()
         reload = asyncio.Event()
@@ -129,7 +132,7 @@ class Server:
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the last moments are no time to die of it
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by default it would kill a daemon that is about to end
             self.notifier.close()
 
     async def _serve(self, stop: Shutdown, reload: asyncio.Event) -> None:
@@ -149,7 +152,7 @@ class Server:
                 self.watch(self._backends.ownership.keep(), name="ownership of the state")
             for name, work in _looking_after_itself(metrics):
                 self.watch(work, name=name)
-            stack.push_async_callback(self._shut_plugins_down)  # first, since of several one may not start
+            stack.push_async_callback(self._shut_plugins_down)  # before the start: one of several plugins may fail
             await self._start_plugins()
             backpressure = Backpressure(config.http.max_waiting)
             consumers = Consumers(
@@ -195,7 +198,7 @@ class Server:
 
     def _begin_to_serve(self, ingest: Ingest, retention: Retention) -> None:
         tune_the_interpreter()
-        # Not before: nobody waits yet for what plugins do at the start.
+        # Only now: during the start, no caller waits for a plugin that holds the loop.
         monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
         self.watch(monitor.run(), name="monitor of the loop")
         self.notifier.ready("serving: generation 1")
@@ -222,7 +225,7 @@ class Server:
         return self._backends.problem() or self._loss.problem or retention.problem
 
     async def _recover(self) -> list[str]:
-        """Have all plugins make good what the store has lost; what they miss."""
+        """Have all plugins restore the data that the store has lost. Returns the data that they cannot restore."""
         missing = await self._generation.plugins.hooks.store_lost(self.store)
         await self._backends.remember_store()
         return missing
@@ -234,7 +237,7 @@ class Server:
         return overview
 
     def _show(self, consumers: Consumers, overview: Overview, generation: Generation) -> None:
-        """Sinks and consumers, where they are looked at."""
+        """Show sinks and consumers in the metrics and on the operators' page."""
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
         self._metrics.show_sinks(sinks)
@@ -243,7 +246,7 @@ class Server:
         overview.show(Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed]))
 
     def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
-        """What an operator sees of the daemon in `systemctl status`."""
+        """Makes the status of the daemon in `systemctl status`."""
         before = 0.0
 
         def describe(seconds: float) -> str:
@@ -261,11 +264,11 @@ class Server:
     async def _drain(
         self, public: IngestListener, ingest: Ingest, connections: Connections, stop: Shutdown, *, own_socket: bool
     ) -> None:
-        """Answer what was begun and what still comes, within the limit; nobody new is accepted."""
+        """Answer open requests, and new ones on open connections, within the limit. Accept no new connections."""
         options = self._generation.config.http
         log.info("shutting down: answering %d open requests", len(ingest.active))
         ingest.draining = True
-        if own_socket:  # else they wait in its queue for the daemon that comes next
+        if own_socket:  # connections in the queue of a passed socket wait for the next daemon
             public.accept_queued()
         public.stop()
         unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.forced)
@@ -278,14 +281,14 @@ class Server:
         await consumers.stop(self._generation.config.http.shutdown_timeout)
 
     async def _start_plugins(self) -> None:
-        """Start them, and have them called after losses of data from now on."""
+        """Start all plugins. From then on, a loss of data calls them."""
         try:
             await self._generation.plugins.hooks.startup(self)
         except HookFailure as failure:
             cause = failure.__cause__
             log.error("%s", failure, exc_info=cause)  # noqa: TRY400 - the traceback is that of the plugin
             reason = f"{failure}: {cause!r}"
-            # A file or a network may come back; anything else is a plugin to mend or to leave out.
+            # A file or a network may come back. For other errors, an operator must mend or remove the plugin.
             raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
         self._metrics.show_losses(self.store)
         self.watch(self._loss.run(), name="losses of data")
@@ -331,12 +334,11 @@ async def _serving_operators(
 
 
 def tune_the_interpreter() -> None:
-    """Settings of Python that pay for a loop that is busy answering, with threads that wait for the disk.
+    """Tune the interpreter for a busy event loop beside threads that wait for the disk.
 
-    The garbage collector looks, seldom, at what requests leave (almost all is freed at once by reference
-    counts) and never at what start-up made: there is next to no garbage in it, and to look for it once would take a
-    tenth of the start. A thread that comes back from the disk gets its turn after a tenth of a millisecond instead of
-    five: answers wait for it, some six times a commit.
+    - The garbage collector seldom looks at objects of requests: reference counts free almost all of them at once.
+    - It never looks at objects of the start: they hold almost no garbage, and one search takes a tenth of the start.
+    - A thread that returns from the disk runs after 0.1 ms, not 5 ms: answers wait for it some six times a commit.
     """
     keep_large_pieces_apart()
     gc.freeze()
@@ -352,4 +354,5 @@ def _listen(
     for sock in sockets:
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
-        log.info("listening for %s on http://%s:%d%s", what, shown, port, ", a socket of systemd" if inherited else "")
+        origin = ", a socket passed by systemd" if inherited else ""
+        log.info("listening for %s on http://%s:%d%s", what, shown, port, origin)

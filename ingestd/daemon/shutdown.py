@@ -1,4 +1,4 @@
-"""The end of a daemon: it is told to stop, and told again to hurry."""
+"""The requests to stop a daemon: the first one begins the shutdown, the second one shortens its waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Shutdown"]
 
 
 class Shutdown:
-    """`forced` is set by the second request."""
+    """The second request sets `forced`."""
 
     def __init__(self) -> None:
         self.forced = asyncio.Event()
@@ -19,17 +19,17 @@ class Shutdown:
         return self._requested.done()
 
     def request(self) -> None:
-        """Stop, as SIGTERM says; the second time, hurry."""
+        """Begin the shutdown, as for SIGTERM. The second call sets `forced`."""
         if self._requested.done():
             self.forced.set()
         else:
             self._requested.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Stop because of that error, which `wait` raises."""
+        """Begin the shutdown because of an error, which `wait` raises."""
         if not self._requested.done():
             self._requested.set_exception(error)
 
     async def wait(self) -> None:
-        """Returns when the daemon is to stop."""
+        """Return when the shutdown begins."""
         await asyncio.shield(self._requested)

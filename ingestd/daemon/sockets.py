@@ -1,4 +1,4 @@
-"""Binding the addresses of the daemon, and finding out who else has."""
+"""The daemon's listening sockets, and requests to a daemon that already listens on an address."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _PATIENCE = 3.0  # seconds for a daemon on this machine to answer
 
 
 def bind(address: Address) -> list[socket.socket]:
-    """Listen there. Raises `ConfigError` where this user may not, `OSError` for what may pass."""
+    """Listen on the address. Raises `ConfigError` without the permission, `OSError` for errors that may pass."""
     try:
         return bind_sockets(address.port, address.host, backlog=_BACKLOG)
     except OSError as error:
         what = f"cannot listen on {address}: {error.strerror}"
         if error.errno == errno.EACCES:
             raise ConfigError(
-                f"{what}; give the daemon the capability CAP_NET_BIND_SERVICE, or a port of 1024 or above"
+                f"{what}; give the daemon the capability CAP_NET_BIND_SERVICE, or use a port from 1024"
             ) from error
         raise OSError(error.errno, what) from error
 
 
 def answers_events(address: Address, path: str) -> bool:
-    """Whether what listens there takes events, as a preflight tells: nothing is counted or logged for it."""
+    """Whether the listener there takes events. It gets a preflight request, which is not counted or logged."""
     answer = _ask(address, "OPTIONS", path)
     return (
         answer is not None and "x-request-id" in answer[1] and answer[1].get("access-control-allow-methods") == "POST"
@@ -39,9 +39,9 @@ def answers_events(address: Address, path: str) -> bool:
 
 
 def readiness(address: Address) -> str | None:
-    """What the operators' listener of an ingestd there says of its readiness: `ok` or a reason.
+    """The readiness of the daemon whose operators' listener has this address: `ok` or a reason.
 
-    None where there is none.
+    None if no such listener answers.
     """
     metrics = _ask(address, "GET", "/metrics")
     if metrics is None or b"\ningestd_build_info{" not in metrics[2]:
@@ -57,7 +57,7 @@ def _ask(address: Address, method: str, path: str) -> tuple[int, dict[str, str],
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, headers, answer.read(1 << 24)
-    except (OSError, http.client.HTTPException):  # whatever it is, it does not speak HTTP
+    except (OSError, http.client.HTTPException):  # nothing there speaks HTTP
         return None
     finally:
         connection.close()

@@ -58,7 +58,7 @@ def test_both_listeners_use_the_sockets_of_their_names_instead_of_their_addresse
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", number))
         assert init.stop() == 0
-    assert f"listening for events on http://127.0.0.1:{events.getsockname()[1]}, a socket of systemd" in init.log
+    assert f"listening for events on http://127.0.0.1:{events.getsockname()[1]}, a socket passed by systemd" in init.log
 
 
 def test_of_two_sockets_with_one_name_both_are_served(tmp_path: Path, sockets: Sockets) -> None:
@@ -115,9 +115,9 @@ def local() -> socket.socket:
     [
         ("http", listener, "a socket with the name 'http': FileDescriptorName= of a socket unit is ingestd for events"),
         ("ingestd.socket", listener, "a socket with the name 'ingestd.socket'"),
-        ("ingestd", udp, "the socket ingestd must be one of TCP"),
-        ("ingestd-ops", local, "the socket ingestd-ops must be one of TCP"),
-        ("ingestd", socket.socket, "the socket ingestd must be one that listens: Accept=no"),
+        ("ingestd", udp, "the socket ingestd must be a TCP socket"),
+        ("ingestd-ops", local, "the socket ingestd-ops must be a TCP socket"),
+        ("ingestd", socket.socket, "the socket ingestd must be a listening socket: Accept=no"),
     ],
     ids=["another name", "the default name", "UDP", "Unix", "not listening"],
 )

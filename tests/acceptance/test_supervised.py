@@ -140,9 +140,9 @@ def test_a_watchdog_that_is_another_s_is_not_fed(tmp_path: Path, sockets: list[t
     [
         (
             {"NOTIFY_SOCKET": "/nowhere/notify"},
-            "where nobody can be told anything: [Errno 2] No such file or directory",
+            "cannot connect to NOTIFY_SOCKET '/nowhere/notify': [Errno 2] No such file or directory",
         ),
-        ({"NOTIFY_SOCKET": "vsock:2:1234"}, "only a path or an abstract name is understood"),
+        ({"NOTIFY_SOCKET": "vsock:2:1234"}, "must be a path or an abstract name"),
     ],
     ids=["nobody there", "another kind"],
 )

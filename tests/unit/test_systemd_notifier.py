@@ -108,7 +108,7 @@ def test_the_watchdog_is_ours_or_not(
     notifier.close()
 
 
-@pytest.mark.logs("WATCHDOG_USEC is '.*', which is no time: the watchdog is not fed")
+@pytest.mark.logs("WATCHDOG_USEC is '.*', and must be a positive whole number: the watchdog is not fed")
 @pytest.mark.parametrize("given", ["", "0", "-5", "soon", "٣"], ids=ascii)
 def test_a_watchdog_that_is_no_time_is_not_fed(given: str, supervisor: socket.socket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": supervisor.getsockname(), "WATCHDOG_USEC": given})
@@ -116,7 +116,7 @@ def test_a_watchdog_that_is_no_time_is_not_fed(given: str, supervisor: socket.so
     notifier.close()
 
 
-@pytest.mark.logs("systemd could not be told (READY=1|STOPPING=1)")
+@pytest.mark.logs("cannot send (READY=1|STOPPING=1) to systemd")
 def test_one_that_does_not_listen_any_more_does_no_harm(
     notifier: Notifier, supervisor: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:

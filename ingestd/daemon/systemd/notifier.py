@@ -1,8 +1,8 @@
-"""What the daemon tells systemd: that it is ready, what it is doing, and that its event loop turns.
+"""Notifications to systemd: readiness, status and the watchdog.
 
-The protocol of sd_notify(3): lines in a datagram to the socket that NOTIFY_SOCKET names. Without that
-variable nothing is sent, and whatever goes wrong in telling never harms the daemon. The watchdog is fed
-by the event loop itself, so that one which is blocked is seen, by WATCHDOG_USEC.
+The protocol is sd_notify(3): lines in a datagram to the socket that NOTIFY_SOCKET names. Without that variable nothing
+is sent. An error in sending never harms the daemon. The event loop feeds the watchdog, so systemd detects a blocked
+loop after WATCHDOG_USEC.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Notifier"]
 log = logging.getLogger("ingestd.notify")
 
 _BEAT = 5.0  # seconds from one status to the next, at most
-_BEATS = 3  # in the time the watchdog allows, so that one may come late
-_EXTENSION = 30.0  # seconds by which a slow start is extended again and again
+_BEATS = 3  # messages in the watchdog's time, so that one may come late
+_EXTENSION = 30.0  # seconds by which each message extends a slow start
 _PATIENCE = 1.0  # seconds for systemd to make room for a message that must not be lost
 
 
 class Notifier:
-    """Tells a supervisor that speaks sd_notify; `environment` is that of the process."""
+    """The notifier of a supervisor that speaks sd_notify. `environment` is the environment of the process."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._socket: socket.socket | None = None
@@ -35,11 +35,11 @@ class Notifier:
         if address:
             self._open(address)
         self.watchdog = _watchdog(environment) if self._socket is not None else None
-        """The seconds after which systemd takes a silent daemon for hung; None where it does not look."""
+        """The seconds after which systemd restarts a silent daemon, None without a watchdog."""
 
     def _open(self, address: str) -> None:
         if address[0] not in "/@":
-            log.warning("NOTIFY_SOCKET is %r, and only a path or an abstract name is understood", address)
+            log.warning("NOTIFY_SOCKET is %r, and must be a path or an abstract name", address)
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         sock.settimeout(_PATIENCE)
@@ -47,44 +47,44 @@ class Notifier:
             sock.connect(f"\0{address[1:]}" if address[0] == "@" else address)
         except (OSError, ValueError) as error:  # ValueError: a null character in a path
             sock.close()
-            log.warning("NOTIFY_SOCKET is %r, where nobody can be told anything: %s", address, error)
+            log.warning("cannot connect to NOTIFY_SOCKET %r: %s", address, error)
             return
         self._socket = sock
 
-    # What a daemon goes through
+    # Phases of the daemon
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is over."""
+        """The start or a reload has ended."""
         self._tell("READY=1", _status(status))
 
     def reloading(self, status: str = "reloading the configuration") -> None:
-        """`ready` must follow, whatever comes of it."""
+        """A reload begins. `ready` must follow, also after a refused reload."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", _status(status))
 
     def stopping(self, status: str, limit: float) -> None:
-        """The stop has begun, and takes `limit` seconds at most, whatever the unit allows."""
+        """The shutdown has begun, and takes at most `limit` seconds, even if the unit allows less."""
         self._tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={_microseconds(limit)}", _status(status))
 
     def status(self, text: str) -> None:
-        """What `systemctl status` shows, until the next status."""
+        """Set the text in `systemctl status` until the next status."""
         self._tell(_status(text))
 
     def remark(self, text: str) -> None:
-        """What is shown behind every status from now on; empty: nothing."""
+        """Set a text that `keepalive` appends to every status. An empty text removes it."""
         self._remark = text
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Close the socket. Later messages are not sent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    # What goes on meanwhile
+    # Repeated messages
 
     @contextlib.asynccontextmanager
     async def extend_start_timeout(self, status: str) -> AsyncIterator[None]:
-        """For a part of the start that may take long: as long as the loop turns, systemd waits for it."""
+        """Wraps a part of the start that may take long. systemd waits as long as the event loop runs."""
         extending = asyncio.ensure_future(self._extend(status))
         try:
             yield
@@ -99,7 +99,7 @@ class Notifier:
     async def keepalive(self, describe: Callable[[float], str]) -> None:
         """Feed the watchdog and renew the status. Never returns.
 
-        `describe` makes the status, given the seconds since it was last asked.
+        `describe` returns the status. Its argument is the time in seconds since its last call.
         """
         pause = _BEAT if self.watchdog is None else min(_BEAT, self.watchdog / _BEATS)
         loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class Notifier:
             last = now
 
     def _tell(self, *lines: str, wait: bool = True) -> None:
-        """Send a message; one that needs not `wait` gets lost if systemd is behind, since the next comes soon."""
+        """Send a message. Without `wait`, it is lost if systemd's queue is full, since the next one comes soon."""
         if self._socket is None:
             return
         try:
@@ -122,11 +122,11 @@ class Notifier:
             self._socket.send("\n".join(lines).encode("utf-8", "replace"))
         except OSError as error:
             if wait:
-                log.warning("systemd could not be told %s: %s", lines[0], error)
+                log.warning("cannot send %s to systemd: %s", lines[0], error)
 
 
 def _status(text: str) -> str:
-    return f"STATUS={' '.join(text.split())}"  # a line end would begin another assignment
+    return f"STATUS={' '.join(text.split())}"  # a line break would begin another assignment
 
 
 def _microseconds(seconds: float) -> int:
@@ -134,11 +134,11 @@ def _microseconds(seconds: float) -> int:
 
 
 def _watchdog(environment: Mapping[str, str]) -> float | None:
-    """Meant for this process, in seconds."""
+    """The watchdog's time for this process in seconds, None without a watchdog."""
     given, whose = environment.get("WATCHDOG_USEC"), environment.get("WATCHDOG_PID")
     if given is None or whose not in {None, str(os.getpid())}:
         return None
     if not (given.isascii() and given.isdigit() and int(given)):
-        log.warning("WATCHDOG_USEC is %r, which is no time: the watchdog is not fed", given)
+        log.warning("WATCHDOG_USEC is %r, and must be a positive whole number: the watchdog is not fed", given)
         return None
     return int(given) / 1_000_000

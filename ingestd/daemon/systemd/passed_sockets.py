@@ -1,8 +1,8 @@
 """Listening sockets that systemd has opened for the daemon, by the protocol of sd_listen_fds(3).
 
-They are told apart by their names (`FileDescriptorName=` of the socket unit), and used in place of the
-addresses of the configuration. systemd keeps them open over a restart of the daemon, so that who connects
-meanwhile waits in their queue; closing them here takes nothing from that.
+The names of the sockets (`FileDescriptorName=` of the socket unit) distinguish them. They replace the addresses of the
+configuration. systemd keeps them open during a restart of the daemon, so new connections wait in their queue. The
+daemon may close its copies without losing that queue.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ __all__ = ["EVENTS", "OPERATORS", "inherited_sockets"]
 EVENTS = "ingestd"
 OPERATORS = "ingestd-ops"
 
-_FIRST = 3  # behind standard input, output and error
+_FIRST = 3  # the descriptor after standard input, output and error
 _HINT = f"FileDescriptorName= of a socket unit is {EVENTS} for events, {OPERATORS} for the operators' port"
 
 
 def inherited_sockets(
     environment: Mapping[str, str] = os.environ, first: int = _FIRST
 ) -> dict[str, list[socket.socket]]:
-    """By their names; empty where nothing was passed to this process. Raises `ConfigError`.
+    """The passed sockets by name, empty if this process got none. Raises `ConfigError`.
 
-    They must not be taken twice. `first` is the number of the first one.
+    It must be called only once. `first` is the descriptor of the first socket.
     """
-    if environment.get("LISTEN_PID") != str(os.getpid()):  # none, or meant for a process that has started us
+    if environment.get("LISTEN_PID") != str(os.getpid()):  # no sockets, or sockets for the process that started us
         return {}
     given = environment.get("LISTEN_FDS", "")
     if not (given.isascii() and given.isdigit()):
-        raise ConfigError(f"LISTEN_FDS is {given!r}, and must be the number of sockets passed")
+        raise ConfigError(f"LISTEN_FDS is {given!r}, and must be the number of passed sockets")
     count = int(given)
     names = environment["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in environment else ["unknown"] * count
     if len(names) != count:
@@ -51,12 +51,12 @@ def _listening(number: int, name: str) -> socket.socket:
         sock = socket.socket(fileno=number)
     except OSError as error:
         raise ConfigError(
-            f"systemd has passed {name} as descriptor {number}, which is no socket: {error.strerror}"
+            f"systemd has passed {name} as descriptor {number}, which is not a socket: {error.strerror}"
         ) from error
     if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type != socket.SOCK_STREAM:
-        raise ConfigError(f"the socket {name} must be one of TCP: ListenStream= with an address and a port")
+        raise ConfigError(f"the socket {name} must be a TCP socket: ListenStream= with an address and a port")
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise ConfigError(f"the socket {name} must be one that listens: Accept=no")
+        raise ConfigError(f"the socket {name} must be a listening socket: Accept=no")
     sock.set_inheritable(False)
     sock.setblocking(False)
     return sock
