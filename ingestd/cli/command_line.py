@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that names the nearest choice for a wrong one. The parsers of commands are of this class too."""
 
     def __init__(self, **options: Any) -> None:
-        # Examples keep their lines. Abbreviations would not be understood where `cli` looks for the configuration.
+        # Examples keep their lines. `main` finds `--config` with another parser, which knows no abbreviations of it.
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def add_examples(self, examples: Sequence[str]) -> None:
@@ -40,12 +40,12 @@ class _Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         near = nearest(str(value), known)
         hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        kind = "command" if isinstance(action.choices, dict) else "choice"  # as argparse has commands
+        kind = "command" if isinstance(action.choices, dict) else "choice"  # argparse keeps commands in a dict
         raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
 
 
 class CommandLine:
-    """The parser of all commands; `ingestd.api.hookspecs.Commands` to plugins."""
+    """The parser of all commands. Plugins get it as `ingestd.api.hookspecs.Commands`."""
 
     def __init__(self) -> None:
         self.parser = _Parser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
@@ -54,7 +54,7 @@ class CommandLine:
         self._groups = {"": self.parser}
         self._commands: dict[str, Any] = {"": _add_commands(self.parser)}
         self._headings: dict[str, argparse.Action] = {}
-        """The lines of groups in the help of what is above them."""
+        """The line of each group in the help of the level above it."""
 
     @property
     def names(self) -> Collection[str]:
@@ -65,13 +65,13 @@ class CommandLine:
     def add(
         self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
     ) -> argparse.ArgumentParser:
-        """Add `ingestd GROUP NAME`, run with the store open."""
+        """Add `ingestd GROUP NAME`, which runs with an open store."""
         return self._add(group, name, help, examples, run=run, needs_store=True)
 
     def add_offline(
         self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
     ) -> argparse.ArgumentParser:
-        """Add `ingestd GROUP NAME`, or `ingestd NAME` in no group, run with configuration and plugins only.
+        """Add `ingestd GROUP NAME`, or `ingestd NAME` with an empty group. It runs with configuration and plugins only.
 
         A group may have two words.
         """

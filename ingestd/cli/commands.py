@@ -1,4 +1,4 @@
-"""The commands that are no plugin's: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list` …"""
+"""The built-in commands: `serve`, `check`, `config show`, `events export`, `sinks …`, `plugins list` …"""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from .forget import command as forget
 __all__ = ["ANY_CONFIGURATION", "WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
 WITHOUT_CONFIGURATION = {"install-units", "reload"}
-"""Commands that run where there is none yet, or where systemd passes no credentials, as to ExecReload=."""
+"""Commands that run without a configuration, or without its credentials: systemd passes none to ExecReload=."""
 
 ANY_CONFIGURATION = {"completion"}
-"""Commands that need the configuration for the commands of its plugins, and do without if it is faulty or missing."""
+"""Commands that use the configuration only for its plugins' commands. They also run if it is faulty or missing."""
 
 OfflineRun = Callable[[argparse.Namespace, Config, Plugins], Awaitable[None]]
 
-_LEAVE = 2.0  # seconds a daemon that has stopped has to end by itself
+_LEAVE = 2.0  # seconds after a shutdown until the process is forced to exit
 
 
 class _CommandLine(Commands, Protocol):
@@ -143,7 +143,7 @@ def register(cli: _CommandLine) -> None:
     completion_command.add_arguments(parser, cli.parser)
 
 
-# What only one command runs on is imported when it runs: the daemon's parts take longer than most commands do.
+# Each command imports its own modules when it runs: importing the daemon takes longer than most commands run.
 
 
 async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -163,14 +163,14 @@ async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins)
 
 
 def _leave_soon(code: int) -> None:
-    """End the process even if a sink's task or thread does not: all that is kept is stored and closed by now."""
+    """End the process even if a sink's task or thread does not end. All durable data is stored and closed by now."""
     leaving = threading.Timer(_LEAVE, os._exit, [code])
     leaving.daemon = True
     leaving.start()
 
 
 def _exit_code(error: BaseException) -> int:
-    """As `cli` has them."""
+    """The exit code of an error, as in `main`."""
     if isinstance(error, ConfigError):
         return os.EX_CONFIG
     return os.EX_TEMPFAIL if isinstance(error, Unavailable | OSError) else 1

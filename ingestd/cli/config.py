@@ -1,4 +1,4 @@
-"""`ingestd config show`: the configuration in force, as a file that ingestd would read."""
+"""`ingestd config show`: the configuration in force, as a configuration file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["as_json", "as_toml", "show", "to_toml"]
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Print every option with its value in force; secrets are hidden."""
-    # Both are files: TOML too is UTF-8 by its standard.
+    # Both formats are data: TOML is UTF-8 by its standard, like JSON.
     write_data([as_json(config, plugins) if arguments.json else as_toml(config, plugins)], end="")
 
 
 def as_toml(config: Config, plugins: Plugins) -> str:
-    """The file, with a comment behind each option that is no default. Raises `ConfigError`."""
+    """The file, with the origin of each option that is not a default in a comment. Raises `ConfigError`."""
     lines = [
         f"# The configuration in force of ingestd {__version__}, from {to_toml(config.source)}; secrets are hidden.",
-        "# Behind an option stands where its value comes from, if it is no default.",
+        "# A comment after an option names the origin of its value, if it is not a default.",
     ]
     for path, options in _sections(config, plugins).items():
         lines += ["", f"[{'.'.join(map(_key, path))}]"]
@@ -40,7 +40,7 @@ def as_toml(config: Config, plugins: Plugins) -> str:
 
 
 def as_json(config: Config, plugins: Plugins) -> str:
-    """The same as one JSON object; an option without a value is null. Raises `ConfigError`."""
+    """The configuration as one JSON object. An option without a value is null. Raises `ConfigError`."""
     nested: dict[str, Any] = {}
     for (name, *rest), options in _sections(config, plugins).items():
         group = nested.setdefault(name, {})
@@ -51,7 +51,7 @@ def as_json(config: Config, plugins: Plugins) -> str:
 
 
 def _sections(config: Config, plugins: Plugins) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Every option there is, as it may be shown, by the path of its section."""
+    """All options by the path of their section, with hidden secrets."""
     sections: dict[tuple[str, ...], dict[str, Any]] = {(name,): shown(getattr(config, name)) for name in SECTIONS}
     for plugin in plugins.loaded:
         if plugin.options is not None:
@@ -63,11 +63,11 @@ def _sections(config: Config, plugins: Plugins) -> dict[tuple[str, ...], dict[st
 
 
 def to_toml(value: Any) -> str:
-    """A value of TOML as one TOML value; members of tables that are None are left out."""
+    """A value in TOML. Members of tables that are None are omitted."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A JSON string is a TOML string, but for DEL.
+        # A JSON string is a TOML string, except for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         members = [f"{_key(name)} = {to_toml(each)}" for name, each in value.items() if each is not None]

@@ -1,8 +1,14 @@
-"""The command line. Plugins add commands of their own; each takes `--config FILE` and `--set OPTION=VALUE`.
+"""The command line. Plugins can add commands. Each command takes `--config FILE` and `--set OPTION=VALUE`.
 
-Exit codes: 0, also where the reader of the output ends early; 1 a command could not do what it was
-asked; 2 usage; 75 try again later; 78 the configuration must be mended first. The last line on standard
-error says why.
+| exit code | meaning |
+|---|---|
+| 0 | success, also if the reader of the output ends early |
+| 1 | the command has failed |
+| 2 | wrong usage |
+| 75 | a failure that may pass: try again later |
+| 78 | a faulty configuration |
+
+The last line on standard error has the reason.
 """
 
 from __future__ import annotations
@@ -47,15 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main([*argv])
     except ConfigError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message is the whole story, here and below
+        log.error("%s", error)  # noqa: TRY400 - the message is enough, here and below
         return EX_CONFIG
     except (Unavailable, OSError) as error:
-        if isinstance(error, BrokenPipeError) and reader_is_gone():  # it has seen enough
+        if isinstance(error, BrokenPipeError) and reader_is_gone():  # the reader, such as head, has ended
             return 0
         log.error("%s", error)  # noqa: TRY400
         return EX_TEMPFAIL
-    except IngestdError as error:  # a command's own, or a task that has died
-        log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - its cause, if any, is what went wrong
+    except IngestdError as error:  # an error of a command, or a task that has died
+        log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - only its cause has a useful traceback
         return 1
     except KeyboardInterrupt:
         return 130
@@ -69,7 +75,7 @@ def _main(argv: list[str]) -> int:
     try:
         arguments = cli.parser.parse_args(argv)
     finally:
-        sys.stdout.flush()  # help texts too may have lost their reader
+        sys.stdout.flush()  # the reader of a help text may be gone too
     if arguments.needs_store:
         asyncio.run(_run_with_store(arguments, config, plugins))
     else:
@@ -86,14 +92,14 @@ def _command_line(plugins: Plugins) -> CommandLine:
 
 
 def _load(argv: list[str]) -> tuple[Config, Plugins]:
-    """The configuration comes before the parser is whole: plugins bring commands."""
+    """Load configuration and plugins before the parser is complete, since plugins add commands."""
     if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
         return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_configuration(early)
     try:
         known, _ = early.parse_known_args(argv)
-    except argparse.ArgumentError:  # the whole parser will say what is wrong
+    except argparse.ArgumentError:  # the complete parser will report it
         known = argparse.Namespace(config=None, set=[])
     try:
         config = load_config(find_config(known.config), known.set)
@@ -102,19 +108,20 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
         if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
-                from .check.command import refuse  # here, as `commands` has it
+                from .check.command import refuse  # here, for the reason in `commands`
 
                 refuse(known.config, known.set, as_json="--json" in argv)
             _check_command(argv, known.config)
-            raise  # else who needs help gets it, if only of the built-in commands
+            raise
+    # A help text needs no configuration, but has only the built-in commands.
     return _defaults()
 
 
 def _check_command(argv: list[str], config: str | None) -> None:
-    """Exit with 2 if the command line is wrong whatever the configuration says.
+    """Exit with 2 if the command line is wrong with any configuration.
 
-    A faulty configuration may name the plugin that an unknown command comes from. Then the fault is the better news,
-    unless the command is nearly right.
+    A faulty configuration may name the plugin that adds an unknown command. Then the fault of the configuration is more
+    useful, unless the command resembles a known one.
     """
     cli = _command_line(_defaults()[1])
     is_known = argv[0] in cli.names or bool(nearest(argv[0], cli.names))
@@ -137,7 +144,7 @@ async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins
 
 
 class _CommandDaemon:
-    """What a plugin's command gets in the daemon's place."""
+    """The `Daemon` that a plugin's command gets."""
 
     def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
         self._plugins = plugins
@@ -147,7 +154,7 @@ class _CommandDaemon:
 
     @cached_property
     def registry(self) -> CollectorRegistry:
-        from prometheus_client import CollectorRegistry  # here: hardly a command asks for it
+        from prometheus_client import CollectorRegistry  # here: few commands need it
 
         return CollectorRegistry()
 
@@ -156,4 +163,4 @@ class _CommandDaemon:
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         work.close()
-        raise CommandError(f"{name}: a command runs no tasks beside it")
+        raise CommandError(f"{name}: a command cannot run background tasks")

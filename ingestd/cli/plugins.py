@@ -1,4 +1,4 @@
-"""`ingestd plugins list`: the plugins in force, what each adds, and where it comes from."""
+"""`ingestd plugins list`: the plugins in force, their hooks, sinks and stores, and their origin."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def _page(plugins: Iterable[Plugin]) -> Iterator[str]:
 
 
 def _file(plugin: Plugin) -> str | None:
-    """Of its module; None where that is no file."""
+    """The file of the plugin's module, None if the module has no file."""
     module = sys.modules.get(plugin.source.partition(":")[0])
     return getattr(module, "__file__", None)

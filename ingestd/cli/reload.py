@@ -1,6 +1,6 @@
-"""`ingestd reload`: has running daemons read their configuration again, and prints the outcome.
+"""`ingestd reload`: makes running daemons read their configuration again, and prints the outcome.
 
-It suits `ExecReload=` of a systemd unit.
+A systemd unit can use it in `ExecReload=`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["add_arguments", "reload"]
 
 log = logging.getLogger("ingestd.reload")
 
-_LOOK = 0.05  # seconds
+_LOOK = 0.05  # seconds between two looks for the outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--timeout", metavar="TIME", type=Duration.parse, default=Duration.parse("60s"),
-        help="how long a daemon may take; default: 60s",
+        help="the time limit of each daemon; default: 60s",
     )  # fmt: skip
 
 
 async def reload(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Return once the new configuration is in force in all daemons found.
 
-    `config` is the default one: the daemon judges its own, so that a faulty one is refused by it.
+    `config` is the default configuration: each daemon reads and checks its own file.
     """
     daemon = _named_daemon(arguments)
     if daemon is not None:
@@ -64,9 +64,9 @@ async def reload(arguments: argparse.Namespace, config: Config, plugins: Plugins
     if not found.here and not found.without_file:
         raise _none_found(path, found, arguments)
     if found.elsewhere:
-        write([f"daemons on other machines have the same store, run this command there too: {_elsewhere(found)}"])
+        write([f"daemons on other machines have the same store; run this command there too: {_elsewhere(found)}"])
     if found.trouble is not None and not failures:
-        write([f"other daemons of the store are not known: {found.trouble}"])
+        write([f"other daemons of the store cannot be found: {found.trouble}"])
     for other in failures[:-1]:
         log.error("%s", other)
     if failures:
@@ -74,7 +74,7 @@ async def reload(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 def _named_daemon(arguments: argparse.Namespace) -> RunningDaemon | None:
-    """The daemon of `--directory`; else, if no configuration is named, of `RUNTIME_DIRECTORY`, as in `ExecReload=`."""
+    """The daemon of `--directory`. Without `--config`, the daemon of `RUNTIME_DIRECTORY`, as for `ExecReload=`."""
     directory = arguments.directory or (None if arguments.config else runtime_directory())
     if directory is None:
         return None
@@ -103,7 +103,7 @@ async def _reload(daemon: RunningDaemon, arguments: argparse.Namespace) -> None:
             f" run {_privileged(before)}"
         ) from None
     except ProcessLookupError:
-        raise CommandError(f"the daemon has ended meanwhile ({process}); see its log") from None
+        raise CommandError(f"the daemon has ended ({process}); see its log") from None
     try:
         async with asyncio.timeout(arguments.timeout):
             state = await _outcome(file, before)
@@ -121,11 +121,11 @@ async def _reload(daemon: RunningDaemon, arguments: argparse.Namespace) -> None:
 
 
 async def _outcome(file: RunFile, before: RunState) -> RunState:
-    """The state after the first reload that began, and so read the files, after `before`."""
+    """The state after the first reload that began after `before`, and so read the present files."""
     while True:
         state = file.read()
         if state is None or state.pid != before.pid:
-            raise CommandError(f"the daemon has ended meanwhile (process {before.pid}); see its log")
+            raise CommandError(f"the daemon has ended (process {before.pid}); see its log")
         if state.ended > before.begun:
             return state
         await asyncio.sleep(_LOOK)
@@ -134,12 +134,12 @@ async def _outcome(file: RunFile, before: RunState) -> RunState:
 def _none_found(config: Path, found: RunningDaemons, arguments: argparse.Namespace) -> IngestdError:
     reasons = [f"no daemon with the configuration {os.path.abspath(config)} runs on this machine"]
     if found.elsewhere:
-        reasons.append(f"on other machines run {_elsewhere(found)}: run this command there")
+        reasons.append(f"daemons run on other machines, {_elsewhere(found)}: run this command there")
     is_hidden = os.geteuid() != 0 and found.is_partial
     if is_hidden:
         named = ["--config", os.path.abspath(config)]
         command = _as_root(*named)
-        reasons.append(f"another user's daemon can be hidden: run {command}, or systemctl reload ingestd for a service")
+        reasons.append(f"another user's daemon may be hidden: run {command}, or systemctl reload ingestd for a service")
     if found.trouble is not None and not is_hidden:
         text = "; ".join([str(found.trouble), *reasons])
         return ConfigError(text) if isinstance(found.trouble, ConfigError) else Unavailable(text)

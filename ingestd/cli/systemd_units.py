@@ -1,7 +1,7 @@
-"""`ingestd install-units`: puts the units of systemd in place, for the virtual environment that is to run.
+"""`ingestd install-units`: installs the systemd units for one virtual environment.
 
-Every file ends in a line with the sum of what stands above it. So a unit that someone has edited is told
-from one that an older ingestd has installed, and is not overwritten unless told so.
+The last line of every file has a checksum of the lines above it. The checksum distinguishes a unit that someone has
+edited from a unit of an older ingestd. Only `--force` overwrites an edited unit.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from ingestd.hooks.loader import Plugins
 __all__ = ["add_arguments", "install_units"]
 
 _DIRECTORY = Path("/etc/systemd/system")
-_PREFIX = Path("/opt/ingestd")  # as the units have it
+_PREFIX = Path("/opt/ingestd")  # the environment in the units' source
 _OUTGOING = "outgoing.conf"
 _STAMP = "# Put in place by `ingestd install-units`; sum of the above: "
-_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - where units see nothing, or a folder of their own
+_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - units see nothing or a private directory there
 
 
 class _File(NamedTuple):
     path: Path
     text: str
     found: str
-    """What of it is there: nothing, "same", "older" or "edited"."""
+    """The state of the installed file: "", "same", "older" or "edited". It is empty if there is no file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--directory", metavar="DIR", type=Path, default=_DIRECTORY, help=f"where the units go; default: {_DIRECTORY}"
+        "--directory",
+        metavar="DIR",
+        type=Path,
+        default=_DIRECTORY,
+        help=f"directory of units; default: {_DIRECTORY}",
     )
     parser.add_argument(
         "--prefix", metavar="DIR", type=Path, default=_PREFIX, help=f"the virtual environment; default: {_PREFIX}"
@@ -51,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def install_units(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """All is looked at before anything is written."""
+    """Check all files, then write them."""
     prefix: Path = arguments.prefix
     warning = _look_at(prefix)
     try:
@@ -59,25 +63,25 @@ async def install_units(arguments: argparse.Namespace, config: Config, plugins: 
         edited = [str(each.path) for each in wanted if each.found == "edited"]
         if edited and not arguments.force:
             raise CommandError(
-                f"{', '.join(edited)}: not as it was installed, so it is left alone, and so are the others;"
+                f"{', '.join(edited)}: edited after its installation, so no unit is changed;"
                 " put changes into a drop-in (systemctl edit), or overwrite it with --force"
             )
         if not arguments.dry_run:
             for each in wanted:
                 _write(each)
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}; units are put in place by root") from None
+        raise CommandError(f"{error.filename}: {error.strerror}; run this command as root") from None
     write([*_told(wanted, dry=arguments.dry_run), *warning, *_next_steps(wanted, arguments)])
 
 
 def _look_at(prefix: Path) -> list[str]:
-    """Raises `CommandError` where there is nothing to run; returns a warning of what units could not reach."""
+    """Raises `CommandError` without an installed command. Returns a warning if the units cannot reach it."""
     if not re.fullmatch(r"/[A-Za-z0-9/._+-]*", str(prefix)):
         raise CommandError(f"--prefix {prefix}: expected an absolute path of letters, digits and . _ + -")
     command = prefix / "bin" / "ingestd"
     if not os.access(command, os.X_OK):
         raise CommandError(
-            f"{command} is not there, or cannot be run: make it with `python3 -m venv {prefix}` and"
+            f"{command} does not exist or cannot be run: make it with `python3 -m venv {prefix}` and"
             f" `{prefix}/bin/pip install .` in ingestd's source, or name another environment with --prefix"
         )
     for place in (prefix, _interpreter(prefix)):
@@ -87,7 +91,7 @@ def _look_at(prefix: Path) -> list[str]:
 
 
 def _interpreter(prefix: Path) -> Path:
-    """Where the Python of the environment is installed."""
+    """The directory in which the environment's Python is installed."""
     return (prefix / "bin" / "python").resolve().parents[1]
 
 
@@ -103,7 +107,7 @@ def _wanted(directory: Path, prefix: Path, *, outgoing: bool) -> Iterator[_File]
 
 
 def _executable(prefix: Path) -> str:
-    """All that may be mapped as code: the system, the environment, and a Python that is in neither."""
+    """The directories whose files may run as code: the system, the environment, and a Python outside both."""
     interpreter = _interpreter(prefix)
     own = [] if interpreter.is_relative_to("/usr") or interpreter.is_relative_to(prefix) else [interpreter]
     return " ".join(map(str, ["/usr", prefix, *own]))
@@ -149,9 +153,9 @@ def _next_steps(wanted: list[_File], arguments: argparse.Namespace) -> list[str]
     return [
         "",
         "Next:",
-        '  /etc/ingestd/ingestd.toml  [store] url = "sqlite:///var/lib/ingestd/main/ingestd.db", sinks beside it',
-        "  /etc/ingestd/credentials/  a file for each { credential = … } in it, readable by root alone",
+        '  /etc/ingestd/ingestd.toml  [store] url = "sqlite:///var/lib/ingestd/main/ingestd.db", and the sinks',
+        "  /etc/ingestd/credentials/  one file for each { credential = … } in that file, readable only by root",
         "  systemctl daemon-reload",
-        "  systemctl enable --now ingestd.service   or, several on one Redis: ingestd@1 ingestd@2 …",
+        "  systemctl enable --now ingestd.service   or, for several daemons on one Redis: ingestd@1 ingestd@2 …",
         f"  {arguments.prefix}/bin/ingestd check",
     ]

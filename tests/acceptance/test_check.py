@@ -122,8 +122,8 @@ def test_a_running_daemon_may_have_its_ports_and_tells_whether_it_is_ready(shop:
     report = checked(shop, *where(daemon))
     assert report["store"]["daemon"]["pid"] == daemon.pid
     assert report["store"]["write"]["text"].startswith("not tried")
-    assert report["listeners"]["events"]["text"] == f"127.0.0.1:{daemon.port}, where the running daemon answers"
-    assert report["listeners"]["operators"]["text"].endswith("where the running daemon is ready")
+    assert report["listeners"]["events"]["text"] == f"127.0.0.1:{daemon.port}: the running daemon answers"
+    assert report["listeners"]["operators"]["text"].endswith(": the running daemon is ready")
     assert "for the running daemon" in report["limits"]["open files"]["text"]
     # Nothing of it is counted or logged by the daemon.
     daemon.read_log()
@@ -160,7 +160,7 @@ def test_the_place_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_pa
     old = report["consumers"]["sink:archive"]
     assert (old["configured"], old["status"]) == (False, "warning")
     page = run_ingestd("check", config=shop.config).stdout
-    assert re.search(r"sink:archive +WARNING: .*no sink or plugin of this name is configured any more", page)
+    assert re.search(r"sink:archive +WARNING: .*no sink or plugin with this name is configured any more", page)
     assert page.endswith("1 warning: exit 0\n")
 
 
@@ -194,7 +194,7 @@ def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warn
         report = checked(shop, code=75)  # for the folder in the place of the sink's file
         assert report["consumers"]["sink:archive"]["status"] == "warning"
         assert report["clock"]["now"]["status"] == "warning"
-        assert "ahead: is the clock right?" in report["clock"]["now"]["text"]
+        assert "ahead: check the clock" in report["clock"]["now"]["text"]
 
 
 # Faults
@@ -235,7 +235,7 @@ def test_what_is_wrong_in_one_place_keeps_no_other_from_being_looked_at(broken: 
     faults = report["faults"]
     assert [fault.partition(":")[0] for fault in faults] == [*(["schemas"] if broken else []), "sinks", "listeners"]
     assert "second.jsonl" in faults[-2]
-    assert faults[-1] == f"listeners: operators: {address} is in use by another program than a daemon of this store"
+    assert faults[-1] == f"listeners: operators: {address} is in use by a program that is not a daemon of this store"
     if broken:
         assert "one.json: line 1" in faults[0]
         assert "two.json: line 1" in faults[0]
@@ -529,7 +529,7 @@ def test_the_daemon_takes_the_open_files_it_needs_and_it_is_told_where_it_cannot
         assert daemon.metric("process_max_fds") == min(4096 + 256, hard)
         found = checked(own_shop)["limits"]["open files"]
         warned = [
-            line for line in daemon.log if "may open 1024 files only, and http.max_connections needs 4352" in line
+            line for line in daemon.log if "may open only 1024 files, but http.max_connections needs 4352" in line
         ]
         assert daemon.terminate() == 0
     assert (found["soft"], found["hard"], found["needed"]) == (min(4352, hard), hard, 4352)

@@ -110,7 +110,7 @@ def test_a_time_and_a_number_bound_the_output(place: Place) -> None:
         (["--key", "Pageview", "--follow"], 1, "did you mean Page View?"),
         (["--limit", "0"], 2, "--limit: expected a whole number from 1"),
         (["--until", "noon"], 2, "--until: expected an RFC 3339 time or an age such as 2h"),
-        (["--follow", "--until", "1h"], 2, "--follow has no end, so it takes no --until"),
+        (["--follow", "--until", "1h"], 2, "--follow never ends, so it cannot be used with --until"),
     ],
 )
 def test_what_does_not_exist_is_refused_with_the_nearest(

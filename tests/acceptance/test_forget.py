@@ -159,7 +159,7 @@ def test_with_several_tenants_it_must_be_said_which(tmp_path: Path) -> None:
             assert daemon.post("/track", track("va"), key.id).status == 200
     assert "several tenants (shop, other)" in refused("--user", "ada")
     assert "other, shop" in refused("--user", "ada", "--tenant", "shopp")
-    assert "stands for no user" in refused("--user", "guest", "--tenant", "shop")
+    assert "is not the id of one user" in refused("--user", "guest", "--tenant", "shop")
     assert not any("erased" in record for record in shop.stored())
     shop.command("forget", "--user", "ada", "--tenant", "other")
     assert [record.get("erased", False) for record in shop.stored()[:-1]] == [False, False, True, True]

@@ -130,7 +130,7 @@ def test_root_reloads_the_daemon_of_a_user_and_other_users_are_told_the_command(
             (directory / "ingestd.lock").chmod(0o600)
             done = reload_as(BIN, shop.config)
             assert done.returncode == 75
-            assert f"another user's daemon can be hidden: run sudo {INGESTD} reload" in done.stderr
+            assert f"another user's daemon may be hidden: run sudo {INGESTD} reload" in done.stderr
             assert "systemctl reload ingestd" in done.stderr
             assert daemon.terminate() == 0
 
@@ -194,7 +194,10 @@ def test_all_daemons_of_a_redis_on_this_machine_are_reloaded_and_others_are_name
             assert first.terminate() == second.terminate() == 0
             done = run_ingestd("reload", config=shop.config)
             assert done.returncode == 75
-            assert "on other machines run shop-2.example (process 77, 0123abcd): run this command there" in done.stderr
+            assert (
+                "daemons run on other machines, shop-2.example (process 77, 0123abcd): run this command there"
+                in done.stderr
+            )
 
 
 def test_a_daemon_that_still_starts_is_reloaded_when_it_is_ready(tmp_path: Path) -> None:

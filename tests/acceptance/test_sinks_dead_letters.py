@@ -159,10 +159,10 @@ def test_on_a_terminal_discarding_asks_first(desk: Desk, answer: str, left: int)
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["crm"], 2, "say which dead letters: their numbers, or --all"),
-        (["crm", "1", "--all"], 2, "say which dead letters: their numbers, or --all"),
-        (["crm", "0"], 2, "expected the number of a dead letter, or some such as 3-7"),
-        (["crm", "7-3"], 2, "expected the number of a dead letter, or some such as 3-7"),
+        (["crm"], 2, "give the numbers of dead letters, or --all"),
+        (["crm", "1", "--all"], 2, "give the numbers of dead letters, or --all"),
+        (["crm", "0"], 2, "expected the number of a dead letter, or a range such as 3-7"),
+        (["crm", "7-3"], 2, "expected the number of a dead letter, or a range such as 3-7"),
         (["crm", "7"], 1, "crm has no dead letter 7"),
         (["crm", "7-9"], 1, "crm has no dead letter 7 to 9"),
     ],

@@ -38,7 +38,7 @@ def test_a_replay_writes_again_what_is_asked_for_and_nothing_else(desk: Desk, *,
         assert desk.crm.numbers() == [*first, 2, 3, 4]
         printed = desk.run("replay", "crm", "--from", "1h", "--key", "Product Viewed", "--key", "Order Completed")
         assert printed.splitlines() == [
-            "crm gets the records 1 to 5 again: 5 of 5 that are there, of these only Product Viewed, Order Completed",
+            "crm gets the records 1 to 5 again: 5 of 5 in the journal, only the keys Product Viewed, Order Completed",
             "1 records written to crm again",
         ]
         assert desk.crm.numbers() == [*first, 2, 3, 4, 3]
@@ -57,11 +57,11 @@ def test_a_replay_writes_again_what_is_asked_for_and_nothing_else(desk: Desk, *,
 
 def test_a_replay_of_nothing_is_an_error_that_says_why(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
-        assert "has had none of the records" in desk.refused("replay", "crm", "--from", "1")
+        assert "has received none of the records" in desk.refused("replay", "crm", "--from", "1")
         delivered(desk, daemon, 1, 2, 3)
-        assert "up to 3 and none since" in desk.refused("replay", "crm", "--from", "4")
+        assert "has only received the records up to 3" in desk.refused("replay", "crm", "--from", "4")
         tomorrow = times.format_time(times.now() + 86_400_000)
-        assert "up to 3 and none since" in desk.refused("replay", "crm", "--from", tomorrow)
+        assert "has only received the records up to 3" in desk.refused("replay", "crm", "--from", tomorrow)
         assert "no records from 3 to 2" in desk.refused("replay", "crm", "--from", "3", "--to", "2")
         assert "expected a time of ISO 8601" in desk.refused("replay", "crm", "--from", "yesterday", code=2)
         desk.run("pause", "crm")
@@ -82,7 +82,7 @@ def test_a_replay_from_before_what_is_left_says_from_where_it_really_begins(tmp_
                 f"older records have been removed from the journal: it begins with {number}, received"
                 f" {oldest['receivedAt']}"
             )
-            assert second == f"crm gets the records {number} to 30 again: {31 - number} of {31 - number} that are there"
+            assert second == f"crm gets the records {number} to 30 again: {31 - number} of {31 - number} in the journal"
         told = desk.told("replay", "crm", "--from", "1")
         assert (told["trimmed"], told["from"], told["replayed"]) == (True, number, 31 - number)
 
@@ -97,7 +97,7 @@ def test_records_from_before_it_began_are_told_as_new_to_it(desk: Desk) -> None:
         delivered(desk, daemon, 3)
         wait_until(lambda: erp.numbers() == [3])
         printed = desk.run("replay", "erp", "--from", "1")
-        assert "(it began behind 2: it gets those up to there for the first time)" in printed
+        assert "(it began after record 2: it gets the records up to there for the first time)" in printed
         assert erp.numbers() == [3, 1, 2, 3]
 
 
@@ -110,14 +110,16 @@ def test_beside_a_daemon_ctrl_c_leaves_the_order_to_it(tmp_path: Path) -> None:
             wait_until(lambda: len(desk.crm.numbers()) > 12)
             desk.crm.tell(hang=True)
             assert command.stderr is not None
-            assert re.fullmatch(r" \d0 % of 10 records looked at\n", command.stderr.readline())
+            assert re.fullmatch(r" \d0 % of 10 records processed\n", command.stderr.readline())
             [order] = desk.status()["orders"]
             assert (order["number"], order["order"], order["of"]) == (1, "replay", 10)
             command.send_signal(signal.SIGINT)
             _, said = command.communicate(timeout=PATIENCE)
             assert command.returncode == 130
-        assert "the order goes on in the daemon; ingestd sinks status crm tells how far it is" in said.splitlines()[-1]
-        assert re.search(r"^crm: order 1, replay of 1 to 10: \d0 %$", desk.run("status"), re.MULTILINE)
+        assert (
+            "the command continues in the daemon; ingestd sinks status crm shows its progress" in said.splitlines()[-1]
+        )
+        assert re.search(r"^crm: command 1, replay of 1 to 10: \d0 %$", desk.run("status"), re.MULTILINE)
         desk.crm.tell()
         wait_until(lambda: len(desk.crm.numbers()) >= 20)
         wait_until(lambda: desk.status()["orders"] == [])
@@ -140,7 +142,7 @@ def test_without_a_daemon_the_command_ends_cleanly_and_what_is_left_is_done_by_t
         _, said = command.communicate(timeout=PATIENCE)
         assert command.returncode == 143
     assert said.splitlines()[0] == "no daemon has the sink, so this command writes to it"
-    assert "the order is kept" in said.splitlines()[-1]
+    assert "the command is kept" in said.splitlines()[-1]
     desk.crm.tell()
     with desk.shop.serve() as daemon:
         wait_until(lambda: len(desk.crm.numbers()) >= 20)
@@ -155,11 +157,11 @@ def test_without_a_daemon_the_command_ends_cleanly_and_what_is_left_is_done_by_t
 def test_an_order_that_is_not_waited_for_is_done_by_the_next_daemon(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1, 2)
-    assert "order 1 is given" in desk.run("replay", "crm", "--from", "1", "--no-wait").splitlines()[-1]
+    assert "command 1 waits for the daemon" in desk.run("replay", "crm", "--from", "1", "--no-wait").splitlines()[-1]
     told = desk.told("replay", "crm", "--from", "2", "--no-wait")
     assert (told["order"], told["done"], told["replayed"]) == (2, False, 0)
     assert desk.run("status").splitlines()[-2:] == [
-        "crm: order 1, replay of 1 to 2: waits", "crm: order 2, replay of 2 to 2: waits",
+        "crm: command 1, replay of 1 to 2: waits", "crm: command 2, replay of 2 to 2: waits",
     ]  # fmt: skip
     assert desk.crm.numbers() == [1, 2]
     with desk.shop.serve():
@@ -174,9 +176,9 @@ def test_while_the_sink_fails_whoever_waits_is_told_why(desk: Desk) -> None:
         with desk.begin("replay", "crm", "--from", "1") as command:
             wait_until(lambda: desk.status()["state"] == "failing")
             assert command.stderr is not None
-            assert command.stderr.readline() == "crm is failing, and tried again: down for repairs\n"
+            assert command.stderr.readline() == "crm is failing and retries: down for repairs\n"
             desk.run("pause", "crm")
-            assert command.stderr.readline() == "crm is paused: the order waits until it is resumed\n"
+            assert command.stderr.readline() == "crm is paused: the command waits until it is resumed\n"
             desk.crm.tell()
             desk.run("resume", "crm")
             printed, _ = command.communicate(timeout=PATIENCE)
@@ -190,7 +192,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(desk: Desk) -> None:
         ours, theirs = pty.openpty()
         with desk.begin("replay", "crm", "--from", "1", stderr=theirs) as command:
             os.close(theirs)
-            shown = read_until(ours, b"records looked at\r\n")
+            shown = read_until(ours, b"records processed\r\n")
             assert command.wait(PATIENCE) == 0
         os.close(ours)
-    assert "\r" + "█" * 30 + " 100 % of 2 records looked at" in shown
+    assert "\r" + "█" * 30 + " 100 % of 2 records processed" in shown

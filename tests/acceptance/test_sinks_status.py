@@ -150,8 +150,8 @@ def test_a_pause_takes_effect_within_a_second_and_outlives_restarts(desk: Desk) 
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1)
         assert desk.run("pause", "crm").splitlines() == [
-            "crm is paused, also beyond restarts, until ingestd sinks resume crm",
-            "the journal keeps what it has not had, whatever keep_for and keep_size say",
+            "crm is paused, also after restarts, until ingestd sinks resume crm",
+            "the journal keeps all records that the sink has not received, despite keep_for and keep_size",
         ]
         wait_until(lambda: daemon.metric('ingestd_sink_paused{sink="crm"}') == 1, 1.0)
         desk.send(daemon, 2, 3)
@@ -172,7 +172,7 @@ def test_a_pause_takes_effect_within_a_second_and_outlives_restarts(desk: Desk) 
 def test_a_sink_is_paused_and_resumed_without_a_daemon_too(tmp_path: Path) -> None:
     desk = Desk(tmp_path, tables={"journal": 'max_size = "1GiB"\nwait_for_consumers = false\nkeep_for = "7d"'})
     assert desk.run("pause", "crm").splitlines()[1:] == [
-        "the journal does not wait for it (wait_for_consumers = false): what leaves it meanwhile is lost to it",
+        "the journal does not wait for the sink (wait_for_consumers = false): records can be removed undelivered",
         "once the journal holds 1.0 GiB (max_size), events are refused",
     ]
     assert desk.status()["state"] == "paused"
@@ -180,7 +180,7 @@ def test_a_sink_is_paused_and_resumed_without_a_daemon_too(tmp_path: Path) -> No
         desk.send(daemon, 1)
         wait_until(lambda: len(desk.shop.archived()) == 1)
         assert desk.crm.numbers() == []
-    assert desk.run("resume", "crm") == "crm goes on where it was\n"
+    assert desk.run("resume", "crm") == "crm continues where it stopped\n"
     with desk.shop.serve():
         wait_until(lambda: desk.crm.numbers() == [1])
 

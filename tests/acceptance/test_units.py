@@ -215,7 +215,7 @@ def test_an_edited_unit_is_not_overwritten_unless_told_so(install: Install, unit
     for arguments in ((), ("--dry-run",)):
         done = install(*arguments)
         assert done.returncode == 1
-        assert f"{socket}: not as it was installed, so it is left alone" in done.stderr
+        assert f"{socket}: edited after its installation, so no unit is changed" in done.stderr
         assert "systemctl edit" in done.stderr
         assert socket.read_text() == edited
         assert not service.exists()  # nothing is done by halves
@@ -229,7 +229,7 @@ def test_an_edited_unit_is_not_overwritten_unless_told_so(install: Install, unit
 def test_without_the_executable_nothing_is_done_and_the_cure_is_told(install: Install, units: Path) -> None:
     done = install("--prefix", "/nowhere/ingestd")
     assert done.returncode == 1
-    assert "/nowhere/ingestd/bin/ingestd is not there, or cannot be run" in done.stderr
+    assert "/nowhere/ingestd/bin/ingestd does not exist or cannot be run" in done.stderr
     assert "python3 -m venv /nowhere/ingestd" in done.stderr
     assert not units.exists()
 
@@ -250,5 +250,5 @@ def test_what_cannot_be_written_is_a_word_not_a_traceback(install: Install, unit
     units.write_text("a file")
     done = install()
     assert done.returncode == 1
-    assert "units are put in place by root" in done.stderr
+    assert "run this command as root" in done.stderr
     assert "Traceback" not in done.stderr

@@ -346,7 +346,7 @@ async def test_an_id_that_stands_for_no_user_is_nobody_to_be_forgotten(tmp_path:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", NOBODY))
-        with pytest.raises(CommandError, match=r"stands for no user.*--anonymous"):
+        with pytest.raises(CommandError, match=r"is not the id of one user.*--anonymous"):
             await shop.forget(Who("shop", user="GUEST"))
         assert (await shop.forget(Who("shop", visitor="va")))["records"] == 1
 
@@ -356,7 +356,7 @@ async def test_the_records_of_a_word_for_nothing_are_many_persons(tmp_path: Path
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "undefined", "ua"))
         await shop.send(Sent("event", "shop", "undefined", NOBODY))
-        with pytest.raises(CommandError, match=r"stands for no visitor.*--user"):
+        with pytest.raises(CommandError, match=r"is not the id of one visitor.*--user"):
             await shop.forget(Who("shop", visitor=" Undefined"))
         await shop.forget(Who("shop", user="ua"))
         assert [record.get("erased") for record in await shop.records()] == [True, None]

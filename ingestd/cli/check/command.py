@@ -1,7 +1,7 @@
-"""`ingestd check`: looks at everything a start depends on, and tells all of it on one page.
+"""`ingestd check`: checks everything that a start needs, and prints one page of results.
 
-Beside a running daemon and without one. A fault does not keep the rest from being looked at; the exit
-code is 78 if anything must be mended, else 75 if something may pass by itself, else 0.
+It runs with or without a running daemon. After a fault it continues with the other checks. The exit code is 78 if an
+operator must correct a fault, 75 if all faults may pass, 0 without faults.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["check", "refuse"]
 
 
 async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """Print what was found; raise `ConfigError` or `Unavailable` with all faults, if there are any."""
+    """Print the results. Raises `ConfigError` or `Unavailable` with all faults, if there are any."""
     report = Report(config.source)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
@@ -56,7 +56,7 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
 
 
 def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
-    """`check` of a configuration that cannot be read: print and raise every fault of it."""
+    """`check` of an invalid configuration: print and raise all of its faults."""
     try:
         file = find_config(path)
         faults = every_fault(file, overrides)
@@ -75,7 +75,7 @@ def _print(report: Report, *, as_json: bool) -> None:
             write_data([report.json()], end="")
         else:
             write([report.page().removesuffix("\n")])
-    finally:  # faults are the exit code even if nobody reads about them
+    finally:  # faults decide the exit code even if nobody reads the output
         error = report.error
         if error is not None:
             raise error
@@ -102,13 +102,13 @@ def _plugins(plugins: Plugins) -> Iterator[CheckResult]:
 
 
 def _schemas(config: Config) -> tuple[Collection[str] | None, CheckResult]:
-    """The event keys, or None where a fault is found."""
+    """The event keys, or None after a fault."""
     try:
         keys = Validator.load(config.schemas.directory).keys
     except ConfigError as error:
         return None, fault("event keys", error)
     directory = config.schemas.directory
-    own = f", with those of {directory}" if directory is not None else ""
+    own = f", including those in {directory}" if directory is not None else ""
     return keys, CheckResult("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
 
 
@@ -131,9 +131,9 @@ async def _sink(consumer: SinkConsumer) -> CheckResult:
             await consumer.check()
         finally:
             await consumer.close()
-    except Exception as error:  # noqa: BLE001 - whatever a sink raises is what there is to report
+    except Exception as error:  # noqa: BLE001 - any error of a sink is a result
         return fault(name, error)
-    return CheckResult(name, "ok, as far as can be told without writing")
+    return CheckResult(name, "ok, checked without writing")
 
 
 def _listeners(config: Config, *, daemon: bool) -> Iterator[CheckResult]:
@@ -152,24 +152,24 @@ def _listener(name: str, address: Address, daemon: bool) -> CheckResult:
             return ours
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         found = fault(name, error)
-        text = f"{address} is in use by another program than a daemon of this store" if taken else found.text
+        text = f"{address} is in use by a program that is not a daemon of this store" if taken else found.text
         return found._replace(text=text, facts=facts)
     return CheckResult(name, f"{address} can be bound" if address.port else f"{address}: any free port", facts=facts)
 
 
 def _running(name: str, address: Address, facts: dict[str, str]) -> CheckResult | None:
-    """What the running daemon says there; None if it is none."""
+    """The state of the running daemon's listener, None if another program listens there."""
     if name == "events":
         if not answers_events(address, f"{BASE_PATH}/track"):
             return None
-        return CheckResult(name, f"{address}, where the running daemon answers", facts=facts)
+        return CheckResult(name, f"{address}: the running daemon answers", facts=facts)
     ready = readiness(address)
     if ready is None:
         return None
     facts = {**facts, "readyz": ready}
     if ready != "ok":
         return CheckResult(name, f"{address}: the running daemon is not ready: {ready}", "unavailable", facts)
-    return CheckResult(name, f"{address}, where the running daemon is ready", facts=facts)
+    return CheckResult(name, f"{address}: the running daemon is ready", facts=facts)
 
 
 def _open_files(max_connections: int, pid: int | None) -> CheckResult:
@@ -177,13 +177,13 @@ def _open_files(max_connections: int, pid: int | None) -> CheckResult:
     if pid is not None:
         try:
             whose, limits = "the running daemon", resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        except OSError:  # another user's, or just gone; the limits of this process are as good a guess
+        except OSError:  # another user's process, or it has ended; the limits of this process are the best guess
             pid = None
     soft, hard = (None if limit == resource.RLIM_INFINITY else limit for limit in limits)
     wanted = file_limits.needed(max_connections)
     facts = {"soft": soft, "hard": hard, "needed": wanted}
     text = f"{_limit(soft)} soft and {_limit(hard)} hard for {whose}; {wanted} needed for {max_connections} connections"
-    # At its start the daemon raises the soft limit by itself.
+    # The daemon raises the soft limit when it starts.
     counts = hard if pid is None else soft
     if counts is not None and counts < wanted:
         text += ": raise LimitNOFILE= in the unit (ulimit -Hn), or lower http.max_connections"

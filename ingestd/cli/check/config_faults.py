@@ -1,4 +1,4 @@
-"""Every fault of a configuration, where reading it stops at the first."""
+"""All faults of a configuration. Loading a configuration stops at its first fault."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _Tables = Mapping[str, Any]
 def every_fault(file: Path, overrides: Iterable[str]) -> list[str]:
     """The faults of the file with the arguments of `--set`, each as the message of its `ConfigError`.
 
-    Found by leaving out the part at fault and reading the rest again. Of a plugin's and of a sink's
-    section only the first fault is told: what is left of it would miss what must be given.
+    The search removes each faulty part and reads the rest again. A plugin's or sink's section reports only its first
+    fault: without the faulty option, the section could lack a required one.
     """
     try:
         tables, given = read_tables(file, overrides)
@@ -48,7 +48,7 @@ def every_fault(file: Path, overrides: Iterable[str]) -> list[str]:
 
 
 def _smaller(tables: _Tables) -> Iterator[dict[str, Any]]:
-    """The tables without one of their parts."""
+    """The tables, each time without another one of their parts."""
     for name, table in tables.items():
         others = {each: value for each, value in tables.items() if each != name}
         if isinstance(table, dict) and (name in SECTIONS or name == "sinks"):

@@ -1,4 +1,4 @@
-"""The page, or the JSON object, that `ingestd check` prints of its findings, and the exit that follows from them."""
+"""The report of `ingestd check`: a page or a JSON object with the results, and their exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = {"ok": "", "warning": "WARNING: ", "unavailable": "FAULT: ", "broken": 
 
 
 class Report:
-    """Results by group, in the order they were added. What `secrets` holds is masked in all of them."""
+    """Results by group, in the order of their addition, with masked secrets."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -27,9 +27,9 @@ class Report:
         self._masks: dict[str, str] = {}
 
     def hide(self, options: object) -> None:
-        """Mask the secrets among these options from now on: what others raise may quote them."""
+        """Mask the secrets among these options in later results: errors may quote them."""
         for secret in _secrets(options):
-            if not secret.strip():  # an empty default: it would be masked between any two letters
+            if not secret.strip():  # an empty default would match between any two characters
                 continue
             self._masks[secret] = secret.masked
             if isinstance(secret, Url) and (password := urlsplit(secret).password):
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def error(self) -> IngestdError | None:
-        """What the command must raise: `ConfigError` if anything is broken, `Unavailable` if something may pass."""
+        """The error to raise: `ConfigError` if any part is broken, `Unavailable` if all faults may pass."""
         faults = self._with("broken", "unavailable")
         if not faults:
             return None
@@ -52,13 +52,13 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """What `ingestd` makes of `error`."""
+        """The exit code of `ingestd` for `error`."""
         if self._with("broken"):
             return os.EX_CONFIG
         return os.EX_TEMPFAIL if self._with("unavailable") else os.EX_OK
 
     def page(self) -> str:
-        """One line for each finding, in columns: group, name, text."""
+        """The page: one line for each result with its group, name and text in columns."""
         wide = max((len(name) for name in self._groups), default=0)
         names = max((len(each.name) for found in self._groups.values() for each in found), default=0)
         lines = [f"ingestd check of {self._source}"]
@@ -69,7 +69,7 @@ class Report:
         return "\n".join([*lines, self._verdict(), ""])
 
     def json(self) -> str:
-        """One object: the verdict, and a list of findings for each group."""
+        """The JSON object: the verdict, and a list of results for each group."""
         groups = {
             group: [{"name": each.name, "status": each.status, "text": each.text, **each.facts} for each in found]
             for group, found in self._groups.items()
@@ -100,7 +100,7 @@ class Report:
         ]
 
     def _masked(self, text: str) -> str:
-        # The longest first: a URL before the password in it.
+        # The longest first: a URL before its password.
         for secret in sorted(self._masks, key=len, reverse=True):
             text = text.replace(secret, self._masks[secret])
         return text

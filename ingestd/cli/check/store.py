@@ -1,4 +1,4 @@
-"""What `ingestd check` finds in the store: its health, the journal, the places of consumers, and its time."""
+"""The checks of `ingestd check` in the store: its health, the journal, the cursors of consumers, and the clock."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .report import Report
 __all__ = ["look_at_store"]
 
 _LATE = 5 * 60_000
-"""Milliseconds after which a record that waits for a consumer of a running daemon is worth a warning."""
+"""Milliseconds after which a record that waits for a consumer of a running daemon leads to a warning."""
 _CLOCK_SLACK = 5_000
-"""Milliseconds that the newest record may be ahead of the clock: no two clocks agree."""
+"""Milliseconds that the newest record may be ahead of the clock: clocks of machines differ."""
 _NEARLY_FULL = 0.9
 
 
 async def look_at_store(
     report: Report, config: Config, plugins: Plugins, consumers: Iterable[Consumer], faulty: Collection[str]
 ) -> int | None:
-    """Add the groups store, journal, consumers and clock; return the process of the daemon that has the store.
+    """Add the groups store, journal, consumers and clock. Returns the process of the daemon that has the store.
 
-    `faulty` are the names of consumers whose sections have faults, which are told elsewhere.
+    `faulty` are the names of consumers whose sections have faults. The group sinks reports these faults.
     """
     pid: int | None = None
     try:
@@ -43,12 +43,12 @@ async def look_at_store(
             report.add("store", found)
             try:
                 report.add("plugins", await plugins.hooks.advise(backends.store))
-            except HookFailure as failure:  # which is nothing to the rest
+            except HookFailure as failure:  # it does not affect the other checks
                 report.add("plugins", [fault("advice", failure)])
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             journal, extent, now = backends.journal, await backends.journal.extent(), times.now()
             report.add("journal", [_size(extent, config.journal, now)])
-            # A daemon that is stopped is late with everything.
+            # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
             report.add("consumers", [each async for each in _consumers(journal, consumers, faulty, now, late=late)])
             newest = await journal.read(extent.last - 1, 1) if extent.records else []
@@ -80,7 +80,7 @@ async def _consumers(
     extent = await journal.extent()
     for name, consumer in consumers.items():
         if name not in cursors:
-            place = "the next record" if consumer.start == "now" else "the beginning of the journal"
+            place = "the next record" if consumer.start == "now" else "the first record in the journal"
             yield CheckResult(name, f"new: it will start with {place}", facts={"configured": True})
     for name, cursor in cursors.items():
         lag = max(0, extent.last - max(cursor.position, extent.first - 1))
@@ -91,13 +91,13 @@ async def _consumers(
         if name in faulty:
             text += "; the section of this sink has a fault"
         elif not is_configured:
-            text += "; no sink or plugin of this name is configured any more"
+            text += "; no sink or plugin with this name is configured any more"
         facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": is_configured}
         yield CheckResult(name, text, "warning" if is_late or not is_configured else "ok", facts)
 
 
 async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:
-    """Milliseconds since the first record behind a consumer's place was received; 0 if there is none (any more)."""
+    """The age of the first record after a consumer's cursor in milliseconds, 0 without such a record."""
     records = await journal.read(cursor.position, 1)
     return max(0, now - records[0].at) if records else 0
 
@@ -107,4 +107,4 @@ def _clock(now: int, newest_at: int | None) -> CheckResult:
     ahead = 0 if newest_at is None else newest_at - now
     if ahead <= _CLOCK_SLACK:
         return CheckResult("now", text)
-    return CheckResult("now", f"{text}; the newest record is {show_age(ahead)} ahead: is the clock right?", "warning")
+    return CheckResult("now", f"{text}; the newest record is {show_age(ahead)} ahead: check the clock", "warning")

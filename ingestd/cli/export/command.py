@@ -25,7 +25,7 @@ from .selection import RecordSelection
 __all__ = ["add_arguments", "export_events"]
 
 _PAGE = 500
-_POLL = 0.2  # seconds between two looks for new records
+_POLL = 0.2  # seconds between two reads of new records
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", type=since, help=f"only records received then or later: {when}")
     parser.add_argument("--until", metavar="TIME", type=since, help=f"only records received before: {when}")
     parser.add_argument("--limit", metavar="N", type=_count, help="end after N records")
-    parser.add_argument("--follow", action="store_true", help="go on with new records until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="continue with new records until Ctrl-C")
     parser.set_defaults(fail=parser.error)
 
 
@@ -64,12 +64,12 @@ def _count(text: str) -> int:
 
 
 async def export_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """Without `--follow`, the newest record is the one that was the newest when the command began.
+    """Without `--follow`, the output ends with the newest record at the start of the command.
 
-    A pipe or a file gets the bytes that are stored. On a terminal nothing in a record may steer it.
+    A pipe or a file gets the stored bytes. A terminal gets escapes for control characters.
     """
     if arguments.follow and arguments.until is not None:
-        arguments.fail("--follow has no end, so it takes no --until")
+        arguments.fail("--follow never ends, so it cannot be used with --until")
     selection = RecordSelection(
         types=arguments.types,
         keys=arguments.keys,
@@ -103,39 +103,39 @@ def _write(records: Iterable[Record]) -> None:
 
 
 async def _pages(journal: Journal, position: int = 0) -> AsyncIterator[Sequence[Record]]:
-    """The records behind a position, up to the one that is the newest now."""
+    """The records after a position, up to the newest one at the time of the call."""
     last = await journal.last()
     while position < last:
         records = [record for record in await journal.read(position, _PAGE) if record.position <= last]
-        if not records:  # they have been removed meanwhile
+        if not records:  # retention has removed them
             return
         yield records
         position = records[-1].position
 
 
 async def _followed(journal: Journal) -> AsyncIterator[Sequence[Record]]:
-    """All records, and new ones as they come, until nobody reads the output any more."""
+    """All records, then new ones as they are stored, until the reader of the output has ended."""
     position = 0
     while True:
         async for records in _pages(journal, position):
             yield records
             position = records[-1].position
         if await journal.last() < position:
-            raise CommandError("the journal has lost its newest records, or is another one now; run the command again")
+            raise CommandError("the journal has lost its newest records or has been replaced; run the command again")
         if reader_is_gone():
             return
         await asyncio.sleep(_POLL)
 
 
 async def _check_types(types: Iterable[str], journal: Journal) -> None:
-    """Plugins have types of their own, of which only the journal knows."""
+    """Check that each type exists. Types of plugins are known only from records in the journal."""
     for each in types:
         if each not in TYPES and not await _exists(RecordSelection(types=[each]), journal):
             raise _unknown(f"no record has the type {each!r}", each, TYPES)
 
 
 async def _check_keys(keys: Sequence[str], config: Config, journal: Journal) -> None:
-    """The journal may hold events of a key whose schema is gone."""
+    """Check that each key exists. The journal may hold events of a key without a schema."""
     if not keys:
         return
     known = [file.key for file in read_schemas(config.schemas.directory) if file.key is not None]

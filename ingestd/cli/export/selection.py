@@ -1,4 +1,4 @@
-"""Which records a reader of the journal asks for: by type, event key, tenant, ids and time."""
+"""The selection of records in the journal: by type, event key, tenant, ids and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RecordSelection"]
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """The members of a record that a selection looks at. A plugin's record may have anything there."""
+    """The members of a record that a selection compares. In a plugin's record they may have any type."""
 
     key: Any = None
     tenant: Any = None
@@ -51,9 +51,9 @@ class RecordSelection:
         self._tenant, self._user, self._anonymous, self._order = tenant, user, anonymous, order
         self._since, self._until = since, until
         self._texts = [_encoded(each) for each in (tenant, user, anonymous, order) if each is not None]
-        """Each must be in a body without escapes."""
+        """Texts that a body without escapes must contain, all of them."""
         self._key_texts = [_encoded(key) for key in self._keys]
-        """One of them must be in a body without escapes."""
+        """Texts of which a body without escapes must contain at least one."""
 
     def matches(self, record: Record) -> bool:
         if self._types and record.type not in self._types:
@@ -67,7 +67,7 @@ class RecordSelection:
         return self._may_match(record.body) and self._body_matches(record.body)
 
     def _may_match(self, body: bytes) -> bool:
-        """Decoding costs far more than a search. Only a backslash can hide a text from the search."""
+        """A fast search before the costly decoding. Only a backslash can hide a text from it."""
         if b"\\" in body:
             return True
         if not all(text in body for text in self._texts):
@@ -77,7 +77,7 @@ class RecordSelection:
     def _body_matches(self, body: bytes) -> bool:
         try:
             head = _decode_head(body)
-        except msgspec.DecodeError:  # a plugin's record may be no object
+        except msgspec.DecodeError:  # a plugin's record may be another value than an object
             return False
         return (
             (not self._keys or (isinstance(head.key, str) and head.key in self._keys))
@@ -89,25 +89,25 @@ class RecordSelection:
 
 
 def _encoded(text: str) -> bytes:
-    # An argument of the command line may hold bytes that are no text. No record has them.
+    # An argument of the command line may contain invalid UTF-8. No record contains it.
     return text.encode(errors="surrogateescape")
 
 
 def _text(value: Any) -> str | None:
-    """Ids are texts. A shop's own schema may allow whole numbers."""
+    """An id as text. A shop's own schema may allow whole numbers."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 def _visitors(head: _Head) -> list[str | None]:
-    """An erasure names several."""
+    """The visitors of a record. An erasure has several."""
     several = head.anonymous_ids if isinstance(head.anonymous_ids, list) else []
     return [_text(each) for each in (head.anonymous_id, *several)]
 
 
 def _orders(head: _Head) -> list[str | None]:
-    """An event has its order in `data`, an attribution at the top."""
+    """The orders of a record. An event has its order in `data`, an attribution at the top level."""
     try:
         in_data = _decode_order(head.data).order_id
-    except msgspec.DecodeError:  # a plugin's record may have anything there
+    except msgspec.DecodeError:  # `data` of a plugin's record may have any type
         in_data = None
     return [_text(each) for each in (head.order_id, in_data)]

@@ -1,9 +1,12 @@
-"""`ingestd forget`: takes a person out of the state and the journal, and lets sinks know.
+"""`ingestd forget`: removes a person from the state and the journal, and notifies the sinks.
 
-In this order, so that it can be cut short anywhere and run again: an `erasure` record says who is to
-be forgotten; what plugins remember goes; the records before the erasure are blanked, and so are the dead
-letters of sinks, which are copies of records. Who a user's visitors are is known from links and records
-for as long as these are there, and then from the erasure.
+The command works in this order, so that an interrupted command can run again:
+
+1. It appends an `erasure` record with the ids of the person.
+2. The plugins delete their state of the person.
+3. It blanks the person's records before the erasure, and their copies in the dead letters of sinks.
+
+Links and records name a user's visitors as long as they exist. After that, the erasure names them.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from .traces import ERASURE, Traces, blanked
 
 __all__ = ["Forgetting", "add_arguments", "forget"]
 
-_RECEIVED = {"event", "identify"}  # types of records; consumers made the others
+_RECEIVED = {"event", "identify"}  # types of records that callers sent; consumers derive the others
 
 _Change = tuple[Record, bytes]
 
@@ -59,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await backends.recover()  # else the next daemon would append what tells of the person
+        await backends.recover()  # otherwise the next daemon would append unfinished records of the person
         tenant = arguments.tenant or await _first_tenant(backends.journal)
         traces = Traces(
             tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous
@@ -68,10 +71,10 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         await forgetting.learn()
         others = ", ".join(sorted(traces.tenants - {tenant}))
         if others and arguments.tenant is None:
-            raise CommandError(f"the journal has records of several tenants ({tenant}, {others}); say which: --tenant")
+            raise CommandError(f"the journal has records of several tenants ({tenant}, {others}): choose with --tenant")
         counts = await (forgetting.look() if arguments.dry_run else forgetting.run())
         if others and tenant not in traces.tenants and not counts.total():
-            raise CommandError(f"nothing is known of tenant {tenant}; the journal has records of {others}")
+            raise CommandError(f"there are no records of tenant {tenant}; the journal has records of {others}")
     if arguments.json:
         told = {
             "tenant": tenant,
@@ -87,7 +90,7 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 class Forgetting:
-    """One person to be forgotten: `learn` first, then either `look` or `run`."""
+    """The erasure of one person: call `learn` first, then either `look` or `run`."""
 
     def __init__(self, hooks: Hooks, store: Store, journal: Journal, traces: Traces) -> None:
         self.erasure: str | None = None
@@ -100,20 +103,20 @@ class Forgetting:
         self._learned = 0
 
     async def learn(self) -> None:
-        """Find out who the person is, up to the present end of the journal."""
+        """Collect the ids of the person from state, dead letters and the journal up to its present end."""
         await self._ask()
         await self._letters.learn()
         await self._read_on()
 
     async def look(self) -> Counter[str]:
-        """How much there is to forget, by name."""
+        """The numbers of things to forget, by kind."""
         counts = await self._remembered()
         counts["records"] = await self._count()
         counts["dead letters"] = await self._letters.count()
         return counts
 
     async def run(self) -> Counter[str]:
-        """Forget the person; returns how much of each there was. Where there is nothing, nothing is written."""
+        """Forget the person. Returns the numbers of forgotten things by kind. Without any, nothing is written."""
         remembered = await self._remembered()
         if not (remembered.total() or await self._count(at_most=1) or await self._letters.count()):
             return Counter(records=0)
@@ -123,17 +126,17 @@ class Forgetting:
             await self._read_on()
             if len(self._traces) == known:
                 break
-            await self._ask()  # somebody has become the person's meanwhile, and the erasure must name them too
+            await self._ask()  # a visitor was linked to the person meanwhile, and the erasure must name it too
         counts: Counter[str] = Counter()
         for person in self._persons():
             counts.update(await self._forget(person))
-        for name, count in remembered.items():  # a consumer may have come to the erasure first, and forgotten its own
+        for name, count in remembered.items():  # a consumer may have read the erasure first and deleted its state
             counts[name] = max(counts[name], count)
         counts["dead letters"] = await self._letters.blank()
         counts["records"] = await self._blank(0, position)
-        # What consumers have derived meanwhile from records that were not blank yet.
+        # Records that consumers derived meanwhile from records that were not blank yet.
         counts["records"] += await self._blank(position, await self._journal.last(), derived=True)
-        counts["dead letters"] += await self._letters.blank()  # and what has become one
+        counts["dead letters"] += await self._letters.blank()  # and new dead letters of such records
         return counts
 
     async def _ask(self) -> None:
@@ -150,7 +153,7 @@ class Forgetting:
             self._learned = records[-1].position if records else last
 
     async def _announce(self) -> int:
-        """Append the erasure record; returns its position."""
+        """Append the erasure record. Returns its position."""
         at, traces = now(), self._traces
         self.erasure = time_uuid()
         body = msgspec.json.encode({
@@ -163,10 +166,10 @@ class Forgetting:
         })  # fmt: skip
         return await self._journal.append([Record(ERASURE, at, body)], self._store.begin(at))
 
-    # What plugins remember
+    # The state of plugins
 
     def _persons(self) -> Iterator[Person]:
-        """The person, with some of their visitors at a time."""
+        """The person, each time with another part of their visitors."""
         traces = self._traces
         visitors, former = traces.visitors, traces.former
         for start in range(0, max(len(visitors), len(former), 1), _UNIT):
@@ -177,10 +180,10 @@ class Forgetting:
         counts: Counter[str] = Counter()
         gone: set[str] = set()
         for person in self._persons():
-            # On a unit that cannot write: not every store could undo it.
+            # A read-only transaction: not every store could roll a real one back.
             state = ReadOnlyState(self._store.begin(now()), gone)
             counts.update(await self._hooks.forget_person(person, state))
-            gone |= state.deleted  # what is the user's own, each unit would find
+            gone |= state.deleted  # otherwise every part would count the user's own state again
         return counts
 
     async def _forget(self, person: Person) -> Counter[str]:
@@ -192,7 +195,7 @@ class Forgetting:
             except Conflict:
                 continue
             return counts
-        raise CommandError("what is remembered of this person keeps changing; run it again")
+        raise CommandError("the state of this person keeps changing; run the command again")
 
     # The journal
 
@@ -209,14 +212,14 @@ class Forgetting:
             unit, end = await self._unit(after, upto, _UNIT, derived=derived)
             done = await self._journal.replace(unit) if unit else 0
             count += done
-            if done == len(unit):  # else a record was changed since it was read: these again
+            if done == len(unit):  # otherwise a record has changed since it was read: repeat this part
                 after = end
         return count
 
     async def _unit(self, after: int, upto: int, limit: int, *, derived: bool = False) -> tuple[list[_Change], int]:
-        """The next records that tell of the person, each with its body without them; and how far they go.
+        """The next records of the person, each with its blanked body, and the position up to which they were read.
 
-        `derived`: only those that consumers made.
+        `derived` selects only records that consumers derived.
         """
         unit: list[_Change] = []
         size = 0
@@ -242,7 +245,7 @@ async def _first_tenant(journal: Journal) -> str:
             if isinstance(tenant, str):
                 return tenant
         after = records[-1].position
-    raise CommandError("the journal is empty, so the tenant must be told: --tenant")
+    raise CommandError("the journal is empty: give the tenant with --tenant")
 
 
 def _id(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The dead letters of all sinks: copies of records, so a person is taken out of them as out of the journal."""
+"""The dead letters of a person. They are copies of records, so they are blanked like the journal's records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Change = tuple[DeadLetter, bytes]
 
 
 class DeadLetters:
-    """Those that tell of a person, also of sinks that are not configured any more."""
+    """The dead letters of a person in all sinks, including sinks that are not configured any more."""
 
     def __init__(self, store: Store, journal: Journal, traces: Traces) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class DeadLetters:
         self._traces = traces
 
     async def learn(self) -> None:
-        """Find out who the person is from records that the journal may not have any more."""
+        """Collect ids of the person from dead letters: the journal may have removed their records."""
         for sink in await self._sinks():
             async for letter in self._read(sink):
                 self._traces.learn(letter.to_record())
@@ -41,7 +41,7 @@ class DeadLetters:
         return sum([len(unit) async for _, unit in self._units()])
 
     async def blank(self) -> int:
-        """Returns how many there were. A sink may go on with them meanwhile. Raises `CommandError`, `Unavailable`."""
+        """Blank them, also while a sink uses them. Returns their number. Raises `CommandError`, `Unavailable`."""
         done: set[tuple[str, int]] = set()
         for _ in range(_ATTEMPTS):
             is_clean = True
@@ -51,15 +51,15 @@ class DeadLetters:
                 replaced = [letter.number for letter, body in unit if await replace_letter(state, sink, letter, body)]
                 try:
                     await self._store.commit(state)
-                except Conflict:  # they are found again
+                except Conflict:  # the next attempt finds them again
                     continue
                 done.update((sink, number) for number in replaced)
             if is_clean:
                 return len(done)
-        raise CommandError("the dead letters of this person keep changing; run it again")
+        raise CommandError("the dead letters of this person keep changing; run the command again")
 
     async def _sinks(self) -> list[str]:
-        """Who has no place in the journal has had no record."""
+        """The sinks with a cursor in the journal. A sink without a cursor has received nothing."""
         names = [cursor.name for cursor in await self._journal.cursors()]
         return [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
 
@@ -71,7 +71,7 @@ class DeadLetters:
                 yield letter
 
     async def _units(self) -> AsyncIterator[tuple[str, list[_Change]]]:
-        """Letters that tell of the person, each with its record's body without them, some of a sink at a time."""
+        """The person's dead letters, each with its blanked body: a part of one sink's letters at a time."""
         for sink in await self._sinks():
             unit: list[_Change] = []
             size = 0

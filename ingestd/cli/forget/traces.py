@@ -1,4 +1,4 @@
-"""A person in the records of the journal: which are theirs, and what is left of one without them."""
+"""The traces of a person in records: the records that are theirs, and the blanked bodies of these records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _KEPT = frozenset(
 )
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
 _IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")
-_ALWAYS = sys.maxsize  # a position no record comes behind
+_ALWAYS = sys.maxsize  # a position after every record
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """As much of an event, identify or erasure record as tells whose it is."""
+    """The ids in an event, identify or erasure record."""
 
     tenant: str
     anonymous_id: str | None = None
@@ -40,10 +40,10 @@ _decode = msgspec.json.Decoder(_Head).decode
 
 
 class Traces:
-    """Learns from records which visitors are a user's; a visitor alone is known from the start.
+    """The ids of one person. It learns a user's visitors from records. A visitor alone needs no learning.
 
-    A user's records are those that name them, and those of their visitors that name no user. Raises `CommandError` for
-    an id that names nobody: the records with it are of many persons.
+    A user's records are the records with their userId, and records of their visitors without any userId. Raises
+    `CommandError` for an unusable id: its records belong to many persons.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Traces:
     ) -> None:
         if user_id is not None and user_id in unusable_ids:
             raise CommandError(
-                f"{user_id!r} stands for no user, and many visitors may have sent it;"
-                " forget those that are meant with --anonymous"
+                f"{user_id!r} is not the id of one user, and many visitors may have sent it;"
+                " forget the visitors with --anonymous"
             )
         if anonymous_id is not None and anonymous_id in unusable_ids:
             raise CommandError(
-                f"{anonymous_id!r} stands for no visitor, and many may have sent it;"
-                " nothing is remembered of it, and its records are a user's only where they name them: use --user"
+                f"{anonymous_id!r} is not the id of one visitor, and many may have sent it; it has no state;"
+                " forget its records with --user, which finds the records with that userId"
             )
         self._unusable_ids = unusable_ids
         self.tenant = tenant
@@ -65,12 +65,12 @@ class Traces:
         self.tenants: set[str] = set()
         """All tenants seen in records."""
         self._names: dict[str, int] = {} if anonymous_id is None else {anonymous_id: _ALWAYS}
-        # By anonymousId, the last position up to which records that name no user are this user's.
+        # By anonymousId: the last position up to which records without a userId belong to this user.
         self._linked: set[str] = set()
         self._unnamed: set[str] = set()
 
     def add(self, visitors: Visitors) -> None:
-        """These are the user's at present; their names are learned from records."""
+        """Add the user's present visitors. Their anonymousIds are learned from records."""
         self._unnamed.update(digest for digest in visitors.digests if digest not in self._linked)
         self._linked.update(visitors.digests)
 
@@ -82,7 +82,7 @@ class Traces:
         if self.user_id is None or head.tenant != self.tenant:
             return
         if record.type == ERASURE:
-            # What it was to erase is still to be, if that was cut short; what came later is not.
+            # An earlier erasure may have been interrupted: its visitors are still to be erased, up to its position.
             if head.user_id == self.user_id:
                 for name in head.anonymous_ids:
                     self._names[name] = max(self._names.get(name, 0), record.position)
@@ -94,7 +94,7 @@ class Traces:
             self._names[head.anonymous_id] = _ALWAYS
 
     def _is_linked(self, anonymous_id: str) -> bool:
-        """Whether this is one of the linked visitors whose names are not known yet."""
+        """Whether this is a linked visitor whose anonymousId was unknown so far."""
         if not self._unnamed:
             return False
         digest = key_digest(self.tenant, anonymous_id)
@@ -103,7 +103,7 @@ class Traces:
         return known
 
     def owns(self, anonymous_id: object, user_id: object, position: int) -> bool:
-        """Whether something at that position of the journal, with these ids, is the person's."""
+        """Whether a record at this position of the journal with these ids belongs to the person."""
         ours = isinstance(anonymous_id, str) and self._names.get(anonymous_id, 0) >= position
         if self.user_id is None:
             return ours
@@ -111,22 +111,22 @@ class Traces:
         return user_id == self.user_id or (ours and names_nobody)
 
     def __len__(self) -> int:
-        """How much is known of who the person is: it only grows."""
+        """The number of known ids, which only grows."""
         return len(self._names) + len(self._linked)
 
     @property
     def anonymous_ids(self) -> list[str]:
-        """The visitors' names, as far as records tell them; without those of earlier erasures alone."""
+        """The known anonymousIds of the visitors, without ids that only earlier erasures name."""
         return sorted(name for name, until in self._names.items() if until == _ALWAYS)
 
     @property
     def visitors(self) -> list[str]:
-        """The digests of the visitors that are the person's own."""
+        """The digests of the person's present visitors."""
         return sorted(self._linked if self.user_id is not None else self._present())
 
     @property
     def former(self) -> list[str]:
-        """The digests of the visitors who once were the user's."""
+        """The digests of the user's former visitors."""
         return [] if self.user_id is None else sorted(self._present() - self._linked)
 
     def _present(self) -> set[str]:
@@ -134,7 +134,7 @@ class Traces:
 
 
 def blanked(record: Record, traces: Traces) -> bytes | None:
-    """The record's body without the person; None if it does not tell of them."""
+    """The record's body without the person, None if the record does not belong to them."""
     if record.type == ERASURE:
         return None
     if record.type in _FROM_CALLERS:
@@ -155,10 +155,10 @@ def blanked(record: Record, traces: Traces) -> bytes | None:
 
 
 def _without_ids(value: dict[str, Any], traces: Traces, position: int) -> bool:
-    """Take the person's ids out of what a consumer has derived, in place; returns whether there were any.
+    """Remove the person's ids from a derived record in place. Returns whether there were any.
 
-    An object is the person's if its ids say so (a `userId` counts for all that is inside), and then
-    all ids inside it are taken out: of whose visitor a touch was, say, nothing is left.
+    An object belongs to the person if its ids do. A `userId` counts for all objects inside. All ids inside such an
+    object are removed: for example, nothing remains of the visitor of a touchpoint.
     """
     changed = False
     waiting: list[tuple[Any, object, bool]] = [(value, None, False)]

@@ -47,7 +47,7 @@ def register(cli: _CommandLine) -> None:
         ],
     )
     _add_name(parser)
-    where = "a time (ISO 8601, in UTC unless it says otherwise), an age such as 2h, or a position"
+    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position"
     parser.add_argument(
         "--from", dest="begin", required=True, type=parse_point, metavar="WHERE", help=f"the first record: {where}"
     )
@@ -65,7 +65,7 @@ def register(cli: _CommandLine) -> None:
 
     for name, run, what in (
         ("pause", pausing.pause, "stop writing to a sink until it is resumed"),
-        ("resume", pausing.resume, "go on writing to a paused sink"),
+        ("resume", pausing.resume, "continue writing to a paused sink"),
     ):
         parser = cli.add_offline("sinks", name, run, help=what, examples=[f"ingestd sinks {name} warehouse"])
         _add_name(parser)

@@ -1,4 +1,4 @@
-"""What is durable of a sink, as any command may read it: beside the daemon that moves it, and without one."""
+"""The durable state of a sink. A command can read it with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ATTEMPTS = 20
 
 class Durable(NamedTuple):
     place: int | None
-    """The position of the last record it is done with; None where the journal does not know it."""
+    """The position of the sink's cursor, None without a cursor."""
     progress: Progress | None
-    """None before its first record."""
+    """None before the first record."""
     orders: OperatorCommands
     trouble: LastFailure | None
 
     @property
     def lost(self) -> int:
-        """Records that were removed from the journal before the sink had them.
+        """Records that the journal removed before the sink received them.
 
-        Else all behind its start are counted: `place - began = delivered + filtered + given_up + lost`.
+        All other records since the sink's start are counted: `place - began = delivered + filtered + given_up + lost`.
         """
         if self.place is None or self.progress is None:
             return 0
@@ -44,7 +44,7 @@ async def read_progress(store: Store, name: str) -> Progress | None:
 
 
 async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
-    """All of it. The place is that of the progress, though the sink goes on meanwhile."""
+    """The durable state, with a cursor that matches the progress even while the sink is working."""
     progress = await read_progress(store, name)
     for _ in range(_ATTEMPTS):
         place = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
@@ -52,7 +52,7 @@ async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
         state = store.begin(times.now())
         found = Durable(place, progress, await load_commands(state, name), await load_last_failure(state, name))
         await store.commit(state)
-        # Every step moves both. Where they are kept apart, it moves the place last.
+        # Every step changes both. If journal and state are separate, it moves the cursor last.
         if progress == before and found.lost >= 0:
             break
     return found

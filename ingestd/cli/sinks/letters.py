@@ -1,4 +1,4 @@
-"""`ingestd sinks dead-letters list|show|retry|discard`: what a sink does not get."""
+"""`ingestd sinks dead-letters list|show|retry|discard`: the records that a sink did not take."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
 
 __all__ = ["discard", "list_letters", "parse_numbers", "retry", "show"]
 
-_KEY = 30  # columns of an event key that there is room for on the narrowest terminal
-_REASON = 20  # columns of a reason that there is room for on the narrowest terminal
-_TOLD = 20  # letters that are still dead, for people
+_KEY = 30  # columns for an event key on a narrow terminal
+_REASON = 20  # columns for a reason on a narrow terminal
+_TOLD = 20  # remaining dead letters that are listed for people
 _VERBS: dict[type[Retry | Discard], str] = {Retry: "taken", Discard: "discarded"}
 
 
 def parse_numbers(text: str) -> range:
-    """The type of an argument: a number, or several such as `3-7`."""
+    """The type of an argument: one number, or a range such as `3-7`."""
     match = re.fullmatch(r"([1-9][0-9]{0,15})(?:-([1-9][0-9]{0,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise argparse.ArgumentTypeError("expected the number of a dead letter, or some such as 3-7")
+        raise argparse.ArgumentTypeError("expected the number of a dead letter, or a range such as 3-7")
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
@@ -82,7 +82,7 @@ async def discard(arguments: argparse.Namespace, config: Config, plugins: Plugin
     confirmed = None
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise CommandError("discarded dead letters are gone for good: say --yes")
+            raise CommandError("discarded dead letters cannot be restored: confirm with --yes")
         confirmed = await order.choose()
         if confirmed and not _confirmed(f"Discard {len(confirmed)} dead letters of {arguments.name} for good? [y/N] "):
             raise CommandError("nothing was discarded")
@@ -90,18 +90,18 @@ async def discard(arguments: argparse.Namespace, config: Config, plugins: Plugin
 
 
 class _Order:
-    """Something to be done with some dead letters."""
+    """An operator command for some dead letters."""
 
     def __init__(self, arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
         if bool(arguments.numbers) is arguments.all:
-            arguments.fail("say which dead letters: their numbers, or --all")
+            arguments.fail("give the numbers of dead letters, or --all")
         self._name: str = arguments.name
         self._arguments = arguments
         self._config = config
         self._plugins = plugins
 
     async def choose(self) -> list[int]:
-        """Those that are meant, of those there are."""
+        """The numbers of the existing dead letters that the arguments select."""
         async with open_backends(self._config, self._plugins) as backends:
             await check_configured(self._name, self._config, backends.journal)
             return await self._choose(backends.store)
@@ -120,7 +120,7 @@ class _Order:
         return sorted(chosen)
 
     async def carry_out(self, kind: type[Retry | Discard], confirmed: Sequence[int] | None = None) -> None:
-        """`confirmed`: no others than these."""
+        """Give the command and wait for it. `confirmed` limits it to these dead letters."""
         name, arguments, verb = self._name, self._arguments, _VERBS[kind]
         async with open_backends(self._config, self._plugins) as backends:
             await backends.recover()
@@ -142,7 +142,7 @@ class _Order:
             told = json.dumps(self._told(number, verb, chosen, [], None))
             write([told] if arguments.json else [waiting(name, number)])
             return
-        bar = ProgressBar(chosen[-1], "dead letters looked at", quiet=arguments.json)
+        bar = ProgressBar(chosen[-1], "dead letters processed", quiet=arguments.json)
         run = Run(feeder, number, durable, lambda progress: bar.show(progress.at), bar.say)
         outcome = await run.until_done(self._config, self._plugins)
         bar.close()
@@ -212,7 +212,7 @@ def _listing(letters: Sequence[DeadLetter], width: int) -> Iterator[str]:
             cut(printable(head.key or "-"), max(_KEY, width // 4)), printable(head.id or "-"), str(letter.attempts), "",
         ))  # fmt: skip
     lines = [*table(rows, right=(0, 5))]
-    # Beside the widest of the rest, which ends with the number of attempts.
+    # The room beside the widest line, which ends with the number of attempts.
     room = max(_REASON, width - max(map(len, lines)) - 2)
     yield lines[0]
     for line, letter in zip(lines[1:], letters, strict=True):
@@ -230,7 +230,7 @@ def _result(name: str, verb: str, count: int, left: Sequence[DeadLetter]) -> Ite
 
 
 def _confirmed(question: str) -> bool:
-    # Else Ctrl-C would only be noted for a task that does not look while it waits for an answer.
+    # asyncio's handler would only cancel the task, which cannot react while it waits for an answer.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.stderr.write(question)

@@ -1,4 +1,4 @@
-"""Times and positions of the journal: which record came first since a time, and how fast it fills."""
+"""Times and positions in the journal: the first record since a time, and the rate at which the journal fills."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ingestd.config import JournalOptions
 
 __all__ = ["Filling", "Point", "first_since", "held_behind", "look_at_filling", "parse_point"]
 
-_WINDOW = 5 * 60_000  # milliseconds by which the rate goes
-_SAMPLE = 1000  # records whose sizes stand for those of all
+_WINDOW = 5 * 60_000  # milliseconds over which the rate is measured
+_SAMPLE = 1000  # records for the mean size
 
 
 class Point(NamedTuple):
-    """A place in the journal as operators name it: a position or else a time."""
+    """A point in the journal, given by an operator: a position or a time."""
 
     position: int | None
     at: int
-    """In milliseconds."""
+    """The time in milliseconds."""
 
 
 def parse_point(text: str) -> Point:
-    """The type of an argument: a position, an age such as `2h`, or a time of ISO 8601, in UTC unless it says."""
+    """The type of an argument: a position, an age such as `2h`, or a time of ISO 8601, in UTC without an offset."""
     if text.isascii() and text.isdecimal():
         if int(text) < 1:
-            raise argparse.ArgumentTypeError("positions begin with 1")
+            raise argparse.ArgumentTypeError("positions start at 1")
         return Point(int(text), 0)
     try:
         return Point(None, since(text))
@@ -46,9 +46,9 @@ def parse_point(text: str) -> Point:
 
 
 async def first_since(journal: Journal, extent: JournalStats, at: int) -> int:
-    """The position of the first record received then or later; that of the next one to come, if there is none.
+    """The position of the first record received then or later, otherwise the position of the next record.
 
-    Records are in the order of their times, as far as the clock was right.
+    Records are in the order of their times, unless the clock was wrong.
     """
     low, high = extent.first, extent.last + 1
     while low < high:
@@ -62,17 +62,17 @@ async def first_since(journal: Journal, extent: JournalStats, at: int) -> int:
 
 
 class Filling(NamedTuple):
-    """How fast a journal fills, and what it has room for."""
+    """The rate at which a journal fills, and its limits."""
 
     bytes_per_second: float
-    """As of the last minutes."""
+    """The rate in the last five minutes."""
     limit: int | None
-    """`max_size`: what of it the records hold that a sink has not had, stays until it has had them."""
+    """`max_size` in bytes. Records that a sink has not received stay within this limit."""
     free: int | None
-    """What is free of the disk, where that is known and there is no limit."""
+    """The free bytes of the disk, which count without a `limit`. None if they are unknown or never used up."""
 
     def seconds_left(self, held: float) -> float | None:
-        """Until it is full, if nothing of what is held now goes; None if it never is, or nobody knows."""
+        """The time until the journal is full if the held records stay. None if it is unknown or never full."""
         room = self.free if self.limit is None else max(0.0, self.limit - held)
         return None if room is None or not self.bytes_per_second else room / self.bytes_per_second
 
@@ -82,7 +82,7 @@ async def look_at_filling(
 ) -> Filling:
     limit = None if options.max_size is None else int(options.max_size)
     if not options.wait_for_consumers and options.keep_size is not None:
-        free = None  # what is too much goes, whoever has not had it
+        free = None  # records beyond `keep_size` are removed even if a sink has not received them
     if extent.oldest_at is None:
         return Filling(0.0, limit, free)
     start = max(now - _WINDOW, extent.oldest_at)
@@ -94,7 +94,7 @@ async def look_at_filling(
 
 
 async def held_behind(journal: Journal, extent: JournalStats, position: int) -> float:
-    """The bytes that the records behind a position hold, as far as the first of them tell."""
+    """The estimated bytes of the records after a position, by the mean size of the first ones."""
     behind = max(0, extent.last - max(position, extent.first - 1))
     sample: Sequence[RecordInfo] = await journal.outlines(position, _SAMPLE) if behind else ()
     return behind * sum(each.bytes for each in sample) / len(sample) if sample else 0.0

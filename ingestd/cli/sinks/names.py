@@ -1,4 +1,4 @@
-"""Which sinks there are: those of the configuration, and those that only the journal still knows."""
+"""The names of sinks: configured sinks, and former sinks whose cursors are still in the journal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["check_configured", "check_known", "known_sinks"]
 
 
 async def known_sinks(config: Config, journal: Journal) -> list[str]:
-    """Those of `[sinks.NAME]` in their order, then those that once were and have a place in the journal."""
+    """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in the journal."""
     places = [cursor.name.removeprefix(PREFIX) for cursor in await journal.cursors() if cursor.name.startswith(PREFIX)]
     return [*config.sink_tables, *(name for name in places if name not in config.sink_tables)]
 
 
 def check_known(name: str, known: Iterable[str]) -> None:
-    """Raises `CommandError` with the nearest name there is."""
+    """Raises `CommandError` with the nearest known name."""
     known = [*known]
     if name in known:
         return
@@ -30,10 +30,8 @@ def check_known(name: str, known: Iterable[str]) -> None:
 
 
 async def check_configured(name: str, config: Config, journal: Journal) -> None:
-    """Raises `CommandError` for a sink that nothing could be written to."""
+    """Raises `CommandError` for a sink that is not configured."""
     if name in config.sink_tables:
         return
     check_known(name, await known_sinks(config, journal))
-    raise CommandError(
-        f"the sink {name} is not configured any more, so there is nobody to do it: put [sinks.{name}] back first"
-    )
+    raise CommandError(f"the sink {name} is not configured any more: restore [sinks.{name}] first")

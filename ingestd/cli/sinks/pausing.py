@@ -1,4 +1,4 @@
-"""`ingestd sinks pause|resume`: a sink that is paused gets nothing, and the journal keeps it all."""
+"""`ingestd sinks pause|resume`: a paused sink receives nothing, and the journal keeps its records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins
     if arguments.json:
         write([json.dumps({"sink": arguments.name, "paused": False, "changed": changed})])
     else:
-        write([f"{arguments.name} {'goes on where it was' if changed else 'was not paused'}"])
+        write([f"{arguments.name} {'continues where it stopped' if changed else 'was not paused'}"])
 
 
 async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool) -> bool:
@@ -41,12 +41,12 @@ async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, 
 
 
 def _told(name: str, config: Config, *, changed: bool) -> Iterator[str]:
-    yield f"{name} is paused{'' if changed else ' already'}, also beyond restarts, until ingestd sinks resume {name}"
+    yield f"{name} is {'' if changed else 'already '}paused, also after restarts, until ingestd sinks resume {name}"
     journal = config.journal
     if journal.wait_for_consumers:
-        yield "the journal keeps what it has not had, whatever keep_for and keep_size say"
+        yield "the journal keeps all records that the sink has not received, despite keep_for and keep_size"
     elif journal.keep_for is not None or journal.keep_size is not None:
-        yield "the journal does not wait for it (wait_for_consumers = false): what leaves it meanwhile is lost to it"
+        yield "the journal does not wait for the sink (wait_for_consumers = false): records can be removed undelivered"
     if journal.max_size is not None:
-        then = "events are refused" if journal.on_full == "refuse" else "the oldest records are dropped, and lost to it"
+        then = "events are refused" if journal.on_full == "refuse" else "the oldest records are dropped, undelivered"
         yield f"once the journal holds {show_size(int(journal.max_size))} (max_size), {then}"

@@ -1,4 +1,4 @@
-"""`ingestd sinks replay`: records that a sink has had are written to it again."""
+"""`ingestd sinks replay`: writes records to a sink again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
         write([json.dumps(plan.facts(name, number, None))] if arguments.json else [waiting(name, number)])
         return
     first, count = plan.order.first, plan.order.last - plan.order.first + 1
-    bar = ProgressBar(count, "records looked at", quiet=arguments.json)
+    bar = ProgressBar(count, "records processed", quiet=arguments.json)
     run = Run(feeder, number, durable, lambda progress: bar.show(progress.at - first + 1), bar.say)
     outcome = await run.until_done(config, plugins)
     if outcome.interrupted is None:
@@ -56,7 +56,7 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 class _Plan:
-    """Which records, of what there is of those the sink has had."""
+    """The records of a replay: a range of the records that the sink has received and the journal still has."""
 
     def __init__(self, order: Replay, place: int, extent: JournalStats, *, is_trimmed: bool, began: int) -> None:
         self.order = order
@@ -67,7 +67,7 @@ class _Plan:
 
     @classmethod
     async def make(cls, arguments: argparse.Namespace, durable: Durable, journal: Journal) -> _Plan:
-        """Raises `CommandError` where there is nothing to write again."""
+        """Raises `CommandError` if there are no records to write again."""
         extent = await journal.extent()
         place = durable.place or 0
         wanted = await _first(arguments.begin, extent, journal)
@@ -75,9 +75,9 @@ class _Plan:
         last = place if arguments.end is None else min(place, await _last(arguments.end, extent, journal))
         name = arguments.name
         if place < extent.first:
-            raise CommandError(f"the sink {name} has had none of the records that are in the journal")
+            raise CommandError(f"the sink {name} has received none of the records in the journal: nothing is replayed")
         if wanted > place:
-            raise CommandError(f"the sink {name} has had the records up to {place} and none since: nothing is replayed")
+            raise CommandError(f"the sink {name} has only received the records up to {place}: nothing is replayed")
         if first > last:
             raise CommandError(f"there are no records from {first} to {last} in the journal: nothing is replayed")
         keys = tuple(dict.fromkeys(arguments.keys)) if arguments.keys else None
@@ -90,11 +90,11 @@ class _Plan:
         if self._is_trimmed:
             since = "" if self._extent.oldest_at is None else f", received {times.format_time(self._extent.oldest_at)}"
             yield f"older records have been removed from the journal: it begins with {self._extent.first}{since}"
-        which = "" if keys is None else f", of these only {', '.join(map(printable, keys))}"
+        which = "" if keys is None else f", only the keys {', '.join(map(printable, keys))}"
         there = self._place - self._extent.first + 1
-        yield f"{name} gets the records {first} to {last} again: {last - first + 1} of {there} that are there{which}"
+        yield f"{name} gets the records {first} to {last} again: {last - first + 1} of {there} in the journal{which}"
         if first <= self._began:
-            yield f"(it began behind {self._began}: it gets those up to there for the first time)"
+            yield f"(it began after record {self._began}: it gets the records up to there for the first time)"
 
     def facts(self, name: str, number: int, outcome: Outcome | None) -> dict[str, Any]:
         replayed, given_up = _counts(outcome)
@@ -122,12 +122,12 @@ async def _last(end: Point, extent: JournalStats, journal: Journal) -> int:
 
 
 def _reaches_back(begin: Point, extent: JournalStats) -> bool:
-    """Whether a time lies before what is left of a journal of which something has been removed."""
+    """Whether a time is before the oldest record of a journal that has removed records."""
     return begin.position is None and extent.first > 1 and extent.oldest_at is not None and begin.at < extent.oldest_at
 
 
 def _counts(outcome: Outcome | None) -> tuple[int, int] | tuple[None, None]:
-    """Records written again, and new dead letters; None where other orders are counted with them."""
+    """The numbers of records written again and of new dead letters, None if they include other commands."""
     if outcome is None:
         return 0, 0
     before, after = outcome.before, outcome.after
@@ -138,6 +138,6 @@ def _counts(outcome: Outcome | None) -> tuple[int, int] | tuple[None, None]:
 
 def _result(name: str, outcome: Outcome) -> Iterator[str]:
     replayed, given_up = _counts(outcome)
-    yield f"done: {name} has them again" if replayed is None else f"{replayed} records written to {name} again"
+    yield f"done: {name} has the records again" if replayed is None else f"{replayed} records written to {name} again"
     if given_up:
         yield f"{given_up} became dead letters: ingestd sinks dead-letters list {name}"

@@ -1,4 +1,4 @@
-"""Sees to it that an order is carried out: by the daemon that goes on with the sink or, where there is none, here."""
+"""The execution of an operator command: by the daemon that has the sink, or by this process without such a daemon."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .status import daemon_runs
 
 __all__ = ["Outcome", "Run", "check_ready", "leave", "make_feeder", "waiting"]
 
-_LOOK = 0.2  # seconds between two looks at how far it is
-_REST = 5.0  # seconds the sink has to come to rest after its last order
-_SILENCE = 10.0  # seconds without any progress that are worth a word, or without a store that answers
+_LOOK = 0.2  # seconds between two reads of the progress
+_REST = 5.0  # seconds that the sink may take to become idle after its last command
+_SILENCE = 10.0  # seconds without progress until a comment, or without an answer of the store until an error
 
 
 class _Feeder(SinkConsumer):
-    """Delivers what comes while it carries out orders, and nothing afterwards, so that it can be stopped at rest."""
+    """Delivers records only while it executes commands, so that it is idle at its end."""
 
     async def next_action(self, state: State) -> NextAction:
         turn = await super().next_action(state)
@@ -42,7 +42,7 @@ class _Feeder(SinkConsumer):
 
 
 def make_feeder(name: str, config: Config, plugins: Plugins) -> SinkConsumer:
-    """Raises `ConfigError`."""
+    """A consumer that executes the commands of a sink in this process. Raises `ConfigError`."""
     table = config.sink_tables[name]
     sink_class = plugins.sinks[table["type"]]
     options, _ = read_sink_options(name, table, sink_class, config)
@@ -50,46 +50,46 @@ def make_feeder(name: str, config: Config, plugins: Plugins) -> SinkConsumer:
 
 
 def check_ready(name: str, durable: Durable, *, wait: bool) -> None:
-    """Raises `CommandError` where waiting would have no end."""
+    """Raises `CommandError` if waiting would never end."""
     if wait and durable.orders.paused:
         raise CommandError(
-            f"the sink {name} is paused, and does nothing until it is resumed: ingestd sinks resume {name}; or give the"
-            " order with --no-wait, for then"
+            f"the sink {name} is paused: resume it with ingestd sinks resume {name}, or give the command with --no-wait"
+            " to have it executed after that"
         )
 
 
 def waiting(name: str, number: int) -> str:
-    """What is said of an order that is not waited for."""
-    return f"order {number} is given, to whichever daemon has the sink; ingestd sinks status {name} tells how far it is"
+    """The output for a command without waiting."""
+    return f"command {number} waits for the daemon that has the sink; ingestd sinks status {name} shows its progress"
 
 
 @dataclass(frozen=True)
 class Outcome:
     before: Progress | None
-    """When the order's turn came, if that was seen,"""
+    """The progress when the command began, None if this process has not seen it."""
     after: Progress | None
-    """and when it was done, or now. Not known where further orders have been carried out since."""
+    """The progress when the command ended, or now. None if later commands have been executed since."""
     interrupted: int | None
-    """The signal that ended the waiting before the order was done."""
+    """The signal that ended the waiting before the command was done."""
     elsewhere: bool
-    """Whether a daemon goes on with the sink."""
+    """Whether a daemon has the sink."""
 
 
 def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:
-    """End the command as the signal that interrupted it would; the order stays given."""
+    """End the process like the signal that interrupted it. The operator command remains in the store."""
     if outcome.interrupted is None:
         return
     if not quiet:
-        how = "goes on in the daemon" if outcome.elsewhere else "is kept, and gone on with as soon as a daemon runs"
-        sys.stderr.write(f"the order {how}; ingestd sinks status {name} tells how far it is\n")
+        how = "continues in the daemon" if outcome.elsewhere else "is kept, and continues as soon as a daemon runs"
+        sys.stderr.write(f"the command {how}; ingestd sinks status {name} shows its progress\n")
     sys.stdout.flush()
     raise SystemExit(128 + outcome.interrupted)
 
 
 class Run:
-    """One order that was given: its number, how the sink was just before, and whom to tell how far it is.
+    """The execution of one command. `durable` is the sink's state before it.
 
-    `say` is told, in a line for people, what keeps it.
+    `show` gets the progress. `say` gets a line for people with the reason for a delay.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Run:
         self._died: asyncio.Future[None]
 
     async def until_done(self, config: Config, plugins: Plugins) -> Outcome:
-        """Also where it is interrupted. Raises `ConfigError`, `Unavailable`."""
+        """Wait until the command is done or a signal interrupts it. Raises `ConfigError`, `Unavailable`."""
         loop = asyncio.get_running_loop()
         self._signal, self._died = loop.create_future(), loop.create_future()
         with self._caught():
@@ -145,13 +145,13 @@ class Run:
     async def _beside(self, config: Config, plugins: Plugins, refusal: ConfigError) -> Outcome:
         async with open_backends(config, plugins) as backends:
             if not daemon_runs(await backends.describe()):
-                raise refusal  # it is another reason
+                raise refusal  # for another reason than a running daemon
             await self._watch(backends.store)
             return await self._outcome(backends.store, elsewhere=True)
 
     async def _here(self, backends: Backends) -> Outcome:
-        """Where several daemons share the store one of them may have the sink, and does it: then this one waits."""
-        logging.getLogger("ingestd").setLevel(logging.WARNING)  # of a daemon's life nobody needs to hear
+        """Execute the command here, unless another daemon of a shared store has the sink: then wait for it."""
+        logging.getLogger("ingestd").setLevel(logging.WARNING)  # without a daemon's usual lines
         consumers = Consumers(backends.journal, backends.store, [self._feeder], died=self._has_died)
         (status,) = consumers.statuses
         owning = None
@@ -178,14 +178,14 @@ class Run:
             failure = error if isinstance(error, ConfigError) else CommandError(f"the task {name} ended: {error!r}")
             failure.__cause__ = error if failure is not error else None
             self._died.set_exception(failure)
-            self._died.exception()  # it may come too late to be raised
+            self._died.exception()  # marks it as retrieved: it may come too late to be raised
 
     def _owning_ended(self, task: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        self._has_died(task.get_name(), error or RuntimeError("ended by itself"))
+        self._has_died(task.get_name(), error or RuntimeError("ended without an error"))
 
     async def _watch(self, store: Store, status: ConsumerStatus | None = None) -> None:
-        """Returns when it is done, or when we are told to stop. `status`: of what may do it here."""
+        """Return when the command is done or a signal interrupts. `status` belongs to the consumer in this process."""
         loop = asyncio.get_running_loop()
         last: Progress | None = None
         moved = answered = loop.time()
@@ -208,13 +208,13 @@ class Run:
             await self._is_told_to_stop(_LOOK)
 
     def _see(self, progress: Progress | None) -> None:
-        """An order whose turn has come, and that has not begun, finds the counts it starts from."""
+        """Remember the progress when the command is the next one and has not begun."""
         order, at = (0, 0) if progress is None else (progress.command, progress.at)
         if order == self._number - 1 and not at:
             self._before = progress or Progress(0)
 
     async def _is_told_to_stop(self, seconds: float) -> bool:
-        """Whether it is within so many seconds. Raises what a task has died of."""
+        """Whether a signal arrives within these seconds. Raises the error of a task that has died."""
         futures: list[asyncio.Future[Any]] = [self._signal, self._died]
         await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self._died.done():
@@ -231,13 +231,13 @@ class Run:
     def _comment(self, orders: OperatorCommands, reason: str | None, *, is_here: bool, silence: float) -> None:
         said = ""
         if orders.paused:
-            said = f"{self._name} is paused: the order waits until it is resumed"
-        elif is_here:  # the log tells of failures
+            said = f"{self._name} is paused: the command waits until it is resumed"
+        elif is_here:  # the log shows failures
             said = "no daemon has the sink, so this command writes to it"
         elif reason is not None:
-            said = f"{self._name} is failing, and tried again: {reason}"
+            said = f"{self._name} is failing and retries: {reason}"
         elif silence > _SILENCE:
-            said = f"nothing has come of it for {_SILENCE:g} s: does a daemon run that has the sink {self._name}?"
+            said = f"no progress for {_SILENCE:g} s: check that a daemon with the sink {self._name} is running"
         if said and said != self._said:
             self._say(said)
         self._said = said

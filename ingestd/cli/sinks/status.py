@@ -1,4 +1,4 @@
-"""`ingestd sinks status`: how far each sink is, what keeps it, and what waits for it."""
+"""`ingestd sinks status`: the progress of each sink, its failures and its pending records."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 def daemon_runs(found: Sequence[CheckResult]) -> bool:
-    """Whether what back ends tell of themselves names a daemon; one on another machine has no `pid` here."""
+    """Whether the backends' descriptions name a daemon. A daemon on another machine has no `pid` here."""
     return any(each.name == "daemon" and ("pid" in each.facts or "none" not in each.text.split()) for each in found)
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found of one sink."""
+    """The status of one sink."""
 
     name: str
     type: str | None
-    """None where it is not configured any more."""
+    """None if the sink is not configured any more."""
     durable: Durable
     pending: int
     oldest_at: int | None
@@ -72,7 +72,7 @@ class _Look:
 
     @property
     def under_way(self) -> list[tuple[OperatorCommand, int, int]]:
-        """Orders that are not carried out yet: how many of their numbers are done with, and of how many."""
+        """The unfinished commands, each with the number of processed positions or letters, and the number of all."""
         progress = self.durable.progress
         done, at = (0, 0) if progress is None else (progress.command, progress.at)
         found = []
@@ -122,7 +122,7 @@ class _Look:
 async def _look(names: Sequence[str], config: Config, backends: Backends) -> AsyncIterator[_Look]:
     journal, now = backends.journal, times.now()
     findings = await backends.describe()
-    # Of two back ends the journal's is the last one.
+    # Of two backends, the last one is the journal's.
     disks = [each.facts["freeBytes"] for each in findings if each.name == "disk" and "freeBytes" in each.facts]
     free = disks[-1] if disks else None
     filling = await look_at_filling(journal, await journal.extent(), config.journal, now, free=free)
@@ -140,7 +140,7 @@ async def _look(names: Sequence[str], config: Config, backends: Backends) -> Asy
 
 
 async def _waiting(place: int | None, journal: Journal, filling: Filling) -> dict[str, Any]:
-    """What waits for a sink that is there, and what that means for the journal."""
+    """The records that wait for a sink with this cursor, and the time until they fill the journal."""
     if place is None:
         return {"pending": 0, "oldest_at": None, "seconds_left": None}
     extent = await journal.extent()
@@ -167,7 +167,7 @@ def _page(looks: Sequence[_Look]) -> Iterator[str]:
     for look in looks:
         for order, reached, count in look.under_way:
             share = f"{100 * reached // count} %" if reached else "waits"
-            yield f"{look.name}: order {order.number}, {_told(order)}: {share}"
+            yield f"{look.name}: command {order.number}, {_told(order)}: {share}"
         trouble = look.durable.trouble
         if trouble is not None:
             since, at = times.format_time(trouble.since), times.format_time(trouble.at)
