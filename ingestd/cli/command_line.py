@@ -23,7 +23,7 @@ _EXAMPLES = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that names the nearest choice for a wrong one. The parsers of commands are of this class too."""
+    """A parser that suggests the nearest choice for a wrong one. All commands have parsers of this class."""
 
     def __init__(self, **options: Any) -> None:
         # Examples keep their lines. `main` finds `--config` with another parser, which knows no abbreviations of it.

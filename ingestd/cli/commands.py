@@ -129,7 +129,7 @@ def register(cli: _CommandLine) -> None:
         "plugins",
         "list",
         plugin_commands.list_plugins,
-        help="show the plugins in force and where they come from",
+        help="show the plugins in force and their origin",
         examples=["ingestd plugins list"],
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -137,7 +137,7 @@ def register(cli: _CommandLine) -> None:
         "",
         "completion",
         completion_command.print_completion,
-        help="print the script with which a shell completes the command line",
+        help="print a shell completion script",
         examples=["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
     )
     completion_command.add_arguments(parser, cli.parser)

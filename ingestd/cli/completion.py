@@ -1,4 +1,4 @@
-"""`ingestd completion`: prints the script with which a shell completes the command line.
+"""`ingestd completion`: prints a shell completion script.
 
 `shtab` makes the script from the parser, so it has the commands of the configured plugins. The script is static: the
 TAB key starts no Python. `argcomplete` would run the whole command with its plugins at each TAB.

@@ -19,7 +19,7 @@ __all__ = ["as_json", "as_toml", "show", "to_toml"]
 
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """Print every option with its value in force; secrets are hidden."""
+    """Print every option with its value in force. Secrets are hidden."""
     # Both formats are data: TOML is UTF-8 by its standard, like JSON.
     write_data([as_json(config, plugins) if arguments.json else as_toml(config, plugins)], end="")
 

@@ -167,7 +167,7 @@ def _signal_hint(pid: int) -> str:
 
 
 def _as_root(*arguments: object) -> str:
-    """The command with `sudo`, which often has another PATH."""
+    """The command with `sudo`, and the program's absolute path, since sudo often has another PATH."""
     program = Path(sys.argv[0])
     name = os.path.abspath(program) if program.name == "ingestd" else "ingestd"
     return shlex.join(["sudo", name, "reload", *map(str, arguments)])

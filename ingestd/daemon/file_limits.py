@@ -10,16 +10,16 @@ __all__ = ["needed", "raise_limit"]
 log = logging.getLogger("ingestd.file_limits")
 
 _RESERVE = 256
-"""For the store, sinks, listeners, the log, and connections that are being refused."""
+"""Files for the store, sinks, listeners, the log, and connections that are being refused."""
 
 
 def needed(max_connections: int) -> int:
-    """The limit the daemon needs to keep its `[http] max_connections`."""
+    """The limit that the daemon needs for `[http] max_connections`."""
     return max_connections + _RESERVE
 
 
 def raise_limit(wanted: int) -> None:
-    """Raise the soft limit of this process to `wanted`, or as far as the hard limit allows; never lower it."""
+    """Raise the soft limit of this process to `wanted`, or as far as the hard limit allows. Never lower it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < possible:

@@ -24,11 +24,11 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _ARENAS = 2  # one for the event loop, one for all other threads: each arena keeps its free memory
-_LARGE = 256 << 10  # bytes; a usual batch is smaller, since the system clears the pages of each new mapping
+_LARGE = 256 << 10  # bytes; a usual batch is smaller, because the system must clear the pages of every new mapping
 _KEPT_AT_THE_END = 16 << 20  # free bytes kept at the heap's end: to return and request them again takes system calls
 _PERIOD = 1.0  # seconds
-_GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but only
-_PATIENCE = 5  # periods after the last trim
+_GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but not within `_PATIENCE`
+_PATIENCE = 5  # periods after a trim in which only a growth of `_MUCH` leads to the next one
 _MUCH = 48 << 20  # bytes of growth after which memory is trimmed at the next period
 _AT_LATEST = 30  # periods after which memory is trimmed without growth, if the process has worked
 _WORK = 0.5  # seconds of CPU in which much memory may have been freed

@@ -109,7 +109,7 @@ class Server:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        self._died(task.get_name(), error or RuntimeError("ended by itself"))
+        self._died(task.get_name(), error or RuntimeError("ended without an error"))
 
     def _died(self, name: str, error: BaseException) -> None:
         log.critical("the task %s ended, so the daemon stops", name, exc_info=error)
@@ -176,7 +176,7 @@ class Server:
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest, config.http, connections)
-            self.watch(connections.watch(), name="http: limits of time")
+            self.watch(connections.watch(), name="http: timeouts")
             _listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
@@ -200,9 +200,9 @@ class Server:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
         monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
-        self.watch(monitor.run(), name="monitor of the loop")
+        self.watch(monitor.run(), name="loop monitor")
         self.notifier.ready("serving: generation 1")
-        self.watch(self.notifier.keepalive(self._describe(ingest, retention)), name="beat for systemd")
+        self.watch(self.notifier.keepalive(self._describe(ingest, retention)), name="systemd keepalive")
 
     def _make_pipeline(self, generation: Generation, backpressure: Backpressure) -> Pipeline:
         http = generation.config.http
@@ -291,7 +291,7 @@ class Server:
             # A file or a network may come back. For other errors, an operator must mend or remove the plugin.
             raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
         self._metrics.show_losses(self.store)
-        self.watch(self._loss.run(), name="losses of data")
+        self.watch(self._loss.run(), name="recovery of lost data")
 
     async def _shut_plugins_down(self) -> None:
         for failure in await self._generation.plugins.hooks.shutdown():
@@ -307,12 +307,12 @@ class Server:
 
 def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     yield "memory", give_back_free_memory()
-    yield "delay of the loop", watch_loop_delay(metrics.loop_delay.observe)
+    yield "loop delay", watch_loop_delay(metrics.loop_delay.observe)
 
 
 @contextlib.contextmanager
 def _collecting(lines: RecentLines) -> Iterator[None]:
-    """Keep the last lines of the log for the operators' page."""
+    """Collect the last lines of the log for the operators' page."""
     logging.getLogger().addHandler(lines)
     try:
         yield

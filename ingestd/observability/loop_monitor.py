@@ -32,7 +32,7 @@ COLLECTOR = "gc"
 _BEAT = 0.05  # seconds from setting a deadline to the deadline
 _LATE = 0.04  # seconds after a missed deadline until the thread looks
 _LOOK = 0.02  # seconds between two looks
-_OVERSLEPT = 0.01  # seconds by which the thread itself may be late
+_OVERSLEPT = 0.01  # seconds by which the monitor's thread may be late
 _BEFORE = _BEAT / 2  # seconds for which the loop had been held, on average, when a deadline passed
 _JUDGED = HELD - _BEFORE
 _QUIET = 600.0  # seconds without a hold after which a holder's count starts again at 1
@@ -57,7 +57,7 @@ class _Look(NamedTuple):
 
 
 class LoopMonitor:
-    """`modules` returns plugin names by module; `count` is called with each holder's name and seconds."""
+    """`modules` returns plugin names by module. Each hold calls `count` with the holder's name and seconds."""
 
     def __init__(self, modules: Callable[[], Mapping[str, str]], count: Callable[[str, float], None]) -> None:
         self._modules = modules

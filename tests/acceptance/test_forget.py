@@ -97,7 +97,7 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
     }
     assert left.count(b'"userId":"ada"') == 1
     again = shop.command("forget", "--user", "ada")
-    assert again == "nothing is left of user ada of shop\n"
+    assert again == "nothing to forget: user ada of shop\n"
 
 
 def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_without_a_daemon_the_command_says_so_and_creates_nothing(tmp_path: Path
 def test_a_daemon_without_a_run_directory_is_named_with_the_command_that_reloads_it(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with Daemon(shop.config, environment={"RUNTIME_DIRECTORY": str(tmp_path / "missing")}) as daemon:
-        assert any("ingestd reload does not find this daemon" in line for line in daemon.log)
+        assert any("ingestd reload cannot find this daemon" in line for line in daemon.log)
         done = run_ingestd("reload", config=shop.config)
         assert done.returncode == 1
         assert f"process {daemon.pid} has the store" in done.stderr

@@ -1,1 +1,1 @@
-"""`ingestd check`: what would keep the daemon from starting or working, all of it on one page."""
+"""`ingestd check`: one page with all faults that would keep the daemon from starting or working."""

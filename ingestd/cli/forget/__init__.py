@@ -1,1 +1,1 @@
-"""`ingestd forget`: a person taken out of the state and the journal."""
+"""`ingestd forget`: the removal of a person from the state and the journal."""

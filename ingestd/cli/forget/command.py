@@ -44,8 +44,8 @@ _RECEIVED = {"event", "identify"}  # types of records that callers sent; consume
 _Change = tuple[Record, bytes]
 
 _PAGE = 500  # records read at a time
-_UNIT = 200  # records blanked, or visitors forgotten, in one commit,
-_UNIT_BYTES = 1024 * 1024  # or fewer records, if they are long
+_UNIT = 200  # records blanked, or visitors forgotten, in one commit
+_UNIT_BYTES = 1024 * 1024  # bytes of records in one commit, after which it has fewer records
 _ATTEMPTS = 5
 
 
@@ -94,7 +94,7 @@ class Forgetting:
 
     def __init__(self, hooks: Hooks, store: Store, journal: Journal, traces: Traces) -> None:
         self.erasure: str | None = None
-        """The id of the erasure record, once there is one."""
+        """The id of the erasure record, None before it is appended."""
         self._hooks = hooks
         self._store = store
         self._journal = journal
@@ -262,7 +262,7 @@ def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Itera
     kind, named = ("visitor", traces.anonymous_ids[0]) if traces.user_id is None else ("user", traces.user_id)
     who = f"{kind} {printable(named)}"
     if not counts.total():
-        yield f"nothing is left of {who} of {traces.tenant}"
+        yield f"nothing to forget: {who} of {traces.tenant}"
         return
     yield f"{'would forget' if dry_run else 'forgotten'}: {who} of {traces.tenant}"
     found = sorted(counts.items())

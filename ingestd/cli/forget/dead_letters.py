@@ -16,8 +16,8 @@ from .traces import Traces, blanked
 
 __all__ = ["DeadLetters"]
 
-_UNIT = 200  # letters blanked in one commit,
-_UNIT_BYTES = 1024 * 1024  # or fewer, if they are long
+_UNIT = 200  # letters blanked in one commit
+_UNIT_BYTES = 1024 * 1024  # bytes of letters in one commit, after which it has fewer letters
 _ATTEMPTS = 5
 
 _Change = tuple[DeadLetter, bytes]

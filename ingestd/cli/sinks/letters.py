@@ -172,7 +172,7 @@ async def _check_known(name: str, config: Config, backends: Backends) -> None:
 
 
 async def _read(name: str, store: Store, numbers: Sequence[int] | None = None) -> AsyncIterator[DeadLetter]:
-    """All there are, or those of these numbers."""
+    """All dead letters of a sink, or the letters with these numbers."""
     progress = await read_progress(store, name)
     if progress is not None:
         async for letter in read_letters(store.begin(times.now()), name, 0, progress.letters, numbers):

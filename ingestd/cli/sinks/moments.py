@@ -67,7 +67,7 @@ class Filling(NamedTuple):
     bytes_per_second: float
     """The rate in the last five minutes."""
     limit: int | None
-    """`max_size` in bytes. Records that a sink has not received stay within this limit."""
+    """`max_size` in bytes. Records that a sink has not received occupy a part of it until they are delivered."""
     free: int | None
     """The free bytes of the disk, which count without a `limit`. None if they are unknown or never used up."""
 

@@ -24,7 +24,7 @@ from .names import check_known, known_sinks
 
 __all__ = ["daemon_runs", "status"]
 
-_REASON = 300  # columns
+_REASON = 300  # columns of a reason, or the terminal's width if it is larger
 _YEAR = 365 * 86_400
 
 

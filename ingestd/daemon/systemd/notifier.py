@@ -19,7 +19,7 @@ __all__ = ["Notifier"]
 
 log = logging.getLogger("ingestd.notify")
 
-_BEAT = 5.0  # seconds from one status to the next, at most
+_BEAT = 5.0  # maximum seconds between two statuses
 _BEATS = 3  # messages in the watchdog's time, so that one may come late
 _EXTENSION = 30.0  # seconds by which each message extends a slow start
 _PATIENCE = 1.0  # seconds for systemd to make room for a message that must not be lost
@@ -97,7 +97,7 @@ class Notifier:
             await asyncio.sleep(_EXTENSION / 3)
 
     async def keepalive(self, describe: Callable[[float], str]) -> None:
-        """Feed the watchdog and renew the status. Never returns.
+        """Feed the watchdog and update the status. Never returns.
 
         `describe` returns the status. Its argument is the time in seconds since its last call.
         """

@@ -26,9 +26,9 @@ class Counts(NamedTuple):
     """The counts since the start of the daemon, at one moment."""
 
     events: Mapping[tuple[str, str], float]
-    """By event key, which may be empty, and outcome."""
+    """Events by key, which may be empty, and outcome."""
     identifies: Mapping[str, float]
-    """By outcome."""
+    """Identify requests by outcome."""
     durations: Mapping[str, tuple[float, ...]]
     """For each operation: the number of requests up to each of `BOUNDS`, then the number of all requests."""
     sessions: float
