@@ -116,7 +116,7 @@ def _changed(path: str, before: Options | None, after: Options | None) -> Iterat
 
 
 def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
-    """The changed options of plugins that a reload cannot replace, and `plugins.enabled` if other plugins are there."""
+    """The changed options of plugins that a reload cannot replace, and `plugins.enabled` for other plugins or order."""
     present = {plugin.name: plugin for plugin in before.loaded}
     for plugin in after.loaded:
         old = present.get(plugin.name)

@@ -1,4 +1,4 @@
-"""Reports of unusable ids, such as "null": a counter, and one log line an hour for each field."""
+"""Reports of unusable ids, such as "null": a counter, and at most one log line an hour for each field."""
 
 from __future__ import annotations
 

@@ -202,4 +202,4 @@ def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
         assert all(record.get("erased", False) for record in shop.stored() if record["type"] != "erasure")
         assert daemon.metric('ingestd_events_total{endpoint="track",key="",outcome="failed"}') == 0
     assert b"ada-search" not in on_disk(shop)
-    assert "nothing is left" in shop.command("forget", "--user", "ada")
+    assert "nothing to forget" in shop.command("forget", "--user", "ada")

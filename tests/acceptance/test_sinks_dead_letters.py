@@ -129,7 +129,7 @@ def test_discarded_dead_letters_are_gone_and_nothing_is_written(desk: Desk, *, b
         if not beside:
             running.close()
         desk.crm.tell()
-        assert "say --yes" in desk.refused("dead-letters", "discard", "crm", "1")
+        assert "confirm with --yes" in desk.refused("dead-letters", "discard", "crm", "1")
         assert desk.run("dead-letters", "discard", "crm", "1-2", "--yes") == "2 of 2 discarded\n"
         assert desk.dead() == [(3, "no"), (4, "no")]
         told = desk.told("dead-letters", "discard", "crm", "--all", "--yes")
@@ -189,7 +189,7 @@ def test_a_forgotten_person_is_in_no_dead_letter(tmp_path: Path, *, beside: bool
         assert looked["counts"]["dead letters"] == 2
         told = json.loads(desk.shop.command("forget", "--anonymous", "ada-visitor", "--json"))
         assert told["counts"] == looked["counts"]
-        assert "nothing is left" in desk.shop.command("forget", "--anonymous", "ada-visitor")
+        assert "nothing to forget" in desk.shop.command("forget", "--anonymous", "ada-visitor")
         desk.crm.tell()
         assert desk.told("dead-letters", "retry", "crm", "--all")["taken"] == 3
         records = desk.shop.stored()

@@ -1,4 +1,4 @@
-"""`ingestd sinks pause|resume`: a paused sink receives nothing, and the journal keeps its records."""
+"""`ingestd sinks pause|resume`: a paused sink receives nothing, and its records wait in the journal."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Notifier:
         if address:
             self._open(address)
         self.watchdog = _watchdog(environment) if self._socket is not None else None
-        """The seconds after which systemd restarts a silent daemon, None without a watchdog."""
+        """The seconds after which systemd considers a silent daemon hung, None without a watchdog."""
 
     def _open(self, address: str) -> None:
         if address[0] not in "/@":
