@@ -1,4 +1,4 @@
-"""All that a plugin imports. docs/writing-plugins.md lists it name by name."""
+"""The interface for plugins: a plugin imports nothing else of ingestd. docs/writing-plugins.md lists every name."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ __all__ = ["HOOK_NAMESPACE", "__version__", "hookimpl"]
 HOOK_NAMESPACE = "ingestd"
 
 hookimpl = pluggy.HookimplMarker(HOOK_NAMESPACE)
-"""Marks a function or method of a plugin as the implementation of the hook of its name."""
+"""Marks a function or method of a plugin as the implementation of the hook with the same name."""

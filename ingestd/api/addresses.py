@@ -1,4 +1,4 @@
-"""Whose an address is, as far as limits go."""
+"""The network of an IP address, by which limits count callers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ __all__ = ["network_of"]
 
 
 def network_of(address: str) -> str | bytes:
-    """What the addresses of one caller have in common: an IPv4 address itself, of an IPv6 address its /64.
+    """The network of a caller: the IPv4 address, or the /64 of an IPv6 address.
 
-    The network of one IPv6 customer is a /64 at least, and any address in it is theirs to use. `address` is without
-    zone, as `Request.peer` is.
+    An IPv6 customer has at least a /64, and can use every address in it. `address` has no zone, like `Request.peer`.
     """
     return socket.inet_pton(socket.AF_INET6, address)[:8] if ":" in address else address

@@ -1,4 +1,4 @@
-"""How long to pause before what failed is tried again."""
+"""Backoff: the pause before a failed attempt is repeated."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ __all__ = ["Backoff"]
 
 
 class Backoff(NamedTuple):
-    """How long to pause before a failed attempt is made again, in seconds.
+    """The pause before a failed attempt is repeated, in seconds.
 
-    Exponential with full jitter: anything from 0 to a limit that doubles from `initial` to `maximum`.
+    The backoff is exponential with full jitter. A pause is a random time from 0 to a limit, and the limit doubles from
+    `initial` to `maximum`.
     """
 
     initial: float = 0.2
     maximum: float = 30.0
     jitter: Callable[[], float] = random.random
-    """Gives a number from 0 to 1, at random."""
+    """Returns a random number from 0 to 1."""
 
     def pause(self, failures: int) -> float:
-        """The pause after so many failures in a row (from 1)."""
+        """The pause after that number of failures in a row (at least 1)."""
         limit = self.initial * 2.0 ** min(failures - 1, 60)  # 2.0 ** 1024 overflows
         return self.jitter() * min(self.maximum, limit)

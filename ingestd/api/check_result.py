@@ -1,4 +1,4 @@
-"""What `ingestd check` tells of one thing it has looked at; back ends tell theirs in `Backend.describe`."""
+"""The results that `ingestd check` shows. Back ends return theirs from `Backend.describe`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .errors import ConfigError
 __all__ = ["CheckResult", "Status", "fault", "show_age", "show_size"]
 
 Status = Literal["ok", "warning", "unavailable", "broken"]
-"""The last two are faults: what is `unavailable` may pass by itself, what is `broken` must be mended first."""
+"""`unavailable` and `broken` are faults. The first may pass without action; an operator must repair the second."""
 
 
 class CheckResult(NamedTuple):
-    """One thing and how it was found. `facts` is what `--json` tells of it besides; plain JSON values."""
+    """The result of one check. `facts` has further plain JSON values, which only `--json` shows."""
 
     name: str
     text: str
@@ -24,15 +24,15 @@ class CheckResult(NamedTuple):
 
 
 def fault(name: str, error: Exception) -> CheckResult:
-    """The finding that this was raised: `broken` for a `ConfigError`, else `unavailable`."""
+    """The result of a check that raised an error: `broken` for a `ConfigError`, else `unavailable`."""
     text = str(error)
-    if not text or isinstance(error, LookupError):  # whose text is the key alone
+    if not text or isinstance(error, LookupError):  # the text of a LookupError is only the key
         text = repr(error)
     return CheckResult(name, text, "broken" if isinstance(error, ConfigError) else "unavailable")
 
 
 def show_age(milliseconds: int) -> str:
-    """How long something took or is ago, in its two leading digits or so: `850 ms`, `12 s`, `36 h`."""
+    """An age or duration for people, rounded down to one unit: `850 ms`, `12 s`, `36 h`."""
     for limit, size, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
         if milliseconds < limit:
             return f"{milliseconds // size} {unit}"
@@ -41,7 +41,7 @@ def show_age(milliseconds: int) -> str:
 
 
 def show_size(count: int) -> str:
-    """Bytes for people: `512 B`, `1.4 MiB`."""
+    """A number of bytes for people: `512 B`, `1.4 MiB`."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

@@ -1,4 +1,4 @@
-"""A histogram in plain numbers: to add to it costs less than to a client library's, which takes locks."""
+"""A histogram in plain numbers. It costs less than the histogram of a client library, which takes locks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Distribution"]
 
 
 class Distribution:
-    """How many values were at most each bound, and their sum. One thread adds, any may read."""
+    """The number of values up to each bound, and the sum of all values. One thread adds; any thread may read."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.sum = 0.0
@@ -22,10 +22,10 @@ class Distribution:
         self.sum += value
 
     def cumulative(self) -> tuple[int, ...]:
-        """The number of values up to each bound, and of all."""
+        """The number of values up to each bound, then the number of all values."""
         return tuple(accumulate(self._counts.copy()))
 
     def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: upper bound, and the number of values up to it."""
+        """The buckets of a Prometheus histogram: each upper bound, and the number of values up to it."""
         names = [*map(str, self._bounds), "+Inf"]
         return list(zip(names, self.cumulative(), strict=True))

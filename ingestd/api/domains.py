@@ -1,4 +1,4 @@
-"""Domain names: one form for each, whether it was written in letters, in punycode or in capitals."""
+"""Domain names in one form each, whether they were written in Unicode, in punycode or in capitals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LONGEST = 253  # characters of a domain in DNS
 
 
 def ascii_domain(name: str) -> str:
-    """The name as DNS and browsers write it: in lower case, with labels beyond ASCII in punycode.
+    """The name as DNS and browsers write it: in lower case, with non-ASCII labels in punycode.
 
-    A name that cannot be a domain comes back in lower case.
+    If the name cannot be a domain, the result is the name in lower case.
     """
     if name.isascii():
         return name.lower()
@@ -23,11 +23,11 @@ def ascii_domain(name: str) -> str:
 
 @lru_cache(_REMEMBERED)
 def _encoded(name: str) -> str:
-    # Imported here: few shops have such a domain, and the tables take a start's time and memory.
+    # Imported here, since few shops have such a domain, and loading the tables costs time and memory.
     from idna import IDNAError, uts46_remap
 
     try:
-        # As browsers do it (UTS 46), which accept more than registries: underscores and symbols too.
+        # Browsers follow UTS 46 and accept more than registries do, such as underscores and symbols.
         labels = uts46_remap(name, std3_rules=False).split(".")
     except IDNAError:
         return name.lower()
@@ -35,7 +35,7 @@ def _encoded(name: str) -> str:
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a host is, brackets included where it is one of IPv6; None if it is a name."""
+    """The IP address that a host is, or None if the host is a name. An IPv6 address must have brackets."""
     bracketed = host.startswith("[") and host.endswith("]")
     try:
         address = ipaddress.ip_address(host[1:-1] if bracketed else host)

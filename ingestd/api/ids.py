@@ -1,4 +1,4 @@
-"""Identifiers: UUIDs, new ones from the system's randomness a block at a time, since each call of it is slow."""
+"""UUIDs. Random bits are read from the system in blocks, because each read is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 4096
 
 
 def _digits() -> Iterator[str]:
-    """128 random bits as hexadecimal digits, each once."""
+    """Endless blocks of 128 random bits as hexadecimal digits, each used once."""
     while True:
         block = os.urandom(_BLOCK).hex()
         for start in range(0, 2 * _BLOCK, 32):
@@ -24,8 +24,8 @@ _next_digits = _digits().__next__
 
 
 def _begin_a_block() -> None:
-    """Else a forked process gives the same ids as the one it comes from."""
-    global _next_digits  # noqa: PLW0603 - the fastest way to the next ones is a bound method
+    """Discard the random bits in a forked process, which would otherwise repeat the ids of its parent."""
+    global _next_digits  # noqa: PLW0603 - a bound method is the fastest way to the next digits
     _next_digits = _digits().__next__
 
 
@@ -38,7 +38,7 @@ _LAST = 0xFFFF_FFFF
 
 
 def time_uuid() -> str:
-    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 of their fraction, 62 random ones. Later ones sort behind."""
+    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 bits of their fraction, 62 random bits. Later ids sort later."""
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
     fraction = (nanoseconds << 12) // 1_000_000
     digits, head = _next_digits(), f"{milliseconds:012x}"
@@ -46,11 +46,11 @@ def time_uuid() -> str:
 
 
 def next_uuids(first: str) -> Iterator[str]:
-    """A UUIDv7, and without end those that count on from it in its random bits: they sort in this order."""
+    """An endless sequence of UUIDv7 from a first one, counting up its random bits. They sort in this order."""
     head, tail = first[:19], int(first[19:].replace("-", ""), 16)
     while True:
         digits = f"{tail & _BELOW_VARIANT | _VARIANT:016x}"
-        middle = f"{head}{digits[:4]}-{digits[4:8]}"  # which stays the same almost always
+        middle = f"{head}{digits[:4]}-{digits[4:8]}"  # changes once in 2 ** 32 ids
         for last in range(tail & _LAST, _LAST + 1):
             yield f"{middle}{last:08x}"
         tail = (tail | _LAST) + 1
@@ -63,7 +63,7 @@ def random_uuid() -> str:
 
 
 def named_uuid(*parts: str) -> str:
-    """A UUIDv8 (RFC 9562) that is the same for the same parts: 122 bits of a digest of them."""
+    """A UUIDv8 (RFC 9562) from 122 bits of a digest of the parts. Equal parts give equal ids."""
     name = "".join(f"{len(part)}:{part}" for part in parts)
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     head, low = digest[:8].hex(), int.from_bytes(digest[8:], "big")

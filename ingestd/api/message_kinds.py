@@ -1,4 +1,4 @@
-"""Which messages say the same of different things: ids, numbers, addresses and quoted texts make no difference."""
+"""The kind of a message. Messages that differ only in ids, numbers, addresses or quoted texts have the same kind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 __all__ = ["message_kind"]
 
 _LONGEST = 300  # characters of a kind
-_LOOKED_AT = 2_000  # characters of a message: a few of these patterns take time by the square of its length
+_LOOKED_AT = 2_000  # characters of a message: the time of some patterns grows with the square of its length
 
-# Names of the configuration. There are few, and `crm1` is not `crm2`.
+# Names in the configuration are kept: there are few, and `crm1` is not `crm2`.
 _NAMES = re.compile(r"(\bsink:[\w.-]+|\bplugin [\w.-]+)")
-# An apostrophe within a word opens no quotation.
+# An apostrophe inside a word does not begin a quotation.
 _QUOTED = re.compile(r"""(?<![\w\\])[bBrRuU]{0,2}(['"`])(?:(?!\1)[^\\]|\\.)*\1(?!\w)|“[^”]*”|«[^»]*»""", re.DOTALL)
 _MAIL = re.compile(r"""[^\s@'"<>()\[\],;:=]+@[\w.-]+""")
 _WORDS = re.compile(r"\S+")
@@ -22,10 +22,10 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
 def message_kind(message: str) -> str:
-    """The message without what differs from one thing to the next. To conflate a little too much does no harm."""
+    """The message without its variable parts. Two kinds may be confused now and then, which does no harm."""
     pieces = _NAMES.split(_MAIL.sub("…", _QUOTED.sub("…", message[:_LOOKED_AT])))
     pieces[::2] = [_WORDS.sub(_fold_word, piece) for piece in pieces[::2]]
-    # Of a list the length makes no difference either.
+    # Lists of different lengths are the same kind too.
     return _BETWEEN_WORDS.sub(_join, "".join(pieces))[:_LONGEST]
 
 

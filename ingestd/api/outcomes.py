@@ -1,4 +1,4 @@
-"""Closed lists: the outcomes of events, the reasons of requests refused early, the reasons of ignored timestamps."""
+"""Closed lists: outcomes of events, reasons for early refusals of requests, reasons for ignored timestamps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["IgnoredTimestamp", "Outcome", "Refusal"]
 
 
 class Outcome(Enum):
-    __hash__ = object.__hash__  # asked for with every event, and Enum's own is written in Python
+    __hash__ = object.__hash__  # used with every event, and the hash of Enum is slow Python code
 
     ACCEPTED = "accepted"  # stored, answered 200
-    DUPLICATE = "duplicate"  # its messageId was stored before, answered as then
-    DROPPED = "dropped"  # prepare or filter_event gave a reason, answered 200, not stored
+    DUPLICATE = "duplicate"  # its messageId was stored before; the answer is the same as then
+    DROPPED = "dropped"  # prepare or filter_event returned a reason; answered 200, not stored
     INVALID = "invalid"  # 400, 408, 415, 431
     UNAUTHORIZED = "unauthorized"  # 401
     FORBIDDEN = "forbidden"  # 403
@@ -24,7 +24,7 @@ class Outcome(Enum):
 
 
 class Refusal(Enum):
-    """Why a connection or a request was refused for how it came, whatever it says."""
+    """Why a connection or request was refused, whatever its content is."""
 
     MALFORMED = "malformed"  # 400
     TIMEOUT = "timeout"  # 408
@@ -35,9 +35,9 @@ class Refusal(Enum):
 
 
 class IgnoredTimestamp(Enum):
-    """Why the `timestamp` of an event was not taken as its time."""
+    """Why the `timestamp` of an event was ignored."""
 
-    UNPARSABLE = "unparsable"  # no RFC 3339 text
-    UNSET = "unset"  # before 2000: a clock or a field that nobody set
-    TOO_OLD = "too_old"  # with a public key, more than 24 hours before receipt
-    FUTURE = "future"  # later than receipt
+    UNPARSABLE = "unparsable"  # not an RFC 3339 text
+    UNSET = "unset"  # before the year 2000, so the clock or the field was not set
+    TOO_OLD = "too_old"  # more than 24 hours before receipt, with a public key
+    FUTURE = "future"  # after receipt

@@ -1,6 +1,7 @@
-"""Standard output and error of commands: in any encoding, closed, or a pipe whose reader has ended.
+"""Standard output and standard error of commands.
 
-Text for people is written as the terminal's encoding allows. Data for programs is UTF-8, whatever the locale says.
+They may have any encoding, be closed, or be pipes without a reader. Text for people is written in the encoding of the
+terminal. Data for programs is always UTF-8.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .terminal import display_width
 __all__ = ["ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data"]
 
 ALIKE = "ingestd.alike"
-"""The codec error handler of standard output: characters that the encoding lacks become others that look alike."""
+"""The codec error handler of standard output. It replaces characters missing in the encoding by similar characters."""
 ESCAPED = "ingestd.escaped"
-"""That of standard error: such characters become their numbers, which a log must not lose."""
+"""The codec error handler of standard error. It replaces such characters by their numbers, so that logs keep them."""
 
 _LOOKALIKES = {
     "█": "#",
@@ -32,17 +33,17 @@ _LOOKALIKES = {
     "\N{RIGHT SINGLE QUOTATION MARK}": "'",
     "—": "-",
 }
-"""ASCII for the characters in our own text; each is as wide as what it stands for."""
+"""ASCII characters for the characters in texts of ingestd. Each has the width of the character that it replaces."""
 
 
 def write(lines: Iterable[str]) -> None:
     """Write lines for people."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
-    sys.stdout.flush()  # what comes next may take its time
+    sys.stdout.flush()  # the next line may be long in coming
 
 
 def columns() -> int:
-    """How wide text may be: as the terminal, and without a bound where it goes into a pipe or a file."""
+    """The maximum width of text: the width of the terminal, or no limit for a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
@@ -54,26 +55,26 @@ def write_data(lines: Iterable[str], *, end: str = "\n") -> None:
 
 
 def prepare() -> None:
-    """Make the three standard streams fit for any command; to be called once, before other files are opened."""
-    # A closed descriptor would be that of the next file opened, and a write to it would spoil that file.
+    """Prepare the three standard streams for any command. Call it once, before other files are opened."""
+    # The next file opened would get a closed descriptor, and output would damage that file.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - to the end
+            setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
     for stream, errors in ((sys.stdout, ALIKE), (sys.stderr, ESCAPED)):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
 
 
 def reader_is_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Whether standard output is a pipe without a reader."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def drop_unwritable() -> None:
-    """Drop text that cannot be written any more, or the interpreter would complain of it at its end."""
+    """Discard text that can no longer be written. Otherwise the interpreter reports an error at its exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -84,7 +85,7 @@ def drop_unwritable() -> None:
 
 
 def _alike(error: UnicodeError) -> tuple[str, int]:
-    # As wide as the character, for the sake of columns.
+    # The replacement has the width of the character, so that columns stay aligned.
     return _replaced(error, lambda letter: "?" * display_width(letter))
 
 

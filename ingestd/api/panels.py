@@ -1,6 +1,6 @@
-"""What a plugin shows on the operators' page: tables, in words that need no plugin to be drawn.
+"""Panels: the tables that a plugin shows on the operators' page. The daemon draws them without the plugin.
 
-Text is shown as it is, never as HTML. A page is left open on a screen, so nothing of a person belongs on it.
+The page shows text literally, never as HTML. A page may stay open on a screen, so it must not show personal data.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ Cell = str | int | float | None
 class Column(Struct, frozen=True):
     title: str
     digits: int | None = None
-    """Behind the point of its numbers; None where it holds text."""
+    """The decimal places of its numbers; None for a column of text."""
     bar: bool = False
-    """Whether the length of a bar shows its numbers too."""
+    """Whether each number also has a bar of that length."""
 
 
 class Table(Struct, frozen=True):
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    """Most important first. A page is no place for more than some dozens."""
+    """The most important row first, and no more than some dozens."""
     total: Sequence[Cell] | None = None
     choice: str | None = None
-    """Of a panel's tables that have one, those of one choice are seen at a time."""
+    """The choice to which the table belongs. Of the tables with a choice, a panel shows one choice at a time."""
 
 
 class Option(Struct, frozen=True):
-    """What a filter can be set to: the value, and the text that people see."""
+    """One option of a filter: its value, and the text that people see."""
 
     value: str
     title: str
 
 
 class Filter(Struct, frozen=True):
-    """What a panel is asked for: `name` is the parameter in the page's address, and in the hook's `selection`."""
+    """A filter of a panel. `name` is the parameter in the page's address and in the hook's `selection`."""
 
     name: str
     title: str
     options: Sequence[Option]
-    """The first one is that of an address without the parameter. An empty value is left out of the address."""
+    """The first option applies to an address without the parameter. The address omits an empty value."""
     chosen: str | None
-    """The option that the panel shows. None: the address asks for one that does not exist."""
+    """The value that the panel shows. None: the address has a value that does not exist."""
 
 
 class Panel(Struct, frozen=True):
     title: str
     tables: Sequence[Table]
     note: str = ""
-    """A sentence below the title: since when, and what is not in it."""
+    """A sentence below the title, such as the start of the counts, or the events that are not counted."""
     choose: str = ""
-    """What the choice of its tables is about; empty where there is none."""
+    """The subject of the choice between its tables; empty without a choice."""
     chosen: str | None = None
-    """The choice that is seen at first."""
+    """The choice that is shown first."""
     filters: Sequence[Filter] = ()
-    """What the daemon makes the panel of. Panels whose filters have one name share it."""
+    """The filters of the panel. Panels with filters of the same name share their setting."""

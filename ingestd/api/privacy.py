@@ -1,4 +1,4 @@
-"""The contract of forgetting a person: who they are, and where plugins find what they remember of them."""
+"""The contract for forgetting a person: the person's ids, and the state keys under which plugins store their data."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ __all__ = ["Person", "Visitors"]
 
 
 class Visitors(NamedTuple):
-    """The visitors that a plugin has linked to one user, as `ingestd.api.store.key_digest` names them."""
+    """The visitors that a plugin has linked to one user, as digests (`ingestd.api.store.key_digest`)."""
 
     digests: Collection[str] = ()
 
 
 class Person(NamedTuple):
-    """A user with their visitors, or one visitor alone, of one tenant; or some of a user's many visitors.
+    """A user of one tenant with all or some of their visitors, or a visitor without a user.
 
-    Visitors are digests (`ingestd.api.store.key_digest`): of some of them nobody knows the name any more.
+    Visitors are digests (`ingestd.api.store.key_digest`), because the anonymous ids of some are no longer known.
     """
 
     tenant: str
     user_id: str | None
-    """None for a visitor alone."""
+    """None for a visitor without a user."""
     visitors: Sequence[str] = ()
-    """Those that are the person's own."""
+    """The visitors that belong to the person now."""
     former: Sequence[str] = ()
-    """Those that were the user's once and are now, or may be, somebody else's: of a shared device."""
+    """Visitors that were the user's once and may now belong to somebody else, as on a shared device."""
 
     def user_key(self, kind: str) -> str | None:
-        """The state key of what is kept under the user's id; None for a visitor alone."""
+        """The state key for the user's id, or None for a visitor without a user."""
         return None if self.user_id is None else state_key(kind, self.tenant, self.user_id)
 
     def visitor_keys(self, kind: str, *, former: bool = False) -> list[str]:
-        """The state keys of what is kept under the visitors' anonymous ids; `former`: of those visitors too."""
+        """The state keys for the visitors' anonymous ids; with `former`, also for the former visitors."""
         return [f"{kind}:{digest}" for digest in (*self.visitors, *(self.former if former else ()))]

@@ -1,4 +1,4 @@
-"""Records that were read together, kept as they came until one is asked for."""
+"""Records that were read together. `Record` objects are made only when they are needed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Records", "length_of", "lines_of"]
 
 
 class Records(Sequence[Record]):
-    """Records in columns; `lines` are their bodies, a line break behind each, and `lengths` those of the bodies.
+    """Records in columns. `lines` has all bodies, each with a line break after it; `lengths` has their lengths.
 
-    To make a record costs as much as to read it: who writes lines need not have them.
+    Making a `Record` costs as much as reading it. A sink that writes lines needs no `Record`.
     """
 
     __slots__ = ("_ats", "_ends", "_lines", "_made", "_positions", "_types")
@@ -29,21 +29,21 @@ class Records(Sequence[Record]):
     ) -> None:
         self._types, self._ats, self._positions, self._lines = types, ats, positions, lines
         self._ends = [end + number for number, end in enumerate(accumulate(lengths))]
-        """Where the line break behind each body is."""
+        """The index of the line break after each body."""
         self._made: list[Record] | None = None
 
     @property
     def length(self) -> int:
-        """Bytes of all bodies."""
+        """The total size of the bodies in bytes."""
         return len(self._lines) - len(self._ends)
 
     def lines(self) -> bytes | None:
-        """The bodies, a line break behind each; None if there are others within them."""
+        """The bodies, each with a line break after it, or None if a body contains a line break."""
         find = self._lines.find
         return self._lines if [find(b"\n", start) for start in self._starts()] == self._ends else None
 
     def _starts(self) -> list[int]:
-        """Where each body begins."""
+        """The index of the start of each body."""
         return [0, *[end + 1 for end in self._ends]][:-1]
 
     def __len__(self) -> int:
@@ -78,14 +78,14 @@ class Records(Sequence[Record]):
 
 
 def length_of(records: Sequence[Record]) -> int:
-    """How many bytes their bodies have."""
+    """The total size of the bodies in bytes."""
     if isinstance(records, Records):
         return records.length
     return sum([len(record.body) for record in records])
 
 
 def lines_of(records: Sequence[Record]) -> bytes:
-    """Each body as one line. What JSON has of line breaks is between tokens, where a space is as good."""
+    """Each body as one line. In JSON, line breaks occur only between tokens, so a space can replace them."""
     lines = records.lines() if isinstance(records, Records) else None
     if lines is not None:
         return lines

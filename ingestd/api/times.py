@@ -1,4 +1,4 @@
-"""Instants are integers: milliseconds since 1970-01-01T00:00:00Z. Here they become text and back."""
+"""Conversion between instants and text. An instant is an integer: milliseconds since 1970-01-01T00:00:00Z."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["FIRST", "LAST", "format_time", "now", "parse_time"]
 FIRST = -62_167_219_200_000
 """0000-01-01T00:00:00.000Z, the first instant that RFC 3339 can write in UTC."""
 LAST = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the last one."""
+"""9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write in UTC."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_1 = -62_135_596_800  # seconds; `datetime` begins here
-_CYCLE = 146_097 * 86_400  # seconds of 400 years, after which the calendar repeats: year 0 is as year 400
+_YEAR_1 = -62_135_596_800  # seconds: the first instant of `datetime`
+_CYCLE = 146_097 * 86_400  # seconds of 400 years, after which the calendar repeats: year 0 is like year 400
 
-# RFC 3339, section 5.6: `date-time`; `T` and `Z` in either case, a space for `T` is its own note.
+# RFC 3339, section 5.6: `date-time`, with `T` and `Z` in either case. Its note allows a space for `T`.
 _RFC3339 = re.compile(
     r"(\d{4})(-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d):([0-5]\d|60)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
@@ -26,7 +26,7 @@ _RFC3339 = re.compile(
 
 
 def now() -> int:
-    """The present, in milliseconds."""
+    """The present instant."""
     return time.time_ns() // 1_000_000
 
 
@@ -37,23 +37,23 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
-@lru_cache(maxsize=64)  # events of a batch, and those that come at once, have the same
+@lru_cache(maxsize=64)  # events of a batch, and simultaneous events, have equal instants
 def format_time(at: int) -> str:
     """`2026-11-21T04:05:06.789Z`, always with three digits of milliseconds.
 
-    An instant before `FIRST` is written as `FIRST`, one after `LAST` as `LAST`: an offset can name both.
+    Instants before `FIRST` are written as `FIRST`, and after `LAST` as `LAST`. A time with an offset can be either.
     """
     seconds, milliseconds = divmod(min(max(at, FIRST), LAST), 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 
 
 def parse_time(text: str) -> int | None:
-    """Milliseconds of an RFC 3339 date-time (finer digits are cut off), or None for any other text."""
+    """The instant of an RFC 3339 date-time, or None for any other text. Digits after milliseconds are cut off."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         return None
     year, day, minute, second, fraction, offset = match.groups()
-    leap = second == "60"  # a leap second has no number of its own: it is the end of the second before
+    leap = second == "60"  # a leap second has no number, so it becomes the last millisecond of the previous second
     shift = 0
     if year == "0000":
         year, shift = "0400", _CYCLE

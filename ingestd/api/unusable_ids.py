@@ -1,4 +1,4 @@
-"""Texts that clients send as an id and that name nobody: what their language makes of "no value"."""
+"""Unusable ids: texts that clients send as an id although they have no id, such as `null` or `undefined`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNUSABLE: tuple[str, ...] = (
     "{ffffffff-ffff-ffff-ffff-ffffffffffff}", "ffffffffffffffffffffffffffffffff", "00000000000000000000000000",
     "000000000000000000000000",
 )  # fmt: skip
-"""The default of `[ids] unusable`. Real ids must never be among them: a word here is one visitor or user less."""
+"""The default of `[ids] unusable`. It must contain no real id, because such a visitor or user would be lost."""
 
 _WHITE_SPACE = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -50,8 +50,8 @@ _EDGES = _WHITE_SPACE + _INVISIBLE + _QUOTES
 class UnusableIds:
     """The words of `[ids] unusable`: `text in unusable_ids` is true for an id that names nobody.
 
-    Case does not matter, nor do white space, invisible characters and quotes around the text. A text of nothing else
-    names nobody either, whatever the words are.
+    Case does not matter, nor do white space, invisible characters and quotes around the text. A text that contains
+    nothing else always names nobody.
     """
 
     __slots__ = ("_longest", "_words")
@@ -61,7 +61,7 @@ class UnusableIds:
         self._longest = max(map(len, self._words))
 
     def __contains__(self, text: str) -> bool:
-        # Every event asks, and nearly every id is longer than the words or not one of them.
+        # This runs for every event, and nearly every id is usable: the length is the cheapest test.
         text = text.strip(_EDGES)
         return len(text) <= self._longest and text.casefold() in self._words
 

@@ -1,4 +1,4 @@
-"""Configuration: one TOML file, checked as a whole before anything starts."""
+"""The configuration: one TOML file, checked as a whole before anything starts."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ _O = TypeVar("_O", bound=Options)
 
 
 class Config(NamedTuple):
-    """The whole configuration; what plugins and sinks read of it is checked by `read`.
+    """The whole configuration. `read` checks the options of plugins and sinks.
 
-    `base` is the folder that relative paths are relative to, `source` the file's name in messages.
-    `tables` are those of the file with what `--set` has changed, `overrides` the paths it changed with
-    the names it was given.
+    `base` is the base folder of relative paths. `source` is the name of the file in messages. `tables` has the tables
+    of the file, with the changes of `--set`. `overrides` maps each path that `--set` changed to the name in its
+    argument.
     """
 
     source: str
@@ -124,19 +124,19 @@ class Config(NamedTuple):
     overrides: Mapping[str, str]
 
     def __repr__(self) -> str:
-        """Without the tables, which hold secrets as they were written."""
+        """A text without the tables, because they contain plain secrets."""
         return f"<configuration of {self.source}>"
 
     def read(self, type_: type[_O], table: Mapping[str, Any], path: str) -> _O:
-        """The options of a plugin or sink, checked. Raises `ConfigError` with their place."""
+        """Read and check the options of a plugin or sink. Raises `ConfigError`, which names the option."""
         return read_options(type_, table, path=path, source=self.place, base=self.base)
 
     def place(self, path: str) -> str:
-        """What a message about this option or section begins with: where it is given, and its path."""
+        """The start of a message about an option or section: the file or the `--set`, and the path."""
         return _place(path, self.source, self.overrides)
 
     def origin(self, *names: str) -> Literal["default", "file", "--set"]:
-        """Where an option's value comes from; `names` are those of its section and its own."""
+        """The origin of an option's value. `names` are the names of its section and of the option."""
         table: Any = self.tables
         for name in names:
             if name not in table:
@@ -153,7 +153,7 @@ def _place(path: str, source: str, overrides: Mapping[str, str]) -> str:
 
 
 def _override(path: str, overrides: Mapping[str, str]) -> str | None:
-    """The name of the argument of `--set` that this option or section comes from, if it does."""
+    """The name in the `--set` argument that gave this option or section, or None if no argument did."""
     near = [given for given in overrides if path == given or path.startswith((f"{given}.", f"{given}["))]
     return overrides[max(near, key=len)] if near else None
 
@@ -174,7 +174,10 @@ _RENAMED = {"plugins.identity.no_user": "ids.unusable"}
 
 
 def find_config(path: str | None) -> Path:
-    """`--config`, else `INGESTD_CONFIG`, else ./ingestd.toml, else /etc/ingestd/ingestd.toml."""
+    """The path of the configuration file.
+
+    It is `--config`, else `INGESTD_CONFIG`, else ./ingestd.toml, else /etc/ingestd/ingestd.toml.
+    """
     named = path or os.environ.get("INGESTD_CONFIG")
     if named:
         return Path(named)
@@ -188,13 +191,13 @@ def find_config(path: str | None) -> Path:
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """Read and check a configuration file, and over it the arguments of `--set`. Raises `ConfigError`."""
+    """Read and check a configuration file with the changes of `--set`. Raises `ConfigError`."""
     tables, given = read_tables(path, overrides)
     return parse_config(tables, source=str(path), base=path.resolve().parent, overrides=given)
 
 
 def read_tables(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """The tables of a file as `--set` has changed them, and the paths it changed; `parse_config` takes both."""
+    """The tables of a file with the changes of `--set`, and the changed paths. `parse_config` takes both."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -203,7 +206,7 @@ def read_tables(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, An
         tables = tomllib.loads(text)
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError is one; so is that of a number of thousands of digits
+    except ValueError as error:  # a TOMLDecodeError, or the error of a number with thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from error
     return tables, apply_overrides(tables, overrides)
 
@@ -211,7 +214,7 @@ def read_tables(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, An
 def parse_config(
     tables: Mapping[str, Any], *, source: str, base: Path, overrides: Mapping[str, str] | None = None
 ) -> Config:
-    """Check a configuration given as the tables of its file, and which of them `--set` has changed."""
+    """Check a configuration. `tables` and `overrides` are as `read_tables` returns them. Raises `ConfigError`."""
     overrides = overrides or {}
 
     def place(path: str) -> str:

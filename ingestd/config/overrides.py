@@ -16,10 +16,10 @@ _ARGUMENT = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=(.*)", re.DOTALL)
 
 
 def apply_overrides(tables: dict[str, Any], arguments: Iterable[str]) -> dict[str, str]:
-    """Change the tables of a file as the arguments say, in their order.
+    """Apply the arguments to the tables of a file, in order. Raises `ConfigError`.
 
-    Returns the paths that now come from the command line, with the names the arguments give them:
-    `--set sinks.a.type=jsonl` may bring `sinks.a.type`, or all of `sinks.a`. Raises `ConfigError`.
+    Returns each path that now comes from the command line, with the name in its argument. `--set sinks.a.type=jsonl`
+    gives the path `sinks.a.type`, and also `sinks.a` if the file has no such section.
     """
     given: dict[str, str] = {}
     for argument in arguments:
@@ -31,8 +31,8 @@ def apply_overrides(tables: dict[str, Any], arguments: Iterable[str]) -> dict[st
                 given.setdefault(".".join(path[:depth]), name)
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                # Its value is not shown: it may be a secret.
-                raise ConfigError(f"--set {name}: {'.'.join(path[:depth])} is set to a value and is no section")
+                # The message omits the value, which may be a secret.
+                raise ConfigError(f"--set {name}: {'.'.join(path[:depth])} is a value, not a section")
         table[path[-1]] = value
         given[name] = name
     return given
@@ -48,7 +48,7 @@ def _parse(argument: str) -> tuple[list[str], Any]:
     except tomllib.TOMLDecodeError:
         table = None
     if match is None or table is None:
-        # What stands behind = may be a secret.
+        # The text after = may be a secret.
         raise ConfigError(f"--set {argument.partition('=')[0]}: expected OPTION=VALUE, such as http.max_body=2MiB")
     path = []
     while isinstance(table, dict):
@@ -58,7 +58,7 @@ def _parse(argument: str) -> tuple[list[str], Any]:
 
 
 def _read_value(text: str) -> Any:
-    """The TOML value that the text is, or else the text."""
+    """The TOML value of the text, or the text if it is not a TOML value."""
     try:
         tables = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

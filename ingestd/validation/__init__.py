@@ -1,1 +1,1 @@
-"""Checks bodies against JSON Schema."""
+"""Validation: checks request bodies against JSON Schema."""

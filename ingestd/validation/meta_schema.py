@@ -1,7 +1,7 @@
-"""What JSON Schema, draft 2020-12, asks of a schema, as `jsonschema` and `referencing` have it.
+"""Checks schema files against JSON Schema, draft 2020-12, with `jsonschema` and `referencing`.
 
-These two take a fifth of a start to import, so that only a shop's own files are looked at here. The built-in ones are
-by the tests; at a start `jsonschema_rs` has to do for them.
+Importing these two takes a fifth of a start. So the daemon imports this module only for a shop's own files. The tests
+check the built-in files here; at a start, only `jsonschema_rs` checks them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Schema = dict[str, Any]
 
 
 class Fault(NamedTuple):
-    """What is wrong at this path of a schema."""
+    """A fault at a path of a schema."""
 
     path: Iterable[str | int]
     reason: str
 
 
 def faults_of_form(schema: Schema) -> Iterator[Fault]:
-    """Where it is no schema, the gravest only."""
+    """The gravest fault by which a value is not a schema; nothing if it is a schema."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -35,7 +35,7 @@ def faults_of_form(schema: Schema) -> Iterator[Fault]:
 
 
 def faults_of_names(schema: Schema) -> Iterator[Fault]:
-    """A schema that renames itself half-way could take the place of another one."""
+    """`$id` and `$schema` below the top of a file. Such an `$id` could replace another schema."""
     for subschema, path in _subschemas(schema):
         for keyword in ("$id", "$schema"):
             if path and keyword in subschema:
@@ -43,15 +43,15 @@ def faults_of_names(schema: Schema) -> Iterator[Fault]:
 
 
 class References:
-    """What the schemas of all files may refer to."""
+    """The targets to which the schemas of all files can refer."""
 
     def __init__(self, schemas: Iterable[Schema]) -> None:
-        """Each has an `$id`."""
+        """Every schema has an `$id`."""
         resources = [(str(schema["$id"]), DRAFT202012.create_resource(schema)) for schema in schemas]
         self._registry: referencing.Registry[Any] = referencing.Registry().with_resources(resources).crawl()
 
     def faults(self, schema: Schema) -> Iterator[Fault]:
-        """References of one of them that lead nowhere, or to what is no schema."""
+        """The references of a schema that have no target, or a target that is not a schema."""
         resolver = self._registry.resolver(base_uri=str(schema["$id"]))
         for subschema, path in _subschemas(schema):
             for keyword in ("$ref", "$dynamicRef"):
@@ -60,7 +60,7 @@ class References:
                 reference = subschema[keyword]
                 try:
                     target = resolver.lookup(reference).contents
-                except (Unresolvable, ValueError):  # no such place, or not even the form of one
+                except (Unresolvable, ValueError):  # no such target, or not a valid reference
                     reason = f'"{reference}" is neither in this file nor the $id of another one'
                     yield Fault([*path, keyword], reason)
                     continue
@@ -69,7 +69,7 @@ class References:
 
 
 def _subschemas(schema: Schema) -> Iterator[tuple[Schema, list[str | int]]]:
-    """Every schema in a schema with its path, itself first; what `const` or `examples` hold is none."""
+    """A schema and all its subschemas, each with its path. Values of `const` or `examples` are not subschemas."""
     paths = {id(node): path for node, path in _nodes(schema, [])}
     waiting = [schema]
     while waiting:

@@ -1,6 +1,6 @@
-"""The files of event schemas: read and checked before anything starts.
+"""The schema files of events, which are read and checked before anything starts.
 
-A directory of schemas has one `*.json` per event key, and definitions they share in `definitions/`.
+A schema directory has one `*.json` file per event key, and shared definitions in `definitions/`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Schema = dict[str, Any]
 
 
 class SchemaFile(NamedTuple):
-    """One schema: the file's name as messages give it, its content, and the event key it describes.
+    """One schema: the name of the file in messages, its content, and its event key.
 
-    `key` is None for a definition; `builtin` tells ingestd's own files from a shop's.
+    `key` is None for a definition. `builtin` distinguishes the files of ingestd from the files of a shop.
     """
 
     file: str
@@ -42,24 +42,24 @@ class SchemaFile(NamedTuple):
         return str(self.schema["$id"])
 
     def refuse(self, path: Iterable[str | int], reason: str) -> NoReturn:
-        """Raise the `ConfigError` of a fault at this path of the file."""
+        """Raise the `ConfigError` for a fault at a path of the file."""
         raise _fault(self.file, path, reason)
 
 
 def json_pointer(path: Iterable[str | int]) -> str:
-    """RFC 6901: `["data", "a/b", 0]` is `/data/a~1b/0`; no steps at all are the empty text."""
+    """The JSON pointer of a path (RFC 6901): `["data", "a/b", 0]` is `/data/a~1b/0`; an empty path is an empty text."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, cut to `limit` characters."""
+    """The text, cut to at most `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def read_schemas(directory: Path | None) -> list[SchemaFile]:
-    """The built-in schemas and those of a shop's directory, in the order of their names.
+    """The built-in schemas, then the schemas of a shop's directory, in the order of their names.
 
-    Raises `ConfigError` with the file, the place in it and the reason, of every file at fault.
+    Raises `ConfigError`, which names every faulty file, the location in the file and the reason.
     """
     schemas = list(_read_directory(files("ingestd.schemas"), builtin=True))
     if directory is not None:
@@ -104,7 +104,7 @@ def _parse(name: str, entry: Traversable) -> Schema:
         raise ConfigError(f"{name}: cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
-    except ValueError as error:  # not UTF-8, NaN, a number of thousands of digits
+    except ValueError as error:  # not UTF-8, NaN, or a number with thousands of digits
         raise ConfigError(f"{name}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise _fault(name, (), "expected a JSON object")
@@ -136,7 +136,7 @@ def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
         except jsonschema_rs.ValidationError as error:
             raise _fault(name, error.instance_path, error.message) from error
     else:
-        from .meta_schema import faults_of_form  # here, as below: a start without files of a shop's own is shorter
+        from .meta_schema import faults_of_form  # here and below: a start without a shop's own files is faster
 
         for path, reason in faults_of_form(schema):
             raise _fault(name, path, reason)

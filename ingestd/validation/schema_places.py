@@ -1,4 +1,4 @@
-"""Where in a schema a fault was found: a JSON pointer of the schema's own names, and nothing of the body's."""
+"""The location of a fault in a schema: a JSON pointer of names from the schema, never of names from the body."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .schema_files import json_pointer, shorten
 __all__ = ["ITEM", "UNDECLARED", "schema_pointer"]
 
 ITEM = "*"
-"""Stands for any position of an array."""
+"""Stands for every index of an array."""
 
 UNDECLARED = "(undeclared)"
-"""Stands for a name that the schema does not declare: the sender chose it."""
+"""Stands for a name that the schema does not declare, and that the caller chose."""
 
-_LONGEST = 200  # characters: a schema may contain itself
+_LONGEST = 200  # characters: a schema may contain itself, so a pointer has no natural limit
 
 _UNDECLARED = frozenset(["patternProperties", "additionalProperties", "unevaluatedProperties"])
 _ITEM = frozenset(["prefixItems", "items", "unevaluatedItems"])
@@ -25,9 +25,9 @@ _WITH_ARGUMENT = frozenset([
 ])  # fmt: skip
 
 
-@lru_cache(maxsize=2_000)  # a flood of wrong bodies breaks the same rules again and again
+@lru_cache(maxsize=2_000)  # a flood of invalid bodies violates the same rules again and again
 def schema_pointer(keywords: tuple[str | int, ...], *more: str) -> str:
-    """The place that keywords lead to, from the top of a schema and through its references; and `more` steps."""
+    """The location at the end of a path of keywords, and `more` steps. The path may pass through references."""
     return shorten(json_pointer([*_steps(keywords), *more]), _LONGEST)
 
 

@@ -1,7 +1,7 @@
-"""Is the body of a request what it should be? JSON, envelope and data, in the order callers are told.
+"""Checks the body of a request: first its JSON, then its envelope, then its data.
 
-A shop's schemas are checked by `jsonschema` when they are read (`schema_files`); `jsonschema_rs`, which
-agrees with it and is a hundred times faster, then checks the events.
+`jsonschema` checks a shop's schemas when they are read (`schema_files`). `jsonschema_rs` then checks the events. It
+gives the same results and is a hundred times faster.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_DEPTH = 200
-"""Objects and arrays in one another, the body itself included.
+"""The maximum depth of nested objects and arrays, including the body.
 
-jsonschema_rs cannot report a fault of a value nested more than 255 deep; encoders give up at 1000.
+jsonschema_rs cannot report a fault in a value nested more than 255 deep, and encoders fail at 1000.
 """
 
 MAX_VIOLATIONS = 50
-"""How many faults of one body its sender is told."""
+"""The maximum number of faults in an answer."""
 
-# jsonschema_rs makes all its error objects at once, 10 µs and some kB each, and a megabyte has room for
-# 500,000 faults. Of a body of more values than this only the first fault is told.
+# jsonschema_rs makes all error objects at once. Each takes 10 µs and some kB, and a megabyte can contain 500,000
+# faults. So the answer to a body with more values than this has only the first fault.
 _MAX_EXPLAINED_VALUES = 3_000
 
 _MAX_POINTER = 500
@@ -45,7 +45,7 @@ _MAX_SEARCHED = 256 * 1024  # bytes, which take some milliseconds
 _PAIR = len(r"\ud83d\ude00")
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a body that is not JSON, or is nested too deep."""
+"""The exceptions of msgspec for a body that is not JSON, or is nested too deep."""
 
 _TYPE_NAMES: Mapping[type, str] = {
     dict: "object",
@@ -58,28 +58,28 @@ _TYPE_NAMES: Mapping[type, str] = {
 }
 
 _LONE_SURROGATE = re.compile(
-    # Possessive all through, so one pass: text, other escapes and whole pairs up to a half.
+    # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half.
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F])*+(\\u)",
     re.DOTALL,
 )
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The JSON object a body is. Raises `BadRequest`, with where it stops being one."""
+    """Decode the JSON object of a body. Raises `BadRequest`, which names the position of the first error."""
     try:
         value = msgspec.json.decode(body)
     except UNREADABLE as error:
         raise unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
-    # The count is a bound of the depth and far cheaper, and this the fastest way to it where there are few.
+    # The number of brackets bounds the depth. Counting them this way is fastest if there are few.
     if len(body) - len(body.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
     return value
 
 
 def unreadable(error: Exception, body: bytes) -> BadRequest:
-    """Why the body is not JSON; `error` is one of `UNREADABLE`."""
+    """The answer for a body that is not JSON. `error` is one of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return _too_deep()
     if isinstance(error, UnicodeDecodeError):
@@ -88,7 +88,7 @@ def unreadable(error: Exception, body: bytes) -> BadRequest:
 
 
 class EventSchema(NamedTuple):
-    """An event key, when a shop sends it, and the file that says so."""
+    """An event key, a description of its event, and the file that defines it."""
 
     key: str
     description: str
@@ -97,19 +97,19 @@ class EventSchema(NamedTuple):
 
 
 class Validator:
-    """Checks the bodies of events and identify requests. Made by `Validator.load`.
+    """Checks the bodies of events and identify requests. `Validator.load` makes it.
 
-    `keys` are the known event keys; `schemas` tells where each comes from, in the order of their files;
-    `sources` are all of these, for who wants to know whether they are still the same.
+    `keys` has the known event keys. `schemas` describes each of them, in the order of the files. `sources` has all
+    schema files, so that a reload can see whether they have changed.
     """
 
     def __init__(self, files: Iterable[SchemaFile]) -> None:
-        """`files` as `read_schemas` returns them. Raises `ConfigError` for one that cannot be compiled."""
+        """Compile `files`, as `read_schemas` returns them. Raises `ConfigError` for a file that cannot be compiled."""
         files = list(files)
         self.sources = files
         try:
             self._registry = jsonschema_rs.Registry([(file.uri, file.schema) for file in files])
-        except ValueError as error:  # a built-in file that someone has changed: those of a shop have been looked at
+        except ValueError as error:  # a built-in file was changed: a shop's files have been checked before
             raise ConfigError(f"the schemas cannot be compiled: {error}") from error
         for file in files:
             self._check_compiles(file)
@@ -125,21 +125,21 @@ class Validator:
             key: self._compile({"$ref": "urn:ingestd:definition:event", "properties": {"data": {"$ref": file.uri}}})
             for key, file in events.items()
         }
-        # One dictionary and one call are all a good event costs.
+        # A valid event costs one dictionary lookup and one call.
         self._is_valid: dict[str, Callable[[Any], bool]] = {
             key: compiled.is_valid for key, compiled in self._events.items()
         }
 
     @classmethod
     def load(cls, directory: Path | None = None) -> Validator:
-        """The built-in schemas, and those of a shop's own directory. Raises `ConfigError`."""
+        """A validator with the built-in schemas and the schemas of a shop's directory. Raises `ConfigError`."""
         return cls(read_schemas(directory))
 
     def event(self, body: dict[str, Any]) -> None:
         """Check the body of an event, as `parse_body` returned it.
 
-        Raises `BadRequest` for faults of the envelope, `UnknownKey`, or `BadRequest` for faults of
-        `data` only, in this order. The errors of a known key are those of envelope and data alike.
+        Raises `BadRequest` for faults of the envelope; then `UnknownKey`; then `BadRequest` for faults of `data` only.
+        With a known key, the answer to an envelope at fault also has the faults of `data`.
         """
         key = body.get("key")
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
@@ -154,7 +154,7 @@ class Validator:
     def _refuse_event(self, key: Any, body: dict[str, Any]) -> NoReturn:
         compiled = self._events.get(key) if isinstance(key, str) else None
         if not self._envelope.is_valid(body):
-            # The envelope's faults first: those of the data must not push them over the limit.
+            # The faults of the envelope come first, so that the limit cannot cut them off.
             both = [self._envelope, compiled] if compiled else [self._envelope]
             raise _bad_request(both, body, code="invalid_envelope")
         if compiled is None:
@@ -163,7 +163,7 @@ class Validator:
 
     def _unknown_key(self, key: str) -> str:
         detail = f'"{shorten(key, _MAX_QUOTED_KEY)}" is not a supported event key'
-        # Finding the nearest takes time by the length of the key, which is the caller's choice.
+        # The time of the search grows with the length of the key, which the caller chooses.
         near = difflib.get_close_matches(key, sorted(self.keys), n=1) if len(key) <= _MAX_QUOTED_KEY else []
         return f'{detail}; did you mean "{near[0]}"?' if near else detail
 
@@ -179,11 +179,11 @@ class Validator:
 
 
 def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
-    """What is wrong with this body, which each of `validators` has found invalid."""
+    """The answer with the faults of a body that each of `validators` has found invalid."""
     large = _has_more_values(body, _MAX_EXPLAINED_VALUES)
     errors = [error for compiled in validators for error in (_first_error if large else _all_errors)(compiled, body)]
     violations = (violation for error in errors for violation in _violations(error, body))
-    # Two schemas may say the same of one place; a dictionary keeps the order.
+    # Two schemas may report the same fault. A dictionary keeps the order.
     distinct = list(dict.fromkeys(violations))
     told = distinct[:MAX_VIOLATIONS]
     pointer, message = told[0]
@@ -232,7 +232,7 @@ def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> I
 
 
 def _violation(path: list[str | int], message: str) -> SchemaViolation:
-    # A shop's schema may constrain fields whose names, of any length, are the caller's.
+    # A shop's schema may constrain fields whose names the caller chooses. Such names may have any length.
     while len(pointer := json_pointer(path)) > _MAX_POINTER:
         path = path[:-1]
     return SchemaViolation(pointer, shorten(message, _MAX_MESSAGE))
@@ -273,16 +273,19 @@ def _is_deep(value: Any) -> bool:
 
 
 def _fault(error: Exception, body: bytes) -> str:
-    """What msgspec says; but some halves of surrogate pairs it takes for the end of the body, or places behind them."""
+    """The message of msgspec, except for half of a surrogate pair.
+
+    msgspec reports some halves as the end of the body, or at a later position.
+    """
     text = str(error)
     half = _LONE_SURROGATE.match(body, 0, _MAX_SEARCHED) if "truncated" in text or "surrogate" in text else None
-    if half is None or half.start(1) > _MAX_SEARCHED - _PAIR:  # a pair may go on behind what was searched
+    if half is None or half.start(1) > _MAX_SEARCHED - _PAIR:  # a pair may continue after the searched part
         return text
     return f"an escape is half of a surrogate pair (byte {half.start(1)})"
 
 
 def _invalid_byte(body: bytes) -> int:
-    """Where the body stops being UTF-8; msgspec counts from the start of the string it is in."""
+    """The index of the first byte that is not UTF-8. msgspec counts it from the start of the JSON string instead."""
     try:
         body.decode()
     except UnicodeDecodeError as error:

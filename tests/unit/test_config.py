@@ -209,7 +209,7 @@ def test_the_last_of_several_counts() -> None:
         ("sinks.a=1", "--set sinks.a: expected a section [sinks.a]"),
         ('sinks."a b".type=jsonl', "--set sinks.a b.type: sinks.a b: a sink's name is"),
         ("schemas.directory=gone", "--set schemas.directory: /"),
-        ("http.listen.port=1", "--set http.listen.port: http.listen is set to a value and is no section"),
+        ("http.listen.port=1", "--set http.listen.port: http.listen is a value, not a section"),
         ("store.url=hunter2", "--set store.url: expected a URL"),
         ("http.max_body", "--set http.max_body: expected OPTION=VALUE, such as http.max_body=2MiB"),
         ("=hunter2", "--set : expected OPTION=VALUE"),

@@ -115,7 +115,7 @@ def test_every_type_of_option_is_read() -> None:
         ({"many": [{"id": "i", "levle": 1}]}, "many[0].levle: unknown option; did you mean plugins.all.many[0].level?"),
         (
             {"network": 1},
-            'network: expected an IP address or a network without bits of a host, such as "10.0.0.0/8", got',
+            'network: expected an IP address or a network without host bits, such as "10.0.0.0/8", got',
         ),
         ({"network": "10.0.0.1/8"}, "network: expected an IP address or a network"),
         ({"network": "proxy.example"}, "network: expected an IP address or a network"),

@@ -1,7 +1,7 @@
-"""Typed options: what a section of the configuration, a plugin's or a sink's, may say, and how it is read.
+"""Typed options of the configuration, and how they are read.
 
-Sections are `Options` classes; a plugin or sink brings its own. An unknown option is an error with
-its path and the nearest name, a wrong value says what was expected.
+Each section is an `Options` class; a plugin or sink defines its own. An unknown option is an error that names its path
+and the nearest known name. The error of a wrong value names the expected form.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """Base of every section: subclass it with typed fields, each with its default.
+    """Base class of every section. A subclass has typed fields with defaults.
 
     Types: str, bool, int, float, Path, Duration, Size, Address, Network, HostName, Origin, Secret, Url,
     Literal, tuples and other Options. Bounds: `Annotated[int, msgspec.Meta(ge=1)]`, PositiveDuration, PositiveSize.
-    A field without a default is an option that must be given.
+    An option without a default must be given.
     """
 
 
@@ -53,10 +53,10 @@ _O = TypeVar("_O", bound=Options)
 def read_options(
     type_: type[_O], table: Mapping[str, Any], *, path: str, source: str | Callable[[str], str], base: Path
 ) -> _O:
-    """The options of one section, checked. `path` is its name, such as `plugins.session`.
+    """Read and check the options of one section. `path` is its name, such as `plugins.session`.
 
-    `source` is the file's name, or makes of an option's path what messages begin with. Raises
-    `ConfigError` with file, option and what was expected.
+    `source` is the name of the file, or a function from the path of an option to the start of a message. Raises
+    `ConfigError`, which names file, option and expected form.
     """
     place = source if callable(source) else lambda name: f"{source}: {name}"
     fields = {field.name: field for field in msgspec.structs.fields(type_)}
@@ -114,23 +114,23 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
     except (msgspec.ValidationError, ValueError) as error:
         reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
         reason = reason.partition(", got `")[0]
-        # In front of an @ may stand a password, even in an option that wants none.
+        # A password may precede an @, even in an option that is not a secret.
         got = "" if _may_be_secret(wanted) or "@" in str(value) else f", got {value!r}"
         raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
     return result
 
 
 def unknown_option(place: str, name: str, known: list[str]) -> ConfigError:
-    """`place` is what the message begins with: where the option is given, and its path."""
+    """The error for an unknown option. `place` begins the message: the file or argument, and the option's path."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return ConfigError(f"{place}: unknown option; {hint}")
 
 
 def shown(value: Any) -> Any:
-    """The value of an option, or whole `Options`, as TOML and JSON have it: secrets hidden, units written.
+    """The value of an option, or whole `Options`, for TOML or JSON. Secrets are hidden, and numbers have their units.
 
-    But for hidden secrets it can be read again. None stays None.
+    `read_options` accepts the result, except for hidden secrets. None stays None.
     """
     if isinstance(value, Secret):
         return shown(value.shown)

@@ -1,4 +1,4 @@
-"""Options that name hosts of the web: origins of pages, and names that a listener answers to."""
+"""Types of options that name hosts: origins of pages, and host names of a listener."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["HostName", "Origin"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WEB = {"", "http", "https", "ws", "wss"}
-"""Schemes whose hosts are domains and addresses; others (capacitor, chrome-extension) have hosts of their own kind."""
+"""Schemes whose hosts are domains and IP addresses. Other schemes (capacitor, chrome-extension) have other hosts."""
 _OPAQUE = {"file", "data", "about"}
-"""Schemes of pages that have no origin."""
-# What stands behind the colon of a scheme is no port: `shop.example:8080` has none.
+"""Schemes of pages without an origin."""
+# No port follows the colon of a scheme: `shop.example:8080` has a port, and no scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?!\d+(?:[/?#]|$))/*")
 _REST = re.compile(r"(?:(?P<credentials>[^/?#\\]*)@)?(?P<authority>[^/?#\\@]*)(?P<path>.*)", re.DOTALL)
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:]+)(?::(?P<port>[0-9]*))?")
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 class Origin(str):
     """The origin of a page, in the form that browsers send: `https://shop.example`.
 
-    `*` is every origin, `null` that of pages without one (a file, a sandboxed frame).
+    `*` means every origin. `null` is the origin of pages without an origin, such as a file or a sandboxed frame.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Origin(str):
         if scheme in _OPAQUE:
             raise ValueError(f'a page of {scheme}: has no origin; did you mean "null"?')
         parts = _REST.fullmatch(text[match.end() :] if match is not None else text.lstrip("/"))
-        assert parts is not None  # it takes any text
+        assert parts is not None  # the pattern matches any text
         host, port, bracketed = _authority(parts["authority"], web=scheme in _WEB)
         supposed = {"": _likely_scheme(host), "ws": "http", "wss": "https"}.get(scheme, scheme)
         origin = f"{supposed}://{host}"
@@ -56,13 +56,13 @@ class Origin(str):
         if supposed != scheme:
             reason = f"no page has the scheme {scheme}" if scheme else "the scheme is missing"
         elif match is not None and not re.fullmatch("[^/]*://", match[0]):
-            reason = "two slashes stand behind the scheme"
+            reason = "two slashes must follow the scheme"
         elif parts["credentials"] is not None:
             reason = "an origin has no user and no password"
         elif parts["path"] not in {"", "/"}:
             reason = "an origin has no path, query or fragment"
         elif not bracketed:
-            reason = "an IPv6 address stands in brackets"
+            reason = "an IPv6 address must be in brackets"
         if reason is not None:
             raise ValueError(f'{reason}; did you mean "{origin}"?')
         return cls(origin)
@@ -98,7 +98,7 @@ def _without_wildcards(text: str) -> str:
 
 
 def _suggestion(text: str, wildcard: str) -> str:
-    """The name in something that has a scheme, a port or a path; nothing if there is none."""
+    """The hint with the host name of a text that may also have a scheme, a port or a path; empty if there is none."""
     match = _SCHEME.match(text)
     parts = _REST.fullmatch(text[match.end() :] if match is not None else text.lstrip("/"))
     assert parts is not None
@@ -113,7 +113,7 @@ def _suggestion(text: str, wildcard: str) -> str:
 
 
 def _authority(text: str, *, web: bool) -> tuple[str, int | None, bool]:
-    """Host, port, and whether an address of IPv6 has its brackets. Raises `ValueError`."""
+    """Host, port, and False for an IPv6 address without brackets. Raises `ValueError`."""
     if _is_bare_ipv6(text):
         return _host(f"[{text}]"), None, False
     match = _AUTHORITY.fullmatch(text)
@@ -126,25 +126,25 @@ def _authority(text: str, *, web: bool) -> tuple[str, int | None, bool]:
 
 
 def _host(text: str) -> str:
-    """As browsers write it: a domain, or an address in its shortest form. Raises `ValueError`."""
+    """The host as browsers write it: a domain, or an IP address in its shortest form. Raises `ValueError`."""
     address = ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
         return f"[{_shortest(address)}]"
     name = ascii_domain(unquote(text))
     if name.startswith(".") or not name or ".." in name or not name.isascii() or _NO_DOMAIN.search(name):
-        raise ValueError(f"{text!r} is no host")
+        raise ValueError(f"{text!r} is not a host")
     if _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
-        try:  # browsers read 127.1 and 0x7f.1 as C does
+        try:  # browsers accept 127.1 and 0x7f.1, like C
             return socket.inet_ntoa(socket.inet_aton(name.rstrip(".")))
         except OSError:
-            raise ValueError(f"{text!r} is no IPv4 address") from None
+            raise ValueError(f"{text!r} is not an IPv4 address") from None
     return name
 
 
 def _shortest(address: ipaddress.IPv6Address) -> str:
     if address.scope_id is not None:
         raise ValueError("an address in an origin has no zone")
-    if address.ipv4_mapped is not None:  # newer versions of Python write dots here, browsers do not
+    if address.ipv4_mapped is not None:  # newer versions of Python write the IPv4 part with dots, browsers do not
         high, low = divmod(int(address.ipv4_mapped), 1 << 16)
         return f"::ffff:{high:x}:{low:x}"
     return str(address)
@@ -155,5 +155,5 @@ def _is_bare_ipv6(text: str) -> bool:
 
 
 def _likely_scheme(host: str) -> str:
-    """Of an origin without one: pages on one's own machine seldom have TLS."""
+    """The scheme to suggest for an origin without one. Pages on a local machine seldom have TLS."""
     return "http" if host == "localhost" or ip_address(host) is not None else "https"

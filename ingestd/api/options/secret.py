@@ -1,6 +1,6 @@
-"""Options that must not be shown: where they may be kept, and what is shown in their place.
+"""Types of secret options: where a secret may be stored, and the text that is shown instead of it.
 
-Plugins import them from `ingestd.api.options`.
+Plugins import these types from `ingestd.api.options`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ __all__ = ["Secret", "Url"]
 
 
 class Secret(str):
-    """A password, token or key; text to those who use it, `***` in every `repr`.
+    """A password, token or key. It is a text whose `repr` is `***`.
 
-    In the configuration it is given as text, `{ file = "path" }` (without its last line end),
-    `{ env = "NAME" }` or `{ credential = "name" }`, a credential of systemd. It is read once, with
+    The configuration gives it as text, `{ file = "path" }`, `{ env = "NAME" }` or `{ credential = "name" }` (a
+    credential of systemd). The line end at the end of a file is removed. The daemon reads a secret once, together with
     the configuration.
     """
 
     expected: ClassVar[str] = 'text, { file = "…" }, { env = "…" } or { credential = "…" }'
 
     reference: Mapping[str, str] | None = None
-    """The table it was given as, with an absolute path; None where it was given as text."""
+    """The table in the configuration, with an absolute path, or None if the secret was given as text."""
 
     @classmethod
     def read(cls: type[_S], given: Any, base: Path) -> _S:
-        """Raises `ValueError`, whose message never holds a part of the secret."""
+        """Read a secret from the value in the configuration.
+
+        Raises `ValueError`. Its message never contains a part of the secret.
+        """
         reference = None
         if isinstance(given, str):
             text = given
@@ -55,24 +58,24 @@ class Secret(str):
 
     @classmethod
     def check(cls, text: str) -> None:
-        """Raises `ValueError` for what cannot be one."""
+        """Raises `ValueError` if the text cannot be such a secret."""
         if not text:
             raise ValueError("is empty")
         try:
             text.encode()
-        except UnicodeEncodeError:  # the environment and arguments may hold any bytes
+        except UnicodeEncodeError:  # the environment and arguments may contain any bytes
             raise ValueError("is not UTF-8") from None
 
     @property
     def masked(self) -> str:
-        """What may be shown of the text."""
+        """The text with its secret parts hidden."""
         return "***"
 
     @property
     def shown(self) -> str | Mapping[str, str] | None:
-        """What `ingestd config show` shows: the reference, which is no secret, or else the masked text.
+        """The value for `ingestd config show`: the reference, which is not secret, or else the masked text.
 
-        None for an empty default, which is no value that could be read from a file.
+        None for an empty default, because a file cannot give an empty secret.
         """
         return self.reference or (self.masked if self else None)
 
@@ -84,7 +87,7 @@ _S = TypeVar("_S", bound=Secret)
 
 
 class Url(Secret):
-    """A URL that may hold a password, which its `repr` masks; given in the same ways as a `Secret`."""
+    """A URL that may contain a password, which its `repr` hides. The configuration gives it like a `Secret`."""
 
     expected = f'a URL such as "sqlite:ingestd.db", as {Secret.expected}'
 
@@ -95,14 +98,14 @@ class Url(Secret):
             raise ValueError('expected a URL, such as "sqlite:ingestd.db"')
         try:
             urlsplit(text)
-        except ValueError:  # which shows what stands in front of the host
+        except ValueError:  # its message shows the user and password
             raise ValueError(
-                "its host is none; in a password / ? # @ : % and foreign letters are written as %2F …"
+                "has no valid host; a password must contain / ? # @ : % and non-ASCII letters as %2F …"
             ) from None
 
     @property
     def masked(self) -> str:
-        # Up to the last @: a password with / or @ in it, which should have been escaped, is hidden too.
+        # Everything up to the last @ is hidden, because a password may contain an unescaped / or @.
         text = re.sub(r"(?<=://)([^:/@]*):.*@", r"\1:***@", self)
         return re.sub(r"(?i)([?&][^=&#]*(?:password|secret|token)[^=&#]*=)[^&#]*", r"\1***", text)
 
@@ -121,11 +124,11 @@ def _read_credential(name: str) -> str:
             f"there is no credential {name}: systemd has passed none; add LoadCredential={name}:PATH to the unit"
         )
     if Path(name).name != name:
-        raise ValueError(f"the name of a credential has no /, got {name!r}")
-    # A folder that is loaded as `ingestd`, as ingestd.service does with its own, puts that before each file's name.
+        raise ValueError(f"the name of a credential must not contain /, got {name!r}")
+    # ingestd.service loads a whole folder as `ingestd`. systemd then puts `ingestd_` before the name of each file.
     alone, of_folder = Path(folder, name), Path(folder, f"ingestd_{name}")
     path = of_folder if os.access(of_folder, os.F_OK) and not os.access(alone, os.F_OK) else alone
-    return _read_file(path, f"the credential {name}, which LoadCredential= in the unit gives, as")
+    return _read_file(path, f"the credential {name}, from LoadCredential= in the unit:")
 
 
 def _read_file(path: Path, what: str) -> str:

@@ -1,7 +1,7 @@
-"""What an option's value may be beside what TOML has itself: numbers with units, addresses, networks.
+"""Types of options that TOML does not have: numbers with units, addresses, networks.
 
-Each is read from the file by its `parse`, and its `str` is what it can be read from again. Plugins
-import them from `ingestd.api.options`.
+`parse` reads a value from the file, and `str` writes it in the same form. Plugins import these types from
+`ingestd.api.options`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class _Unit(float):
     """A number with a unit, written as text such as `30m`."""
 
     units: ClassVar[Mapping[str, float]]
-    """By name, the smallest first."""
+    """The factor of each unit by its name, smallest unit first."""
     example: ClassVar[str]
     most: ClassVar[float]
-    """More would not fit into sums of times and sizes."""
+    """The largest number. A larger one could overflow sums of times and sizes."""
     digits: ClassVar[int] = 0
-    """How many digits behind the point count; more are rounded off."""
+    """The number of decimal places; further digits are rounded off."""
 
     @classmethod
     def parse(cls: type[_U], text: Any) -> _U:
@@ -39,7 +39,7 @@ class _Unit(float):
         return cls(round(number, cls.digits))
 
     def __str__(self) -> str:
-        """The number in the largest unit in which it is a whole one."""
+        """The number in the largest unit that gives a whole number."""
         (smallest, least), *_ = self.units.items()
         number = round(self / least)
         for unit, factor in reversed([*self.units.items()]):
@@ -53,7 +53,7 @@ _U = TypeVar("_U", bound=_Unit)
 
 
 class Duration(_Unit):
-    """A float of seconds, written as `500ms`, `5s`, `30m`, `24h`, `7d`; a millisecond is the least."""
+    """A float of seconds, written as `500ms`, `5s`, `30m`, `24h` or `7d`, in whole milliseconds."""
 
     units: ClassVar[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
     example = "30m"
@@ -66,7 +66,7 @@ class Duration(_Unit):
 
 
 class Size(_Unit):
-    """A float of whole bytes, written as `256kB`, `1MiB`."""
+    """A float of whole bytes, written as `256kB` or `1MiB`."""
 
     units: ClassVar[Mapping[str, float]] = {
         "B": 1,
@@ -82,7 +82,7 @@ class Size(_Unit):
 
 
 def since(text: str) -> int:
-    """Milliseconds of an RFC 3339 time or of an age counted back from now: the type of a command's argument."""
+    """The argument type of commands: an RFC 3339 time, or an age before the present. Returns milliseconds."""
     at = times.parse_time(text)
     if at is not None:
         return at
@@ -92,14 +92,14 @@ def since(text: str) -> int:
         raise argparse.ArgumentTypeError("expected an RFC 3339 time or an age such as 2h") from error
 
 
-# Zero is refused by `read_options`; msgspec has bounds for plain numbers only.
+# `read_options` refuses zero, because msgspec has bounds for plain numbers only.
 POSITIVE = "more than 0"
 PositiveDuration = Annotated[Duration, POSITIVE]
 PositiveSize = Annotated[Size, POSITIVE]
 
 
 class Address(NamedTuple):
-    """Where to listen, written as `127.0.0.1:8080` or `[::1]:8080`; port 0 takes a free one."""
+    """The address of a listener, written as `127.0.0.1:8080` or `[::1]:8080`. Port 0 means any free port."""
 
     host: str
     port: int
@@ -116,7 +116,7 @@ class Address(NamedTuple):
 
 
 class Network(str):
-    """IP addresses, written as one (`10.0.0.1`) or as a network (`10.0.0.0/8`, `fd00::/8`)."""
+    """One IP address (`10.0.0.1`), or a network (`10.0.0.0/8`, `fd00::/8`)."""
 
     __slots__ = ()
 
@@ -127,5 +127,5 @@ class Network(str):
                 ipaddress.ip_network(text)
                 return cls(text)
         except ValueError:
-            pass  # told below, with what was expected
-        raise ValueError('expected an IP address or a network without bits of a host, such as "10.0.0.0/8"')
+            pass  # the error below names the expected form
+        raise ValueError('expected an IP address or a network without host bits, such as "10.0.0.0/8"')
