@@ -1,1 +1,1 @@
-"""Plugins: found, checked, configured, and called by their hooks."""
+"""Finds, checks and configures plugins, and calls their hooks."""

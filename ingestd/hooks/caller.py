@@ -1,7 +1,7 @@
-"""Calls the hooks on the path of an event, and awaits those that want it.
+"""Calls the hooks of plugins, one implementation after the other, and awaits coroutine functions.
 
-pluggy's own `hook` caller would take the coroutine of an async implementation for its answer, so
-the chains are called here: frozen at start, one implementation after the other.
+The `hook` caller of pluggy would mistake the coroutine of an async implementation for its answer. So this module calls
+the implementations itself. Their order is fixed at the start.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ingestd.api.store import State, Store
 
 __all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
 
-_PANEL = 2.0  # seconds a plugin has to make one
+_PANEL = 2.0  # seconds within which a plugin must make its panel
 
 
 class HookFailure(IngestdError):
-    """A plugin's hook raised what is not an answer to the caller. The cause has the details."""
+    """A hook raised an exception that is not an answer to the caller. `__cause__` is that exception."""
 
     def __init__(self, plugin: str, hook: str) -> None:
         super().__init__(f"plugin {plugin}: {hook} failed")
@@ -41,14 +41,14 @@ class _Call(NamedTuple):
 
 
 class Hooks:
-    """One typed function or method per hook. The implementations are those registered when it is made."""
+    """One typed function or method for each hook. Plugins that are registered later have no effect on it."""
 
     screen: Callable[[Request], Awaitable[None]]
     authenticate: Callable[[Request], Awaitable[Principal | None]]
     admit: Callable[[Request, Principal | None], Awaitable[None]]
     check_identity: Callable[[Event], None]
     prepare: Callable[[Event, Request], str | None] | None
-    """None where no plugin implements it."""
+    """None if no plugin implements `prepare`."""
     resolve_user: Callable[[Event, State], Awaitable[str | None]]
     resolve_session: Callable[[Event, State], Awaitable[Session | None]]
     store_identity: Callable[[Event, State], Awaitable[None]]
@@ -57,7 +57,7 @@ class Hooks:
     event_dropped: Callable[[Event, State], Awaitable[None]]
 
     def __init__(self, manager: pluggy.PluginManager, started: Collection[str] = ()) -> None:
-        """`started` are the plugins that have been, or that take over from such."""
+        """`started` names the plugins whose `startup` must not be called: they run already, or take over."""
         self.screen = _all(manager, "screen")
         self.authenticate = _first(manager, "authenticate")
         self.admit = _all(manager, "admit")
@@ -70,11 +70,11 @@ class Hooks:
         self.filter_event = _first(manager, "filter_event")
         self.event_dropped = _all(manager, "event_dropped")
         self.alters_events = bool(_chain(manager, "enrich") or _chain(manager, "filter_event"))
-        """Whether any plugin enriches or drops events."""
+        """Whether a plugin implements `enrich` or `filter_event`."""
         self._startup = _chain(manager, "startup")
         self._shutdown = _chain(manager, "shutdown")[::-1]
         self._take_over = _chain(manager, "take_over")
-        self._waiting = {call.plugin for call in self._startup} - {*started}  # to be started
+        self._waiting = {call.plugin for call in self._startup} - {*started}  # not started yet
         self._store_lost = _chain(manager, "store_lost")
         self._show_panel = _chain(manager, "show_panel")
         self._advise = _chain(manager, "advise")
@@ -90,23 +90,23 @@ class Hooks:
             self._waiting.discard(call.plugin)
 
     async def take_over(self, predecessors: Mapping[str, object], daemon: Daemon) -> None:
-        """Have the plugins of these names take over from those before them."""
+        """Call `take_over` on the plugins with these names. `predecessors` has the instances in force."""
         for call in self._take_over:
             if call.plugin in predecessors:
                 await _call_all([call], "take_over", predecessors[call.plugin], daemon)
 
     async def store_lost(self, store: Store) -> list[str]:
-        """What plugins miss after a loss of data. Raises `HookFailure`, `Unavailable`."""
+        """The data that plugins miss after a loss, as texts. Raises `HookFailure`, `Unavailable`."""
         return await _each(self._store_lost, "store_lost", store)
 
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> list[tuple[str, Panel | HookFailure]]:
-        """What each plugin shows, by its name; or how it failed, which is nothing to the others."""
+        """The name and panel of each plugin. A plugin that failed has its failure instead of a panel."""
         answers: list[tuple[str, Panel | HookFailure]] = []
         for call in self._show_panel:
             try:
                 async with asyncio.timeout(_PANEL):
                     panels: list[Panel] = await _each([call], "show_panel", store, selection)
-            except Exception as error:  # noqa: BLE001 - whatever one raises, the page shows the others
+            except Exception as error:  # noqa: BLE001 - the page shows the other panels, whatever one raises
                 failure = HookFailure(call.plugin, "show_panel")
                 failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
                 answers.append((call.plugin, failure))
@@ -115,7 +115,7 @@ class Hooks:
         return answers
 
     async def advise(self, store: Store) -> list[CheckResult]:
-        """What plugins advise. Raises `HookFailure`, `Unavailable`."""
+        """The advice of all plugins. Raises `HookFailure`, `Unavailable`."""
         return [finding for answer in await _each(self._advise, "advise", store) for finding in answer]
 
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
@@ -129,9 +129,9 @@ class Hooks:
         return counts
 
     async def shutdown(self) -> list[HookFailure]:
-        """Calls every implementation, whatever the others raise; returns what they raised.
+        """Call every implementation, and return the failures.
 
-        Passes by plugins whose startup was not called or failed.
+        Plugins whose `startup` was not called or failed are skipped.
         """
         failures = []
         for plugin, function in self._shutdown:
@@ -141,7 +141,7 @@ class Hooks:
                 answer = function()
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception as error:  # noqa: BLE001 - nothing one raises may keep others from their end
+            except Exception as error:  # noqa: BLE001 - the other plugins must be shut down, whatever one raises
                 failure = HookFailure(plugin, "shutdown")
                 failure.__cause__ = error
                 failures.append(failure)
@@ -151,13 +151,13 @@ class Hooks:
 def register_all(manager: pluggy.PluginManager, hook: str, argument: object) -> None:
     """Call a registration hook, `register_…`, of every plugin.
 
-    Raises `ConfigError` naming the plugin that raised, or whose hook is a coroutine function.
+    Raises `ConfigError`, which names the plugin, if a hook raises or is a coroutine function.
     """
     register_each(manager, hook, lambda plugin: argument)
 
 
 def register_each(manager: pluggy.PluginManager, hook: str, argument_for: Callable[[str], object]) -> None:
-    """As `register_all`, with an argument for each plugin, by its name."""
+    """Like `register_all`, but `argument_for` makes the argument for each plugin from its name."""
     for plugin, function in _chain(manager, hook):
         try:
             answer = function(argument_for(plugin))
@@ -182,7 +182,10 @@ def _chain(manager: pluggy.PluginManager, name: str) -> list[_Call]:
 
 
 def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str, ...]) -> Callable[..., Any]:
-    """Let an implementation leave out arguments, at no cost to one that takes them all."""
+    """A function that takes all arguments of the hook and passes on those that the implementation has.
+
+    An implementation with all arguments is called directly.
+    """
     if tuple(takes) == given:
         return function
     places = [given.index(name) for name in takes]
@@ -194,7 +197,7 @@ def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str,
 
 
 def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[Any]]:
-    """A function that calls one implementation after the other, until one answers."""
+    """A function that calls one implementation after the other, until an answer is not None."""
     chain = _chain(manager, hook)
     if len(chain) == 1 and inspect.iscoroutinefunction(chain[0].function):
         return _guarded(chain[0], hook)
@@ -217,7 +220,7 @@ def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[
 
 
 def _guarded(call: _Call, hook: str) -> Callable[..., Awaitable[Any]]:
-    """As `_first`, of one coroutine function: what most hooks of an event are."""
+    """Like `_first`, for the most frequent case: one implementation, which is a coroutine function."""
     plugin, function = call
 
     async def guarded(*arguments: Any) -> Any:
@@ -237,7 +240,7 @@ def _all(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[No
 
 
 def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
-    """A function that calls all implementations, none of which is a coroutine function."""
+    """A function that calls all implementations. None of them is a coroutine function."""
     chain = _plain_chain(manager, hook)
 
     def call_all(*arguments: Any) -> None:
@@ -253,7 +256,7 @@ def _plain(manager: pluggy.PluginManager, hook: str) -> Callable[..., None]:
 
 
 def _prepare(manager: pluggy.PluginManager) -> Callable[[Event, Request], str | None] | None:
-    """A function that calls one `prepare` after the other, until one drops the event. None where there is none."""
+    """A function that calls one `prepare` after the other, until one drops the event. None without implementations."""
     chain = _plain_chain(manager, "prepare")
 
     def prepare(event: Event, request: Request) -> str | None:
@@ -281,12 +284,12 @@ def _prepare(manager: pluggy.PluginManager) -> Callable[[Event, Request], str | 
 
 
 def _reason(answer: object) -> str:
-    """The reason to drop an event. An event that is returned by mistake would drop every event."""
+    """Check the reason to drop an event. A plugin that returns the event by mistake must not drop every event."""
     if isinstance(answer, str):
         return answer
     if inspect.iscoroutine(answer):
         answer.close()
-    raise TypeError(f"expected None or the reason to drop the event, a text; got a {type(answer).__name__}")
+    raise TypeError(f"expected None or a text, the reason to drop the event; got a {type(answer).__name__}")
 
 
 def _plain_chain(manager: pluggy.PluginManager, hook: str) -> list[_Call]:
@@ -309,7 +312,7 @@ async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
 
 
 async def _each(chain: Sequence[_Call], hook: str, *arguments: Any) -> list[Any]:
-    """The answers that are not None."""
+    """Call all implementations, and return the answers that are not None."""
     answers = []
     for plugin, function in chain:
         try:

@@ -1,8 +1,8 @@
-"""Finds, imports and registers the plugins a configuration asks for, and only those.
+"""Finds, imports and registers the plugins that a configuration needs, and no others.
 
-Plugins are entry points of the group `ingestd`, the built-in ones like anyone's. What `[plugins]
-enabled` and `also` name is loaded; so is the plugin called like the scheme of `[store] url` or the type
-of a sink, where no enabled plugin offers that scheme or type.
+Plugins are entry points of the group `ingestd`; this includes the built-in plugins. The plugins in `[plugins] enabled`
+and `also` are loaded. If none of them offers the scheme of `[store] url` or `[journal] url`, or the type of a sink, the
+plugin with the name of that scheme or type is loaded too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plugin and where it comes from."""
+    """A loaded plugin with its origin."""
 
     name: str
     instance: object
@@ -44,14 +44,14 @@ class Plugin:
     options: Options | None
     hooks: tuple[str, ...] = ()
     sinks: tuple[str, ...] = ()
-    """The types of sinks it registers,"""
+    """The sink types that it registers."""
     stores: tuple[str, ...] = ()
-    """and the schemes of stores."""
+    """The store schemes that it registers."""
 
 
 @dataclass(frozen=True)
 class Plugins:
-    """What the loaded plugins offer."""
+    """The loaded plugins, with everything that they register."""
 
     loaded: tuple[Plugin, ...]
     manager: pluggy.PluginManager
@@ -62,7 +62,7 @@ class Plugins:
 
 
 class _Offered(NamedTuple):
-    """A plugin that is installed, and the name and version of what it is installed with."""
+    """An installed plugin, and the name and version of its distribution."""
 
     point: EntryPoint
     distribution: str
@@ -70,9 +70,9 @@ class _Offered(NamedTuple):
 
 
 def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
-    """Load and register. Raises `ConfigError` naming the plugin that is unknown or broken.
+    """Load and register plugins. Raises `ConfigError`, which names an unknown or broken plugin.
 
-    Of `before`, the plugins in force, those stay whose options are the same.
+    `before` has the plugins in force. Of these, plugins with unchanged options keep their instance.
     """
     present = {} if before is None else {plugin.name: plugin for plugin in before.loaded}
     available = _available()
@@ -103,7 +103,7 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         if name not in offers.made:
             raise ConfigError(f"{config.place(option)}: the plugin {name} offers {offers.instead_of(name)}")
     if len(loaded) > len(enabled):
-        manager = _register(loaded)  # anew, since pluggy calls first what was registered last
+        manager = _register(loaded)  # a new manager, because pluggy calls the last registered plugin first
     _refuse_tables_of_others(config, loaded, available)
     consumers: list[Consumer] = []
 
@@ -128,11 +128,11 @@ def _available() -> dict[str, _Offered]:
     for point in entry_points(group=HOOK_NAMESPACE):
         dist = point.dist
         if dist is not None and dist not in known:
-            metadata = dist.metadata  # each time it is asked for, the file is read anew
+            metadata = dist.metadata  # each access reads the file again
             known[dist] = metadata["Name"], metadata["Version"]
         offered = _Offered(point, *known[dist])
         other = found.setdefault(point.name, offered)
-        # The same distribution may be found twice, by its installed and its source metadata.
+        # A distribution may be found twice, by its installed metadata and its source metadata.
         if (other.point.value, other.distribution) != (point.value, offered.distribution):
             raise ConfigError(
                 f"plugin {point.name}: offered by two distributions, {other.distribution} and"
@@ -142,7 +142,7 @@ def _available() -> dict[str, _Offered]:
 
 
 def _enabled(config: Config, available: Mapping[str, _Offered]) -> dict[str, str]:
-    """The plugins to be loaded whatever is used of them, in order, with the option that names each."""
+    """The plugins that are loaded in every case, in order. Each is mapped to the option that names it."""
     enabled, also = config.plugins.enabled, config.plugins.also
     for option, names in (("plugins.enabled", enabled or ()), ("plugins.also", also)):
         if len(set(names)) < len(names):
@@ -205,28 +205,28 @@ def _load(
 def _make(factory: Any, options: Options | None, config: Config) -> object:
     try:
         return factory() if options is None else factory(options)
-    except ConfigError as error:  # it names the option, and cannot know the file
+    except ConfigError as error:  # it names the option, but the plugin does not know the file
         raise ConfigError(f"{config.source}: {error}") from error
 
 
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
-    for plugin in reversed([*loaded]):  # pluggy calls first what was registered last
+    for plugin in reversed([*loaded]):  # pluggy calls the last registered plugin first
         try:
             manager.register(plugin.instance, plugin.name)
             check_hooks(manager, plugin.instance)
         except (pluggy.PluginValidationError, ValueError, ConfigError) as error:
-            reason = "; ".join(str(error).splitlines())  # the last line of a log says it all
+            reason = "; ".join(str(error).splitlines())  # so that the last line of the log has the whole reason
             raise ConfigError(f"plugin {plugin.name} ({plugin.distribution} {plugin.version}): {reason}") from error
     return manager
 
 
 class _Offers(Generic[_T]):
-    """What plugins offer of one kind, each name once."""
+    """Everything of one kind that plugins register, such as sinks. Each name occurs once."""
 
     def __init__(self, what: str, named: str, check: Callable[[str, _T], None]) -> None:
-        """`named` is what a name of the kind is called; `check` raises `ConfigError` for what cannot be one."""
+        """`what` is the noun of the kind, `named` the noun of its names. `check` raises `ConfigError` for a bad one."""
         self.made: dict[str, _T] = {}
         self._what = what
         self._named = named
@@ -247,7 +247,7 @@ class _Offers(Generic[_T]):
         return tuple(sorted(name for name, by in self._plugins.items() if by == plugin))
 
     def instead_of(self, name: str) -> str:
-        """What the plugin of that name offers, where it offers nothing of that name, and the cure."""
+        """The part of an error about a plugin that does not offer its own name: what it offers, and the cure."""
         offered = self.of(name)
         text = f"no {self._what} of that name"
         if not offered:
@@ -268,7 +268,7 @@ def _unknown_plugin(place: str, name: str, known: Iterable[str]) -> ConfigError:
 def _unknown_offer(
     place: str, name: str, available: Mapping[str, _Offered], loaded: Iterable[Plugin], offers: _Offers[Any]
 ) -> ConfigError:
-    """A sink type or a store scheme that no loaded plugin offers, and that no plugin is called."""
+    """The error for a sink type or store scheme that no loaded plugin offers, and that is not the name of a plugin."""
     error = _unknown_plugin(place, name, {*available, *offers.made})
     others = {each for each, offered in available.items() if offered.distribution != "ingestd"}
     others -= {plugin.name for plugin in loaded}
@@ -280,7 +280,7 @@ def _unknown_offer(
 
 
 def _collect(manager: pluggy.PluginManager, stores: _Offers[BackendFactory], sinks: _Offers[type[Sink]]) -> None:
-    """Add what these plugins offer."""
+    """Add the stores and sinks of these plugins."""
     register_each(manager, "register_stores", stores.register_for)
     register_each(manager, "register_sinks", sinks.register_for)
 
@@ -297,7 +297,7 @@ def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available
 
 
 def _described(plugin: Plugin, manager: pluggy.PluginManager, sinks: _Offers[Any], stores: _Offers[Any]) -> Plugin:
-    """With what it adds."""
+    """The plugin with the names of its hooks, sinks and stores."""
     callers = manager.get_hookcallers(plugin.instance) or []
     hooks = tuple(sorted(caller.name for caller in callers))
     return replace(plugin, hooks=hooks, sinks=sinks.of(plugin.name), stores=stores.of(plugin.name))

@@ -1,4 +1,4 @@
-"""Checks what a plugin brings while it is loaded: a mistake of its author stops the start and is told with its cure."""
+"""Checks plugins while they are loaded. A mistake of an author stops the start, and the error names the cure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_entry_point(point: EntryPoint, target: object) -> None:
 
 
 def check_plugin_class(plugin_class: type) -> None:
-    """Check its `Options` and its constructor. Raises `ConfigError`."""
+    """Check the `Options` and the constructor of a plugin class. Raises `ConfigError`."""
     _check_options(plugin_class)
     if getattr(plugin_class, "Options", None) is not None:
         _check_parameters(plugin_class, f"{plugin_class.__name__}.__init__", ("options",), is_bound=True)
@@ -52,7 +52,7 @@ def check_plugin_class(plugin_class: type) -> None:
 
 
 def check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
-    """Check that a registered plugin implements hooks, and only hooks that exist. Raises `ConfigError`."""
+    """Check that a plugin implements at least one hook, and no unknown hook. Raises `ConfigError`."""
     known = _hook_names()
     callers = manager.get_hookcallers(plugin) or []
     for caller in callers:
@@ -67,7 +67,7 @@ def check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
 
 
 def check_sink_class(kind: object, sink_class: object) -> None:
-    """Check what a plugin registers as a kind of sink. Raises `ConfigError`."""
+    """Check the type and the class of a sink that a plugin registers. Raises `ConfigError`."""
     if not isinstance(kind, str):
         raise ConfigError(
             'register takes the type of the sink and then its class, as in register("shop", ShopSink);'
@@ -92,7 +92,7 @@ def check_sink_class(kind: object, sink_class: object) -> None:
 
 
 def check_sink(sink: Sink, name: str) -> None:
-    """Check that a constructor has made the sink of that name. Raises `ConfigError`."""
+    """Check that the constructor of a sink has set its name and its options. Raises `ConfigError`."""
     missing = [each for each in ("name", "options") if not hasattr(sink, each)]
     class_name = _kind_of(type(sink))
     cure = f"call super().__init__(name, options) first in {type(sink).__name__}.__init__"
@@ -103,7 +103,7 @@ def check_sink(sink: Sink, name: str) -> None:
 
 
 def check_consumer(consumer: object) -> None:
-    """Check what a plugin registers as a consumer. Raises `ConfigError`."""
+    """Check a consumer that a plugin registers. Raises `ConfigError`."""
     if not isinstance(consumer, Consumer):
         if isinstance(consumer, type) and issubclass(consumer, Consumer):
             raise ConfigError(f"register an instance, {consumer.__name__}(…), not the class {consumer.__name__}")
@@ -118,22 +118,22 @@ def check_consumer(consumer: object) -> None:
 def _check_coroutine_function(owner: type, method: str, parameters: Collection[str]) -> None:
     function = getattr(owner, method)
     form = f"`async def {method}({', '.join(['self', *parameters])})`"
-    # A decorator may wrap a coroutine function in a plain one, or a plain one in a coroutine function.
+    # A decorator may wrap a coroutine function in a plain function, or the reverse.
     functions = [function, inspect.unwrap(function)] if callable(function) else []
     if any(map(inspect.isasyncgenfunction, functions)):
         raise ConfigError(f"{owner.__name__}.{method} is a generator; take the yield out of {form}")
     if not any(map(inspect.iscoroutinefunction, functions)):
-        raise ConfigError(f"{owner.__name__}.{method} is no coroutine function; write {form}")
+        raise ConfigError(f"{owner.__name__}.{method} is not a coroutine function; write {form}")
     is_bound = isinstance(inspect.getattr_static(owner, method), staticmethod | classmethod)
     _check_parameters(function, f"{owner.__name__}.{method}", parameters, is_bound=is_bound)
 
 
 def _check_parameters(function: Callable[..., Any], name: str, parameters: Collection[str], *, is_bound: bool) -> None:
-    """Check that a function can be called with these arguments, by position."""
+    """Check that a function accepts these arguments by position."""
     try:
-        # The parameters of a decorator's wrapper count, as the wrapper may add arguments of its own.
+        # The parameters of a decorator's wrapper count, because the wrapper may add arguments.
         signature = inspect.signature(function, follow_wrapped=False)
-    except ValueError:  # a class written in C may not tell its parameters
+    except ValueError:  # a class written in C may have no signature
         return
     given = parameters if is_bound else ("self", *parameters)
     try:
@@ -149,7 +149,7 @@ def _check_options(owner: type) -> None:
         return
     name = f"{owner.__name__}.Options"
     if not isinstance(options, type) or not issubclass(options, Options):
-        raise ConfigError(f"{name} is no subclass of ingestd.api.options.Options; make it one")
+        raise ConfigError(f"{name} is not a subclass of ingestd.api.options.Options; make it one")
     try:
         get_type_hints(options, include_extras=True)
     except Exception as error:
@@ -175,7 +175,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _kind_of(value: object) -> str:
-    """What may be told of a value: a class by its name, anything else by the name of its class."""
+    """The text for a value in a message: the name of a class, or the name of the class of another value."""
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     return "None" if value is None else f"a value of the type {type(value).__name__}"

@@ -125,7 +125,7 @@ def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> Schem
         if not (0 < len(key) <= _MAX_KEY and key.isprintable() and key == key.strip()):
             raise _fault(name, ["title"], f"expected the event key, 1 to {_MAX_KEY} printable characters")
         if schema.get("type") != "object":
-            raise _fault(name, ["type"], 'expected "object": the data of an event is one')
+            raise _fault(name, ["type"], 'expected "object": the data of an event is an object')
     return SchemaFile(name, schema, key if is_event else None, builtin)
 
 
@@ -155,14 +155,14 @@ def _check_unique(schemas: Iterable[SchemaFile]) -> None:
     for file in schemas:
         other = uris.setdefault(file.uri, file)
         if other is not file:
-            file.refuse(["$id"], f"{file.uri} is the $id of {other.file}")
+            file.refuse(["$id"], f"{file.uri} is already the $id of {other.file}")
         if file.key is None:
             continue
         other = keys.setdefault(file.key, file)
         if other is not file and other.builtin:
             file.refuse(["title"], f'"{file.key}" is a built-in event key; a shop may add keys, never replace one')
         if other is not file:
-            file.refuse(["title"], f'"{file.key}" is the event key of {other.file}')
+            file.refuse(["title"], f'"{file.key}" is already the event key of {other.file}')
 
 
 def _check_references(schemas: Iterable[SchemaFile]) -> None:

@@ -189,7 +189,7 @@ def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, 
     pointer, message = told[0]
     first = f"{pointer or 'the body'}: {message}"
     if large:
-        detail = f"{first} (there may be more: a body of this size is told its first fault)"
+        detail = f"{first} (there may be more: for a body of this size only the first is reported)"
     else:
         detail = first if len(distinct) == 1 else f"{len(distinct)} faults, the first: {first}"
     return BadRequest(detail, code=code, errors=told, fault=_schema_fault(errors[0]))

@@ -200,7 +200,7 @@ def test_an_answer_of_prepare_that_is_no_text_drops_nothing_and_is_told(answers:
     assert prepare is not None
     with pytest.raises(HookFailure, match="plugin one: prepare failed") as failure:
         prepare(event(), REQUEST)
-    assert "expected None or the reason to drop the event, a text; got a" in str(failure.value.__cause__)
+    assert "expected None or a text, the reason to drop the event; got a" in str(failure.value.__cause__)
 
 
 @pytest.mark.parametrize(

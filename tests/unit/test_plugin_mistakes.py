@@ -64,12 +64,12 @@ MISTAKES = {
     "a plain write": (
         sink("    def write(self, batch): pass"),
         "",
-        f"{SINK}: ShopSink.write is no coroutine function; write `async def write(self, batch)`",
+        f"{SINK}: ShopSink.write is not a coroutine function; write `async def write(self, batch)`",
     ),
     "a write that is no function": (
         sink("    write = None"),
         "",
-        f"{SINK}: ShopSink.write is no coroutine function; write `async def write(self, batch)`",
+        f"{SINK}: ShopSink.write is not a coroutine function; write `async def write(self, batch)`",
     ),
     "a write that yields": (
         sink("    async def write(self, batch): yield"),
@@ -89,13 +89,13 @@ MISTAKES = {
     "a plain close": (
         sink(f"{WRITE}    def close(self): pass"),
         "",
-        f"{SINK}: ShopSink.close is no coroutine function; write `async def close(self)`",
+        f"{SINK}: ShopSink.close is not a coroutine function; write `async def close(self)`",
     ),
     # Its options and its constructor
     "options of a sink that are no Options": (
         sink(f"    class Options:\n        path = ''\n{WRITE}"),
         "",
-        f"{SINK}: ShopSink.Options is no subclass of ingestd.api.options.Options; make it one",
+        f"{SINK}: ShopSink.Options is not a subclass of ingestd.api.options.Options; make it one",
     ),
     "options of an unknown type": (
         sink(f"    class Options(Options):\n        path: 'Paht'\n{WRITE}"),
@@ -154,7 +154,7 @@ MISTAKES = {
         f"{MODULE}\nclass Copies(Consumer):\n    name = 'copies'\n    def process(self, records, step): pass\n"
         "@hookimpl\ndef register_consumers(register): register(Copies())",
         "",
-        "plugin shop: Copies.process is no coroutine function; write `async def process(self, records, step)`",
+        "plugin shop: Copies.process is not a coroutine function; write `async def process(self, records, step)`",
     ),
     # The entry point
     "the sink class as the entry point": (
@@ -178,13 +178,13 @@ MISTAKES = {
     "options of a plugin that are no Options": (
         plugin_class("    class Options:\n        path = ''"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options;"
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is not a subclass of ingestd.api.options.Options;"
         " make it one",
     ),
     "options of a plugin that are no class": (
         plugin_class("    Options = {'path': str}"),
         "pm_shop:Shop",
-        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is no subclass of ingestd.api.options.Options;"
+        "plugin shop (shop-plugins 1.0, pm_shop:Shop): Shop.Options is not a subclass of ingestd.api.options.Options;"
         " make it one",
     ),
     "a plugin that does not take its options": (

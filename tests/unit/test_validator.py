@@ -559,10 +559,10 @@ def test_names_that_look_like_keywords_are_no_references(tmp_path: Path) -> None
 def test_two_files_cannot_share_a_key_or_an_id(tmp_path: Path) -> None:
     write(tmp_path, "a.json", schema("a", "Gift Wrapped"))
     write(tmp_path, "b.json", schema("b", "Gift Wrapped"))
-    with pytest.raises(ConfigError, match=r'b\.json#/title: "Gift Wrapped" is the event key of .*a\.json'):
+    with pytest.raises(ConfigError, match=r'b\.json#/title: "Gift Wrapped" is already the event key of .*a\.json'):
         Validator.load(tmp_path)
     write(tmp_path, "b.json", schema("a", "Gift Sent"))
-    with pytest.raises(ConfigError, match=r"b\.json#/[$]id: urn:shop:schema:a is the [$]id of .*a\.json"):
+    with pytest.raises(ConfigError, match=r"b\.json#/[$]id: urn:shop:schema:a is already the [$]id of .*a\.json"):
         Validator.load(tmp_path)
 
 
