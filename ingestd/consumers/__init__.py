@@ -1,1 +1,1 @@
-"""Runs the consumers of the journal, each with its own cursor and retries."""
+"""Runs the consumers of the journal. Each has a cursor and its own retries."""

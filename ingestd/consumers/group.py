@@ -1,4 +1,4 @@
-"""Runs the consumers: each one task, one place in the journal, its own retries; none waits for another."""
+"""The consumers of a daemon. Each has one task, one cursor and its own retries; none waits for another."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["ConsumerStatus", "Consumers", "Died"]
 _log = logging.getLogger("ingestd.consumers")
 
 Died = Callable[[str, BaseException], None]
-"""Called with a consumer's name and what its task died of: a bug in ingestd, the daemon must stop."""
+"""Called with the name of a consumer and the error that ended its task: a bug in ingestd. The daemon must stop."""
 
-_LOOK = 2.0  # seconds after which it is looked how far others are, though no records come
+_LOOK = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
 
 
 class Consumers:
-    """All consumers of a daemon. `now` gives the time of their steps, `died` is told of a dead task.
+    """All consumers of a daemon. `now` gives the time of their steps. `died` is called if a task ends.
 
-    `backoff` is in place of each consumer's own, if given. `give_way` is what steps do for `Step.give_way`.
+    If given, `backoff` replaces the backoff of every consumer. Steps call `give_way` for `Step.give_way`.
 
-    `grace`: how many seconds `stop` waits at the most for consumers to obey, and again for them to close. None is
-    waited for once `forced` is set.
+    `stop` waits at most `grace` + 1 seconds until the consumers have ended, and again until they are closed. Once
+    `forced` is set, each wait lasts half a second more at most.
     """
 
     def __init__(
@@ -82,29 +82,29 @@ class Consumers:
 
     @property
     def statuses(self) -> tuple[ConsumerStatus, ...]:
-        """One for each consumer, in their order."""
+        """The status of each consumer, in their order."""
         return tuple(runner.status for runner in self._runners)
 
     def trimmed(self, up_to: int) -> None:
-        """The journal's records up to that position have been removed."""
+        """Called after the removal of all records up to that position."""
         for status in self.statuses:
             status.trimmed(up_to)
 
     async def start(self) -> None:
-        """Returns when every consumer has a durable place: from then on nothing passes it by.
+        """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`.
 
-        Becoming its holder, opening and feeding it goes on in the background. Raises `Unavailable`.
+        The tasks of the consumers then acquire the cursors, open the consumers and process records.
         """
         for runner in self._runners:
             await runner.place()
         for runner in self._runners:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
-        self._tasks[""] = self._run("journal", self._follow())  # which may be the name of a consumer
+        self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
 
     async def place(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
-        """See to it that further consumers have durable places, so that they can come `exchange`.
+        """Create durable cursors for further consumers, and return their runners for `exchange`.
 
-        `leaving` are the names of those that will have gone. Raises `ConfigError` for a name that is taken,
+        `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
         `Unavailable`.
         """
         runners = [self._runner(each) for each in consumers]
@@ -114,9 +114,9 @@ class Consumers:
         return runners
 
     async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:
-        """End some consumers, each after what it is at or `patience` seconds, and begin others, which may go on there.
+        """End some consumers and start others, which may continue from the same cursors. All others keep running.
 
-        Meanwhile all others go on.
+        A consumer ends after its present step, or after `patience` seconds.
         """
         async with self._changing:
             going = {each.name: each for each in self._runners if each.name in leaving}
@@ -140,9 +140,9 @@ class Consumers:
         await runner.release()
 
     async def stop(self, patience: float) -> dict[str, int]:
-        """Let every consumer catch up for at most `patience` seconds, then end and close them all.
+        """Let every consumer catch up for at most `patience` seconds, then end and close all of them.
 
-        Returns how many records are left for the next start, by name, of those that have any.
+        Return the number of records left for the next start, by consumer, without consumers that have none.
         """
         async with self._changing:
             return await self._stop(patience)
@@ -153,7 +153,7 @@ class Consumers:
         catching_up = asyncio.create_task(self._caught_up())
         await ended([catching_up], patience, self._forced)
         catching_up.cancel()
-        # What a broken journal keeps from being done or counted is there at the next start, like the rest.
+        # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):
             await catching_up
         tasks, self._tasks = [*self._tasks.values()], {}
@@ -177,23 +177,23 @@ class Consumers:
             self._moved.clear()
             if not any(each.is_behind for each in self._runners):
                 return
-            await self._moved.wait()  # then look again: a consumer may have appended records for others
+            await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
     async def _look(self) -> int:
         last = await self._journal.last()
-        shorter = last < self._last  # where several daemons share it, a failover may have lost its end
+        shorter = last < self._last  # a failover of a shared journal may have lost its end
         self._last = last
         for status in self.statuses:
             status.last = last if shorter else max(status.last, last)
         others = {status.name: status for status in self.statuses if not status.held}
-        if others:  # are held by other daemons, if by any
+        if others:  # other daemons may have acquired their cursors
             for cursor in await self._journal.cursors():
                 if cursor.name in others and not others[cursor.name].held:
                     others[cursor.name].position = cursor.position
         return last
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all tasks have ended, but no longer than a stuck one is worth."""
+        """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
         if not await ended(tasks, self._grace + 1, self._forced):
             for task in tasks:
                 if not task.done():
@@ -205,11 +205,11 @@ class Consumers:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        error = asyncio.CancelledError("cancelled by nobody") if task.cancelled() else task.exception()
-        self._died(task.get_name(), error or RuntimeError("ended by itself"))
+        error = asyncio.CancelledError("cancelled unexpectedly") if task.cancelled() else task.exception()
+        self._died(task.get_name(), error or RuntimeError("ended unexpectedly"))
 
     async def _follow(self) -> None:
-        """Keep `last` of every status for who reads it without waiting; under load, four times a second."""
+        """Keep `last` of every status up to date, four times a second under load."""
         attempts = Attempts("journal", self._backoff)
         while True:
             last = await attempts.until_done(self._look)
@@ -223,4 +223,4 @@ def _check_names(runners: Sequence[Runner]) -> None:
     names = [runner.name for runner in runners]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"there are two consumers named {name}; they would share one place in the journal")
+            raise ConfigError(f"there are two consumers named {name}; they would share one cursor of the journal")

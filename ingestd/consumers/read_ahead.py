@@ -1,4 +1,4 @@
-"""What comes next in the journal, read while what comes before it is worked on."""
+"""Reads the next records of the journal while a consumer processes the records before them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PARTS = 2
 
 
 class _Part(NamedTuple):
-    """The records behind a position, being read."""
+    """A read in progress of the records after a position."""
 
     after: int
     reading: asyncio.Task[Sequence[Record]]
 
 
 class ReadAhead:
-    """Reads a journal in order, at most `limit` records at once, and two such parts ahead while there are more."""
+    """Reads a journal in order, in parts of at most `limit` records. It reads two parts ahead if there are more."""
 
     def __init__(self, journal: Journal, limit: int) -> None:
         self._journal = journal
@@ -31,11 +31,11 @@ class ReadAhead:
         self._parts: deque[_Part] = deque()
 
     async def read(self, after: int, *, removed: int) -> Sequence[Record]:
-        """What comes behind a position, now. What was read before the records up to `removed` were is read anew."""
+        """The next records after a position. Parts that were read before the removal up to `removed` are read again."""
         records: Sequence[Record] = ()
         if self._parts and self._parts[0].after == after >= removed:
             records = await self._parts.popleft().reading
-        if not records:  # then there were none yet
+        if not records:  # there was nothing to read ahead yet
             await self.forget()
             records = await self._journal.read(after, self._limit)
         if self._parts:
@@ -45,7 +45,7 @@ class ReadAhead:
         return records
 
     async def peek(self, *, removed: int) -> Sequence[Record]:
-        """What `read` will return next if all goes well; nothing if it has not begun to read that, or failed."""
+        """The records that `read` will probably return next. Empty if their read has not begun or has failed."""
         if not self._parts or self._parts[0].after < removed:
             return ()
         reading = self._parts[0].reading
@@ -61,7 +61,7 @@ class ReadAhead:
             await asyncio.wait([part.reading for part in parts])
 
     def _begin(self, records: Sequence[Record]) -> None:
-        """Read what comes behind these, unless they were all there was."""
+        """Begin to read the records after these, unless these were the last ones."""
         if len(records) == self._limit:
             after = records[-1].position
             part = _Part(after, asyncio.create_task(_read(self._journal, after, self._limit)))
@@ -69,13 +69,16 @@ class ReadAhead:
             part.reading.add_done_callback(lambda _: self._read_on(part))
 
     def _read_on(self, part: _Part) -> None:
-        """Begin the next part if this is the last one, has been read, and another is wanted."""
+        """Begin the next part if this part is complete, it is the last one, and fewer than two are ahead."""
         if _succeeded(part.reading) and self._parts and self._parts[-1] is part and len(self._parts) < _PARTS:
             self._begin(part.reading.result())
 
 
 def _succeeded(reading: asyncio.Task[Sequence[Record]]) -> bool:
-    """Who takes a part that failed is told of it; asking here keeps asyncio from complaining that nobody did."""
+    """Whether a read has succeeded. Looking at the exception here also keeps asyncio from logging it as unretrieved.
+
+    `read` raises the exception of a failed part.
+    """
     return reading.done() and not reading.cancelled() and reading.exception() is None
 
 

@@ -1,4 +1,4 @@
-"""Doing something until it succeeds."""
+"""Repeats an attempt until it succeeds."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _log = logging.getLogger("ingestd.consumers")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_STORE_PAUSE = 1.0  # seconds at the most after which a store that failed is asked again
+_STORE_PAUSE = 1.0  # the longest pause after a failure of the store, in seconds
 
 
 @dataclass
 class Attempts:
-    """Does something again until it succeeds, with growing pauses, and logs without making a din.
+    """Repeats an attempt until it succeeds, with growing pauses and few log lines.
 
-    Only that a place is another's is told at once.
+    It does not repeat an attempt that raises `LeaseLost`.
     """
 
     name: str
     backoff: Backoff
     status: ConsumerStatus | None = None
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep
-    """Lets that many seconds pass."""
+    """Waits that number of seconds."""
     _failures: int = field(default=0, init=False)
     _kind: str = field(default="", init=False)
-    """Of the last reason: a receiver may name a new id in each."""
+    """The kind of the last reason. The reason itself may contain a new id in each failure."""
 
     async def until_done(self, attempt: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         task = asyncio.current_task()
@@ -51,18 +51,18 @@ class Attempts:
                     raise asyncio.CancelledError from error
                 if isinstance(error, LeaseLost):
                     raise
-                # Else a CancelledError came from inside the attempt, and is a failure like another.
+                # Otherwise a CancelledError came from inside the attempt, and is a failure like any other.
                 self._failed(error)
                 await self.rest(self._pause(error))
             else:
                 self._succeeded()
-                if task.cancelling():  # and the attempt kept it to itself
+                if task.cancelling():  # the attempt has suppressed the CancelledError
                     raise asyncio.CancelledError
                 return result
 
     def _pause(self, error: BaseException) -> float:
         pause = self.backoff.pause(self._failures)
-        if isinstance(error, Unavailable):  # it is the store: to ask it costs little, and once it is back all wait
+        if isinstance(error, Unavailable):  # asking the store again is cheap, and everything waits for its recovery
             return min(pause, _STORE_PAUSE)
         after = error.after if isinstance(error, SinkFailure | SinkRetry) else None
         return pause if after is None else max(pause, after)
@@ -89,7 +89,7 @@ class Attempts:
 
     def _succeeded(self) -> None:
         if self._failures:
-            _log.info("%s: goes on after %d failures", self.name, self._failures)
+            _log.info("%s: works again after %d failures", self.name, self._failures)
             self._failures = 0
             self._kind = ""
             if self.status is not None:

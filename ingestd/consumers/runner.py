@@ -1,4 +1,4 @@
-"""One consumer at its work."""
+"""Runs one consumer: acquires its cursor, reads its records and commits its steps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger("ingestd.consumers")
 
-_FREE = 1.0  # seconds in which a place that is free is had
-_ATTEND = 0.5  # seconds after which it is looked what else there is to do, though no records come
+_FREE = 1.0  # seconds within which a free cursor can be acquired
+_ATTEND = 0.5  # seconds after which the consumer is asked for its next action, even without new records
 
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
 
 
 class Runner:
-    """One consumer at its work."""
+    """Runs one consumer."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Runner:
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
         self.tried = False
-        """Whether it is known if the place is free: else it is soon this daemon's."""
+        """Whether this daemon had the time to acquire a free cursor. Until then the cursor is probably free."""
         self._consumer = consumer
         self._journal = journal
         self._store = store
@@ -58,25 +58,25 @@ class Runner:
         self._give_way = give_way
         self._cursor = Cursor(consumer.name, 0)
         self._in_hand: Sequence[Record] = ()
-        """What has been read and not been done with."""
+        """Records that were read and not processed yet."""
         self._ahead = ReadAhead(journal, consumer.max_records)
         self._lingering: asyncio.Timeout | None = None
         self._forced = False
         self._ending = False
         self._prepared = False
-        """Whether the records of the next step have been begun on, so that it is to be done before it ends."""
+        """Whether `prepare` has begun the next step, so that this step must be done before the consumer ends."""
         self._quiet = asyncio.Event()
-        """Set while nothing is under way that would have to be done again if it were cut off."""
+        """Set while no work is in progress that would have to be repeated after a cancellation."""
         self._quiet.set()
         self._refused = _NEVER
-        """Where a step that was refused would have moved the place to, how many records it did, and whom to tell."""
+        """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
         self._attempts = Attempts(consumer.name, backoff, self.status, rest)
         self._opening = Attempts(consumer.name, backoff, self.status)
 
     @property
     def is_behind(self) -> bool:
-        """Whether this daemon has, or soon will have, something to do with it."""
+        """Whether this daemon has pending records to process, or will have them soon."""
         return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
 
     async def place(self) -> None:
@@ -87,9 +87,12 @@ class Runner:
         self.status.position = self.status.last = min(position, last)
 
     async def _set_back(self, position: int, last: int) -> None:
-        """The journal is another one, or an older state of it. Records to come have the positions of those it lost."""
+        """Move the cursor back to the end of a journal that was replaced or restored.
+
+        New records get the positions of the lost records.
+        """
         _log.warning(
-            "%s: its place, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
+            "%s: its cursor, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
             self.name, position, last,
         )  # fmt: skip
         cursor = await self._journal.acquire_cursor(self.name, self._consumer.start)
@@ -99,28 +102,28 @@ class Runner:
     async def run(self) -> None:
         while True:
             self._cursor = await self._become_holder()
-            if self._cursor.position == self._refused[0]:  # it was done all the same
+            if self._cursor.position == self._refused[0]:  # the refused step was committed after all
                 self.status.processed += self._refused[1]
                 self._refused[2]()
             self._refused = _NEVER
             self.status.position, self.status.held = self._cursor.position, True
-            # No place lies before what has been removed. In a journal that has come in place of another, less is.
+            # A cursor is never before the removed records. If the journal was replaced, fewer records are removed.
             self.status.removed = min(self.status.removed, self._cursor.position)
             try:
                 await self._work()
             except LeaseLost as error:
                 _log.info("%s: %s", self.name, error)
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
-                await self.close(self._grace)  # opened again once this daemon holds it again
+                await self.close(self._grace)  # opened again when this daemon acquires the cursor again
 
     def hurry(self) -> None:
-        """Linger no more: the daemon stops, and waits for what is to be done yet."""
+        """Stop lingering, because the daemon stops and waits for the pending records."""
         self._forced = True
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
     async def end(self) -> None:
-        """Returns when what it is at has been done, and does nothing more: it can be cancelled at no cost."""
+        """Return once the work in progress is done. No further work begins, so a cancellation costs nothing."""
         self._ending = True
         self.hurry()
         await self._quiet.wait()
@@ -128,7 +131,7 @@ class Runner:
     @contextlib.asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:
         if self._ending and not self._prepared:
-            await asyncio.Event().wait()  # until it is cancelled
+            await asyncio.Event().wait()  # waits until the cancellation
         self._quiet.clear()
         try:
             yield
@@ -148,13 +151,13 @@ class Runner:
 
     async def _hold(self) -> Cursor:
         cursor = await self._journal.acquire_cursor(self._consumer.name, self._consumer.start)
-        # Not what it has read: a failover may have lost the journal's end, and that with it.
+        # The earlier `status.last` does not count, because a failover may have lost the end of the journal.
         self.status.last = max(await self._journal.last(), cursor.position)
         return cursor
 
     async def _work(self) -> None:
-        """Go on with the journal until another daemon does."""
-        # Beside the first read, so that the age of what waits is known also where it cannot be opened.
+        """Process the journal until another daemon acquires the cursor."""
+        # The first read runs beside `open`, so that the age of pending records is known even if `open` fails.
         opening = asyncio.create_task(self._opening.until_done(self._consumer.open))
         try:
             while True:
@@ -168,7 +171,7 @@ class Runner:
             await self._ahead.forget()
 
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
-        """Do one step, and a command before it if there is one. One that fails keeps no records waiting."""
+        """Do one step, after a command if there is one. A failed command does not delay the records."""
         failure, patience = None, None
         if self._consumer.polls_commands:
             turn = await self._attend()
@@ -185,7 +188,7 @@ class Runner:
             raise failure
 
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
-        """Wait for it; where it is attended, no longer than it may be left alone."""
+        """Wait for `open`, and return whether it is done. With `polls_commands`, wait no longer than `_ATTEND`."""
         if not opening.done():
             await asyncio.wait([opening], timeout=_ATTEND if self._consumer.polls_commands else None)
         if opening.done():
@@ -193,7 +196,7 @@ class Runner:
         return opening.done()
 
     async def _attend(self) -> NextAction:
-        """What is next, as soon as there may be anything."""
+        """Return the next action, once it is not "nothing"."""
         while (turn := await self._ask_for_action()) == "nothing":
             await self._learn_age()
             self._moved.set()
@@ -208,22 +211,24 @@ class Runner:
         return turn
 
     async def _learn_age(self) -> None:
-        """Of what waits while nothing is read."""
+        """Learn the age of the oldest pending record while the consumer reads nothing."""
         if self.status.pending and not self._in_hand:
             for outline in await self._journal.outlines(self._cursor.position, 1):
                 self.status.oldest_at = outline.at
 
     async def _rest(self, seconds: float) -> None:
-        """Pause after a failure, and ask for its turn meanwhile: it tells what fails, and learns what it is told."""
+        """Pause after a failure. Meanwhile ask for the next action, so that the consumer can read operators' commands
+        and store its failure.
+        """
         until = asyncio.get_running_loop().time() + seconds
         while (left := until - asyncio.get_running_loop().time()) > _ATTEND:
             await asyncio.sleep(_ATTEND)
-            with suppress(Exception):  # what fails here fails again when it is asked before its step
+            with suppress(Exception):  # an error here occurs again before the next step
                 await self._ask_for_action()
         await asyncio.sleep(left)
 
     async def release(self) -> None:
-        """Let another daemon go on at once, rather than when the hold runs out."""
+        """Release the cursor, so that another daemon can acquire it at once and need not wait for the lease to end."""
         if self.status.held:
             with suppress(Unavailable):
                 await self._journal.release(self._cursor)
@@ -232,20 +237,20 @@ class Runner:
         try:
             async with asyncio.timeout(patience):
                 await self._consumer.close()
-        except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others are to be closed too
+        except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
             _log.exception("%s: could not be closed", self.name)
 
     async def _next(self, patience: float | None) -> Sequence[Record]:
-        """The next records; none if there are none within `patience` seconds."""
+        """The next records, or nothing if none arrive within `patience` seconds."""
         while True:
             if not await self._wait(patience):
                 return ()
             records = await self._ahead.read(self._cursor.position, removed=self.status.removed)
             if records:
                 break
-            oldest = (await self._journal.extent()).first  # all that was there behind its place has been removed
+            oldest = (await self._journal.extent()).first  # all records after the cursor were removed
             self.status.lost += oldest - 1 - self._cursor.position
-            self._go_to(oldest - 1)  # the durable place has moved with the removal
+            self._go_to(oldest - 1)  # the removal has moved the durable cursor too
         status = self.status
         status.in_hand, status.reached = len(records), records[-1].position
         gap = status.reached - self._cursor.position - len(records)
@@ -287,7 +292,7 @@ class Runner:
             self._prepared = False
         count = len(self._in_hand) if step.done is None else step.done
         committing = asyncio.create_task(self._commit(step, count))
-        try:  # the disk, or the network, has time for both
+        try:  # disk or network work on the commit while the next step is prepared
             if (
                 count == len(self._in_hand)
                 and not self._ending
@@ -303,10 +308,10 @@ class Runner:
 
     async def _commit(self, step: Step, count: int) -> None:
         done, rest = self._in_hand[:count], self._in_hand[count:]
-        # Never back behind what has been removed while the step was under way.
+        # Never before the records that were removed during the step.
         position = max(done[-1].position, self.status.removed)
         try:
-            # Without records of its own, nothing has come of the step that doing it again would not bring back.
+            # A step without new records can be repeated after a power failure without any difference.
             cursor = self._cursor._replace(position=position, record=done[-1], deferrable=not step.records)
             await self._append(step, cursor)
         except LeaseLost:
@@ -316,12 +321,12 @@ class Runner:
         self.status.in_hand, self._in_hand = len(rest), rest
         self._go_to(position)
         step.committed()
-        # Not the next one's time, but as good while many wait; of one that comes later nothing is known.
+        # The next record is not read yet. While records are pending, the time of the last one is close enough.
         self.status.oldest_at = rest[0].at if rest else done[-1].at if self.status.pending else None
         self._moved.set()
 
     async def _do_command(self) -> Exception | None:
-        """Returns why it failed, unless nothing else could be done either."""
+        """Carry out a part of a command, and return its failure. Raises errors that would make steps fail too."""
         step = self._new_step()
         try:
             await self._consumer.command(step, self._journal)
@@ -346,11 +351,11 @@ class Runner:
 
 
 async def _to_the_end(task: asyncio.Task[None]) -> None:
-    """Await work that must not be cut in two: being cancelled ends it afterwards."""
+    """Await work that must be completed. A cancellation takes effect after the work."""
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # what failed in it is done again by who comes next
+            task.exception()  # the next holder of the cursor repeats failed work
         raise

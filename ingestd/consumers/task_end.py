@@ -12,7 +12,10 @@ _FORCED = 0.5  # seconds
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]], patience: float, forced: asyncio.Event) -> bool:
-    """Wait for tasks, at most `patience` seconds, and half a second in a hurry; returns whether all have ended."""
+    """Wait for tasks for at most `patience` seconds. Return whether all have ended.
+
+    Once `forced` is set, it waits half a second more at most.
+    """
     if tasks:
         ending = asyncio.ensure_future(asyncio.wait(tasks, timeout=patience))
         hurrying = asyncio.ensure_future(forced.wait())

@@ -1,4 +1,4 @@
-"""Sinks fed from the journal: batches, retries, dead letters, filters, and what operators tell them."""
+"""Delivery of the journal to sinks: batches, retries, dead letters, filters, operators' commands."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def make_sink_consumer(
     *,
     before: SinkConsumer | None = None,
 ) -> SinkConsumer:
-    """The sink of `[sinks.NAME]` and its consumer. Raises `ConfigError` with file and option.
+    """Make the sink of `[sinks.NAME]` and its consumer. Raises `ConfigError`, which names file and option.
 
-    `keys` are the event keys there are, which filters are checked for. `before` is the one of that name at present;
-    where nothing has changed, it is that.
+    `keys` has the known event keys; the filter may name no others. `before` is the present consumer of that name. It is
+    returned if nothing has changed.
     """
     options, own_options = read_sink_options(name, table, sink_class, config)
     path = f"sinks.{name}"

@@ -1,4 +1,4 @@
-"""Batches into a sink: rejected records, and the one record that makes every write fail, are told apart."""
+"""Writes batches to a sink. It finds rejected records, and the one record that makes every write fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options import SinkOptions
 
 __all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written", "within"]
 
-_PROBES = 2  # records that are tried, each time, before it is believed that the sink takes nothing new
+_PROBES = 2  # other records that are tried each time before the sink counts as failing
 
 
 class GivenUp(NamedTuple):
@@ -26,32 +26,33 @@ class GivenUp(NamedTuple):
 
 
 class Written(NamedTuple):
-    """How many of the records are done with, from the first, and which of these were given up, by index."""
+    """The number of completed records, from the first, and the given-up records among them by index."""
 
     done: int
     given_up: dict[int, GivenUp]
 
 
 class BatchWriter:
-    """Writes to one sink, in order, at most `batch` at once.
+    """Writes records to one sink, in order, in batches within the limits of `batch`.
 
-    `SinkRetry` is the sink's own trouble and counts against no record; fewer records are tried next, for there may be
-    room for some. After any other failure a record may be at
-    fault: a batch that fails `retry.attempts` times in a row is halved at once, until a part is taken or one record
-    is left that fails alone.
+    `SinkRetry` is a failure of the sink and counts against no record. The next batch has fewer records, because the
+    sink may have room for some.
 
-    That record is given up if the sink takes a record that it never had, between two failures of the one. To find
-    out, a record of another visitor is tried: a probe. If the sink refuses probes as well, it may have trouble and
-    take a record now and then: then this must happen `retry.attempts` times. Where there is no record to try, the
-    failure is raised and the record waits.
+    After any other failure, a record may be at fault. A batch that fails `retry.attempts` times in a row is halved at
+    once. This is repeated until the sink takes a part, or one record is left that fails alone.
+
+    That record is given up if the sink takes another record between two of its failures. The other record must be new
+    to the sink. To find out, the writer tries a record of another visitor: a probe. If the sink refuses probes too, it
+    may be failing and still take a record now and then. Then the sink must take other records `retry.attempts` times,
+    and at least twice. Without a record to try, the failure is raised, and the record waits.
     """
 
     def __init__(
         self, sink: Sink, options: SinkOptions, evidence: Evidence | None = None, *, in_turn: bool = True
     ) -> None:
-        """`in_turn` says that records are those behind the sink's place in the journal, in order."""
+        """`in_turn`: the records come in journal order, after the sink's cursor."""
         self.splits = 0
-        """Writes that failed and were made again at once, with fewer records."""
+        """The number of failed writes that were repeated at once, with fewer records."""
         self._evidence = evidence or Evidence()
         self._in_turn = in_turn
         self._sink = sink
@@ -60,34 +61,34 @@ class BatchWriter:
         self._most = options.batch.max_events
         self._most_bytes = int(options.batch.max_bytes)
         self._refuses_others = False
-        """Whether the sink has refused probes, and since then taken nothing at the first attempt."""
+        """Whether the sink has refused probes, and has taken nothing at the first attempt since then."""
         self.forget()
 
     def forget(self) -> None:
-        """Hold nothing against any record."""
+        """Forget the failures of all records."""
         self._size = self._most
         self._failed: dict[int, int] = {}
-        """The positions of records that come again, each with its number of failed writes."""
+        """The positions of records to be written again, each with its number of failed writes."""
         self._tried: dict[int, int] = {}
-        """The order in which probes that were not taken were tried last, by position."""
+        """The positions of failed probes, each with a number that grows with every attempt."""
         self._begin_proof()
 
     def _begin_proof(self) -> None:
         self._taken_before: int | None = None
-        """`Evidence.taken` when the first record failed alone the last time."""
+        """`Evidence.taken` at the time when the first record last failed alone."""
         self._proofs = 0
-        """How often the sink took other records between two failures of the first one alone."""
+        """How often the sink took other records between two failures of the first record alone."""
 
     async def write(self, records: Sequence[Record]) -> Written:
-        """Write the first of the records, at least one. Raises what the sink raises, or `SinkFailure`."""
-        if self._failed and records[0].position not in self._failed:  # what failed has gone, or others come first
+        """Write the first records, at least one. Raises the exception of the sink, or `SinkFailure`."""
+        if self._failed and records[0].position not in self._failed:  # the failed records are gone or come later
             self.forget()
         while True:
             batch = self._first(records)
             try:
                 given_up = await self._deliver(batch)
             except SinkRetry:
-                self._size = max(1, len(batch) // 2)  # there may be room for some
+                self._size = max(1, len(batch) // 2)  # the sink may have room for some
                 raise
             except Exception as error:
                 self._count_failure(batch)
@@ -109,7 +110,7 @@ class BatchWriter:
 
     def _first(self, records: Sequence[Record]) -> Sequence[Record]:
         batch = records[: self._size]
-        if self._failed:  # it is that again, or some of it
+        if self._failed:  # only records of the failed batch
             batch = [*takewhile(lambda record: record.position in self._failed, batch)]
         if length_of(batch) <= self._most_bytes:
             return batch
@@ -117,7 +118,7 @@ class BatchWriter:
         return batch[: max(1, sum(1 for end in ends if end <= self._most_bytes))]
 
     async def _deliver(self, batch: Sequence[Record]) -> dict[int, GivenUp]:
-        """All of a batch, but for what the sink rejects: that is returned, by index."""
+        """Write a batch without the records that the sink rejects. Return the rejected records by index."""
         given_up: dict[int, GivenUp] = {}
         left: Sequence[int] = range(len(batch))
         while left:
@@ -139,30 +140,30 @@ class BatchWriter:
         await within(self._timeout, self._sink.write(batch), "a write")
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
-        """Whether the sink takes others than the first record, which failed alone; None where nothing tells."""
+        """Whether the sink takes other records than the first, which failed alone; None if that is unknown."""
         taken = self._evidence.taken
         self._proofs += self._taken_before is not None and self._taken_before < taken
         self._taken_before = taken
         return await self._probe(records)
 
     def _is_at_fault(self) -> bool:
-        """Whether the first record is, rather than the sink, which it is when nothing tells."""
+        """Whether the first record is at fault. Without evidence the sink is at fault."""
         return self._proofs >= (max(2, self._attempts) if self._refuses_others else 1)
 
     async def _probe(self, records: Sequence[Record]) -> bool | None:
-        """Whether the sink takes a record of another visitor, which comes again in its turn; None: there is none."""
+        """Whether the sink takes a record of another visitor; None without such a record. It is written again later."""
         refused = False
         for probe in self._choose_probes(records):
             try:
                 await self._write([probe])
-            except SinkReject:  # neither taken nor refused for now
+            except SinkReject:  # neither taken nor a failure of the sink
                 pass
-            except Exception:  # noqa: BLE001 - that it fails is the answer
+            except Exception:  # noqa: BLE001 - the failure is the answer
                 refused = True
             else:
                 self._evidence.add_probe(probe)
                 if probe.position in self._tried:
-                    self._excuse()  # the sink refused it before, so it was the sink
+                    self._excuse()  # the sink failed on this record before, so the sink was at fault
                 return True
             self._tried[probe.position] = max(self._tried.values(), default=0) + 1
         self._evidence.wanted = True
@@ -170,17 +171,17 @@ class BatchWriter:
         return False if refused else None
 
     def _choose_probes(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Records that were not tried yet, then those that were not tried for longest."""
+        """Records for a probe: first the untried ones, then the tried ones, longest ago first."""
         others = self._evidence.find_probes(records if self._in_turn else records[:1], self._failed)
         new = [record for record in others if record.position not in self._tried]
         known = [record for record in others if record.position in self._tried]
         known.sort(key=lambda record: self._tried[record.position])
-        # If one is taken now that was refused, the sink takes records now and then.
+        # If the sink takes a record that it refused before, it takes records now and then.
         first = known[:1] if self._refuses_others else []
         return [*first, *new, *known[len(first) :]][:_PROBES]
 
     def _excuse(self) -> None:
-        """Count failures from now on, since the sink was at fault."""
+        """Start counting failures again, because the sink was at fault."""
         self._failed = dict.fromkeys(self._failed, 0)
         self._tried = {}
         self._begin_proof()
@@ -199,7 +200,7 @@ class BatchWriter:
         self._refuses_others = self._refuses_others and bool(self._failed)
         size = min(self._size * 2, self._most)
         if self._refuses_others or not self._is_suspected(batch[-1]):
-            self.forget()  # else the next failure among those that were in a batch with it is halved at once
+            self.forget()  # otherwise the next failure of a record from the same batch halves the batch at once
         self._size = size
 
     def _is_suspected(self, record: Record) -> bool:
@@ -207,7 +208,7 @@ class BatchWriter:
 
 
 class LetterWriter(BatchWriter):
-    """Writes dead letters again. Giving one up loses nothing, so only a sink that is known to fail is waited for."""
+    """Writes dead letters again. It waits only for a sink that is known to fail, because giving up loses nothing."""
 
     def __init__(self, sink: Sink, options: SinkOptions, evidence: Evidence) -> None:
         super().__init__(sink, options, evidence, in_turn=False)
@@ -223,7 +224,7 @@ class LetterWriter(BatchWriter):
     async def _check(self) -> bool:
         try:
             await within(self._timeout, self._sink.check(), "a check")
-        except Exception:  # noqa: BLE001 - that it fails is the answer
+        except Exception:  # noqa: BLE001 - the failure is the answer
             return False
         return True
 
@@ -232,7 +233,7 @@ class LetterWriter(BatchWriter):
 
 
 async def within(seconds: float, work: Awaitable[None], what: str) -> None:
-    """Await work of a sink for that long. Raises `SinkFailure` when it takes longer, or ends by being cancelled."""
+    """Await work of a sink for at most that time. Raises `SinkFailure` if it takes longer or cancels itself."""
     limit = asyncio.timeout(seconds)
     task = asyncio.current_task()
     assert task is not None
@@ -240,7 +241,7 @@ async def within(seconds: float, work: Awaitable[None], what: str) -> None:
         async with limit:
             await work
     except TimeoutError as error:
-        if not limit.expired():  # a TimeoutError of the sink's own
+        if not limit.expired():  # the sink itself raised the TimeoutError
             raise
         raise SinkFailure(f"{what} took longer than {seconds:g} s") from error
     except asyncio.CancelledError as error:

@@ -1,4 +1,4 @@
-"""Tells the log of new dead letters. A sink that rejects everything must not fill the disk."""
+"""Logs new dead letters. A sink that rejects everything must not fill the disk with log lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ __all__ = ["DeadLetterLog"]
 _log = logging.getLogger("ingestd.delivery")
 
 _QUIET = 600.0  # seconds without a dead letter after which the next one is news again
-_PAUSE = 10.0  # seconds between two lines whose reasons differ
+_PAUSE = 10.0  # seconds between two lines with different reasons
 
 
 class DeadLetterLog:
-    """One sink's. The 1st, 2nd, 4th, 8th … letter is told, as failures of the sink are, and so is a new reason.
+    """Logs the dead letters of one sink: the 1st, 2nd, 4th, 8th … letter, and any with a new reason.
 
-    Reasons that differ in ids or numbers only are the same. `clock` tells seconds, for tests.
+    The failures of a sink are logged in the same way. Reasons that differ only in ids or numbers are the same reason.
+    Tests replace `clock`, which counts seconds.
     """
 
     def __init__(self, sink: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +33,7 @@ class DeadLetterLog:
         self._last_letter_at = self._last_line_at = float("-inf")
 
     def report(self, letters: Sequence[DeadLetter], kept: int) -> None:
-        """`letters` are new and durable, `kept` is how many there are by now."""
+        """Log new letters once they are durable. `kept` is the present number of dead letters."""
         if not letters:
             return
         now = self._clock()
@@ -45,7 +46,7 @@ class DeadLetterLog:
         if not is_rare and not is_new:
             return
         self._reason, self._last_line_at = reason, now
-        # The reason may be long, and the operators' page cuts long lines. So it comes last.
+        # The reason comes last, because it may be long and the operators' page cuts long lines.
         _log.warning(
             "sink:%s: %s; %d kept, shown by: ingestd sinks dead-letters list %s; the last one's reason: %s",
             self._sink, _described(letters), kept, self._sink, letters[-1].reason,
@@ -61,6 +62,6 @@ def _described(letters: Sequence[DeadLetter]) -> str:
 
 
 def _about(letter: DeadLetter) -> dict[str, str]:
-    """The id by which the record is found in the journal; a plugin's record may have none."""
+    """The id of the record, by which operators find it in the journal. The record of a plugin may have no id."""
     record_id = letter.to_record().decode().get("id")
     return {"record_id": record_id} if isinstance(record_id, str) else {}

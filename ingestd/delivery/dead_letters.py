@@ -1,4 +1,4 @@
-"""Records that a sink does not get: kept until somebody has them tried again, or throws them away."""
+"""Dead letters: records that a sink did not take, kept until an operator retries or discards them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ __all__ = ["DeadLetter", "read_letter", "read_letters", "remove_letter", "replac
 
 _PAGE = 100
 _PAGE_BYTES = 2 << 20
-_FIRST = 4  # letters of the first page: they may be large
+_FIRST = 4  # letters of the first page, since letters may be large
 
 
 class DeadLetter(msgspec.Struct):
     number: int
-    """From 1, of each sink."""
+    """The number of the letter, counted from 1 for each sink."""
     reason: str
     at: int
-    """When it was given up last, in milliseconds."""
+    """When the record was last given up, in milliseconds."""
     attempts: int
-    """Writes that it was in and that failed."""
+    """The number of failed writes that contained the record."""
     type: str
     position: int
     received_at: int
     record: msgspec.Raw
-    """The record as the journal had it."""
+    """The body of the record in the journal."""
 
     def to_record(self) -> Record:
         return Record(self.type, self.received_at, bytes(self.record), self.position)
 
     @property
     def size(self) -> int:
-        """Bytes of the record."""
+        """The size of the record in bytes."""
         return len(memoryview(self.record))
 
 
@@ -52,7 +52,7 @@ def _key(sink: str, number: int) -> str:
 
 
 async def save_dead_letter(state: State, sink: str, letter: DeadLetter) -> None:
-    """Keep a letter, in place of one with its number."""
+    """Store a letter. It replaces a letter with the same number."""
     await state.put(_key(sink, letter.number), _encode(letter))
 
 
@@ -64,7 +64,7 @@ async def read_letter(state: State, sink: str, number: int) -> DeadLetter | None
 async def read_letters(
     state: State, sink: str, after: int, last: int, numbers: Collection[int] | None = None
 ) -> AsyncIterator[DeadLetter]:
-    """Those there are of the numbers (None: of all) behind `after`, up to `last`, in order."""
+    """The existing letters after number `after` and up to `last`, in order. `numbers` selects some of them."""
     asked: Sequence[int] = range(after + 1, last + 1)
     if numbers is not None:
         asked = sorted({number for number in numbers if after < number <= last})
@@ -81,7 +81,7 @@ async def read_letters(
 
 
 async def replace_letter(state: State, sink: str, letter: DeadLetter, body: bytes) -> bool:
-    """Give its record another body; returns whether the letter was still there as it was read."""
+    """Replace the body of the record in a letter. Return False if the letter has changed or gone since it was read."""
     key = _key(sink, letter.number)
     found = await state.get(key)
     if found is None or _decode(found) != letter:

@@ -1,4 +1,4 @@
-"""Evidence that a sink takes other records, for the question whose fault it is that one record fails."""
+"""Evidence that a sink takes other records, so that one failing record is at fault and not the sink."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ __all__ = ["Evidence"]
 
 
 class Evidence:
-    """Evidence that a sink takes records that it never had, shared by all who write to the sink.
+    """Evidence that a sink takes new records, shared by all writers of the sink.
 
-    A repetition is no evidence: a sink may recognise its id and take it while it refuses everything new. So each
-    record serves once, and only while it is behind the sink's place in the journal.
+    A repeated record is no evidence: a sink may recognise its id and take it while it refuses all new records. So each
+    record counts once, and only while its position is after the sink's cursor.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Another daemon may write to the sink from now on."""
+        """Discard all evidence, because another daemon may write to the sink from now on."""
         self.ahead: Sequence[Record] = ()
         """The next records of the journal, in order and without a gap."""
         self.wanted = False
-        """Whether `ahead` is to be read again."""
+        """Whether `ahead` must be read again."""
         self.taken = 0
-        """How often the sink took records that it never had."""
+        """How often the sink took new records."""
         self._delivered = 0
-        """The position up to which records were delivered in their turn."""
+        """The position up to which records were delivered in journal order."""
         self._probes: set[int] = set()
-        """Positions behind it that the sink took as probes."""
+        """The positions after `_delivered` that the sink took as probes."""
 
     def find_probes(self, records: Sequence[Record], offered: Container[int]) -> list[Record]:
-        """Records of other visitors than the first one's that the sink never had.
+        """New records of other visitors than the visitor of the first record.
 
-        Of each visitor it is the next one, so that none comes before another of its visitor. Records that were in a
-        failed write (`offered`) come last: the sink may have kept some of them.
+        The answer has only the next record of each visitor, so that the records of a visitor stay in order. Records of
+        a failed write (`offered`) come last, because the sink may have kept some of them.
         """
         ahead = (record for record in self.ahead if record.position > records[-1].position)
         found = self._next_of_each_visitor(records[0], [*records[1:], *ahead])
@@ -57,12 +57,12 @@ class Evidence:
         return found
 
     def add_probe(self, record: Record) -> None:
-        """The sink took this record out of its turn."""
+        """The sink took this record as a probe."""
         self._probes.add(record.position)
         self.taken += 1
 
     def add_taken(self, batch: Sequence[Record]) -> None:
-        """The sink took a batch in its turn."""
+        """The sink took a batch in journal order."""
         if batch[-1].position > self._delivered and batch[-1].position not in self._probes:
             self.taken += 1
 
@@ -83,5 +83,5 @@ _decode_owner = msgspec.json.Decoder(_Owner).decode
 def _owner_of(record: Record) -> _Owner:
     try:
         return _decode_owner(record.body)
-    except msgspec.DecodeError:  # a plugin's own record, in which the name means something else
+    except msgspec.DecodeError:  # the record of a plugin, in which the names have another meaning
         return _Owner()

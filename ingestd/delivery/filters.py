@@ -1,4 +1,4 @@
-"""Which records a sink gets."""
+"""Filters: the records that a sink gets."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
 
 
 def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
-    """Raises `ConfigError` for what no record can have, which would keep all of them from the sink.
+    """Raises `ConfigError` for a key or type that no record has, because such a filter passes nothing.
 
-    `keys` are the event keys there are, `place` is what the message begins with, without `.keys` or `.types`.
+    `keys` has the known event keys. `place` begins the message: the file and path of the filter.
     """
     for key in options.keys or ():
         if key not in keys:
@@ -47,10 +47,10 @@ def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> N
 
 
 def make_filter(options: FilterOptions) -> Filter | None:
-    """Tells whether a record passes; None where all do.
+    """A function that tells whether a record passes, or None if all records pass.
 
-    With `keys`, what has no event key does not pass, but for erasures: who has a person's events
-    must be told to forget them. So has `types` the last word on these.
+    With `keys`, records without an event key do not pass, except erasures. A receiver of a person's events must also
+    learn of their erasure. `types` can still exclude erasures.
     """
     types, keys, tenants = (
         None if chosen is None else frozenset(chosen) for chosen in (options.types, options.keys, options.tenants)
@@ -61,7 +61,7 @@ def make_filter(options: FilterOptions) -> Filter | None:
             return False
         try:
             subject = _decode(record.body)
-        except msgspec.DecodeError:  # a plugin's own record, in which the names mean something else
+        except msgspec.DecodeError:  # the record of a plugin, in which the names have another meaning
             subject = _NOBODY
         if tenants is not None and subject.tenant not in tenants:
             return False

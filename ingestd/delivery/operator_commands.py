@@ -1,4 +1,4 @@
-"""What operators tell a sink to do. It is kept in the state, and done by the daemon that goes on with the sink."""
+"""Operators' commands for a sink. The state keeps them, and the daemon that holds the sink's cursor executes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ATTEMPTS = 10
 
 class _Letters(msgspec.Struct, kw_only=True):
     number: int = 0
-    """Of the order: they are carried out one after the other."""
+    """The number of the command. Commands are executed in the order of their numbers."""
     last: int
-    """Up to this dead letter; later ones are not meant."""
+    """The number of the last dead letter of the command; later letters are not affected."""
     letters: tuple[int, ...] | None = None
-    """The numbers that are meant; None: all."""
+    """The numbers of the dead letters, or None for all."""
 
 
 class Retry(_Letters, tag="retry"):
@@ -40,29 +40,29 @@ class Retry(_Letters, tag="retry"):
 
 
 class Discard(_Letters, tag="discard"):
-    """Throw dead letters away."""
+    """Delete dead letters."""
 
 
 class Replay(msgspec.Struct, tag="replay", kw_only=True):
-    """Write records again that the sink has had."""
+    """Write records again that the sink has already had."""
 
     number: int = 0
     first: int
     last: int
     """Positions, both inclusive."""
     keys: tuple[str, ...] | None = None
-    """Event keys; None: all records."""
+    """The event keys of the records, or None for all records."""
 
 
 OperatorCommand = Retry | Discard | Replay
 
 
 class OperatorCommands(msgspec.Struct, omit_defaults=True):
-    """Written by commands alone: what a sink has done of it is in its `Progress`."""
+    """The commands for a sink. Only the command line writes them; the sink's `Progress` says which are done."""
 
     paused: bool = False
     given: int = 0
-    """How many there ever were: the number of the newest."""
+    """The number of commands ever given, which is the number of the newest command."""
     waiting: list[OperatorCommand] = []
 
 
@@ -75,7 +75,7 @@ async def load_commands(state: State, name: str) -> OperatorCommands:
 
 
 async def give_command(store: Store, name: str, command: OperatorCommand) -> int:
-    """Have it carried out after those given before; returns its number. Raises `Unavailable`, `CommandError`."""
+    """Add a command after the earlier commands, and return its number. Raises `Unavailable`, `CommandError`."""
 
     def add(commands: OperatorCommands) -> None:
         commands.given += 1
@@ -87,7 +87,7 @@ async def give_command(store: Store, name: str, command: OperatorCommand) -> int
 
 
 async def set_paused(store: Store, name: str, *, paused: bool) -> bool:
-    """Returns whether that changed anything. Raises `Unavailable`, `CommandError`."""
+    """Pause or resume a sink. Return whether that changed anything. Raises `Unavailable`, `CommandError`."""
     before = False
 
     def change(commands: OperatorCommands) -> None:
@@ -100,7 +100,7 @@ async def set_paused(store: Store, name: str, *, paused: bool) -> bool:
 
 async def _change(store: Store, name: str, change: Callable[[OperatorCommands], None]) -> None:
     for _ in range(_ATTEMPTS):
-        # In a unit of its own: a busy sink changes it all the time, and that is no conflict.
+        # A separate transaction reads the progress: a busy sink changes it often, which must not be a conflict.
         look = store.begin(times.now())
         progress = await load_progress(look, name)
         await store.commit(look)
@@ -114,9 +114,9 @@ async def _change(store: Store, name: str, change: Callable[[OperatorCommands], 
             if await state.swap(_key(name), found, msgspec.json.encode(commands).decode()):
                 await store.commit(state)
                 return
-        except Conflict:  # another command was quicker
+        except Conflict:  # another command was faster
             continue
-    raise CommandError(f"the orders of sink {name} keep changing; try again")
+    raise CommandError(f"the commands for sink {name} keep changing; try again")
 
 
 def _key(name: str) -> str:

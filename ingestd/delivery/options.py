@@ -1,4 +1,4 @@
-"""The options every sink has, and those of its kind beside them."""
+"""The options of a sink: options of every sink, and options of its type."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RetryOptions(Options):
 
 
 class FilterOptions(Options):
-    """None lets everything pass."""
+    """A filter passes everything for an option that is None."""
 
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
@@ -55,14 +55,14 @@ class SinkOptions(Options, kw_only=True):
 def read_sink_options(
     name: str, table: Mapping[str, Any], sink_class: type[Sink], config: Config
 ) -> tuple[SinkOptions, Options]:
-    """The options every sink has and those of its kind. Raises `ConfigError` with file and option."""
+    """Read the common options of a sink and the options of its type. Raises `ConfigError`, which names the option."""
     path = f"sinks.{name}"
     common = {field.name for field in msgspec.structs.fields(SinkOptions)}
     own = {field.name for field in msgspec.structs.fields(sink_class.Options)}
     if common & own:
         clash = ", ".join(sorted(common & own))
         raise ConfigError(f"{config.place(path)}: {sink_class.__name__} defines {clash}, which every sink has")
-    # Both sets at once, so that a misspelt name is told the nearest of all.
+    # Both sets are read at once first, so that the error of a misspelt name has the nearest of all names.
     both: Any = msgspec.defstruct("SinkOptions", [(each, Any, None) for each in (*common, *own)], bases=(Options,))
     config.read(both, table, path)
 

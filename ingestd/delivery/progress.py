@@ -1,4 +1,4 @@
-"""How far a sink is, durably: what became of the records behind its start."""
+"""The durable progress of a sink: how many records it has taken, given up and replayed."""
 
 from __future__ import annotations
 
@@ -10,45 +10,49 @@ __all__ = ["LastFailure", "Progress", "load_last_failure", "load_progress", "sav
 
 
 class Progress(msgspec.Struct, omit_defaults=True):
-    """At rest, `position - began` of its place is `delivered + filtered + given_up`, and what was removed unseen."""
+    """The counts of a sink.
+
+    Without records in progress, `position - began` of its cursor equals `delivered + filtered + given_up`, plus the
+    records that were removed unread.
+    """
 
     began: int
-    """The position behind which the sink started."""
+    """The position after which the sink started."""
     delivered: int = 0
     filtered: int = 0
     given_up: int = 0
     """Records that became dead letters."""
     replayed: int = 0
-    """Records written again that it had had,"""
+    """Records of replays that the sink took."""
     given_up_again: int = 0
-    """and those of them that became dead letters."""
+    """Records of replays that became dead letters."""
     retried: int = 0
-    """Dead letters that the sink has taken since,"""
+    """Dead letters that the sink has taken since."""
     discarded: int = 0
-    """and those that were thrown away."""
+    """Dead letters that were discarded."""
     letters: int = 0
     """The number of the newest dead letter."""
     command: int = msgspec.field(default=0, name="order")
-    """The number of the last order that was carried out,"""
+    """The number of the last completed command."""
     at: int = 0
-    """and how far the next one is: a position, or the number of a dead letter."""
+    """The progress of the next command: a position, or the number of a dead letter."""
 
     @property
     def dead(self) -> int:
-        """The dead letters there are."""
+        """The number of dead letters now."""
         return self.given_up + self.given_up_again - self.retried - self.discarded
 
 
 class LastFailure(msgspec.Struct, frozen=True):
-    """Why a sink does not get on."""
+    """Why a sink fails at present."""
 
     reason: str
     since: int
-    """When it began to fail, in milliseconds."""
+    """When the sink began to fail, in milliseconds."""
     at: int
-    """Of the last failure."""
+    """The time of the last failure, in milliseconds."""
     failures: int
-    """In a row."""
+    """The number of failures in a row."""
 
 
 _decode_progress = msgspec.json.Decoder(Progress).decode
@@ -56,7 +60,7 @@ _decode_trouble = msgspec.json.Decoder(LastFailure).decode
 
 
 async def load_progress(state: State, name: str) -> Progress | None:
-    """None where the sink has never had a record."""
+    """The progress of a sink, or None if the sink has never had a record."""
     found = await state.get(state_key("sink-progress", "", name))
     return None if found is None else _decode_progress(found)
 

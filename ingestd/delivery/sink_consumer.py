@@ -1,4 +1,4 @@
-"""Feeds a sink from the journal: a consumer like any other, so what it delivers, it delivers at least once."""
+"""The consumer of a sink: delivers the records of the journal at least once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PREFIX = "sink:"
 
 _T = TypeVar("_T")
 
-_LOOK = 0.4  # seconds between two looks for orders
-_DISCARDED = 1000  # dead letters thrown away in one step
-_LETTERS_SIZE = 2 << 20  # bytes of the dead letters that are in hand at a time, about
-_AHEAD = 500  # records behind those in hand among which the sink may find one to take
+_LOOK = 0.4  # seconds between two looks for commands
+_DISCARDED = 1000  # dead letters discarded in one step
+_LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
+_AHEAD = 500  # records after those in hand that may serve as probes
 
 
 class _Outcome(NamedTuple):
-    """What came of the records of a step: which of them the sink was to have, by index, and how far that came."""
+    """The result of a write: the records of a step, the indexes of those that pass the filter, and how these ended."""
 
     records: Sequence[Record]
     wanted: Sequence[int]
@@ -49,9 +49,9 @@ class _Outcome(NamedTuple):
 class SinkConsumer(Consumer):
     """The consumer of one sink. Its name is `sink:NAME`.
 
-    A write that fails is made again, without end, with the records it had and then some pause; the place
-    in the journal waits. What the sink rejects, and a record that alone keeps a batch from being taken
-    (see `BatchWriter`), become dead letters in the step that goes on behind them.
+    A failed write is repeated until it succeeds, with the same records and after a pause. Meanwhile the cursor waits.
+    Two kinds of records become dead letters: records that the sink rejects, and a record that alone makes a batch fail
+    (see `BatchWriter`). They do so in the step that moves the cursor past them.
     """
 
     polls_commands = True
@@ -59,22 +59,22 @@ class SinkConsumer(Consumer):
     def __init__(self, sink: Sink, options: SinkOptions, own_options: Options | None = None) -> None:
         self.name = PREFIX + sink.name
         self.made_of = type(sink), options, own_options
-        """What another must be made of to be its equal."""
+        """The parts that two equal consumers have in common."""
         self.start = options.start
         self.max_records = options.batch.max_events
         self.linger = float(options.batch.max_wait)
         self.backoff = options.retry.backoff
         self.sink = sink
         self.delivered = 0
-        """Records the sink has taken and that will not be written again, since the start of the daemon."""
+        """Records that the sink has durably taken since the start of the daemon."""
         self.filtered = 0
-        """Records it was spared, since then."""
+        """Records that the filter excluded, since the start of the daemon."""
         self.given_up = 0
-        """Records that became dead letters, since then; not those that it was given again."""
+        """Records that became dead letters since the start of the daemon, without replayed and retried ones."""
         self.progress: Progress | None = None
-        """None while it is not known, or there is none."""
+        """None while the progress is unknown, or if there is none."""
         self.last_reason: str | None = None
-        """Of the newest dead letter, if that is still kept."""
+        """The reason of the newest dead letter, if that letter still exists."""
         self._timeout = float(options.timeout)
         self._filter = make_filter(options.filter)
         self._evidence = Evidence()
@@ -84,7 +84,7 @@ class SinkConsumer(Consumer):
         self._splits = 0
         """Splits counted by earlier writers."""
         self._outcomes: list[_Outcome] = []
-        """Of the records of a step, and of the next one's, for as long as they are not stored."""
+        """The results for the present step and for the next step, until they are committed."""
         self._orders = OperatorCommands()
         self._looked: float | None = None
         self._trouble: LastFailure | None = None
@@ -99,7 +99,7 @@ class SinkConsumer(Consumer):
         return self._splits + sum(writer.splits for writer in self._writers)
 
     def count_on(self, other: SinkConsumer) -> None:
-        """Go on from the counts of the one that was in its place."""
+        """Add the counts of the consumer that this one replaces."""
         self.delivered += other.delivered
         self.filtered += other.filtered
         self._splits += other.splits
@@ -111,7 +111,7 @@ class SinkConsumer(Consumer):
         await within(self._timeout, self.sink.check(), "a check")
 
     async def close(self) -> None:
-        # Another daemon may go on with it: what is known here is of no use when it comes back.
+        # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
         self.progress = self.last_reason = self._looked = self._trouble = None
         self._outcomes = []
         self._evidence.forget()
@@ -160,7 +160,10 @@ class SinkConsumer(Consumer):
         step.committed = lambda: self._committed(progress, letters, outcome, delivered, filtered)
 
     async def _write(self, records: Sequence[Record]) -> _Outcome:
-        """Not again what was prepared, nor while it is the store that fails: the sink has them."""
+        """Write records, unless the sink already has them.
+
+        It has them after `prepare`, and after a step whose commit failed.
+        """
         for outcome in self._outcomes:
             if outcome.records is records:
                 return outcome
@@ -183,7 +186,10 @@ class SinkConsumer(Consumer):
         delivered: int = 0,
         filtered: int = 0,
     ) -> None:
-        """`letters` are the step's new ones. Those of an order do not count as given up: the sink has had its turn."""
+        """Update the counts after a commit. `letters` has the new dead letters of the step.
+
+        Dead letters of a command do not count as given up, because the sink has had these records before.
+        """
         self.progress = progress
         self._outcomes = [each for each in self._outcomes if each is not outcome]
         self.delivered += delivered
@@ -215,10 +221,10 @@ class SinkConsumer(Consumer):
         for cursor in await journal.cursors():
             if cursor.name == self.name:
                 return cursor.position
-        raise LeaseLost("its place is not in the journal any more")
+        raise LeaseLost("its cursor is not in the journal any more")
 
     async def _read_ahead(self, journal: Journal, place: int) -> None:
-        """Look for records that the sink may take, when it takes none of those in hand."""
+        """Read further records for probes, because the sink has taken none of the records in hand."""
         ahead = await journal.read(place, self.max_records + _AHEAD)
         self._evidence.ahead = [record for record in ahead if self._passes(record)]
         self._evidence.wanted = False
@@ -229,9 +235,9 @@ class SinkConsumer(Consumer):
     async def _replay(
         self, command: Replay, step: Step, progress: Progress, journal: Journal, place: int
     ) -> Sequence[DeadLetter]:
-        """Returns the new ones."""
+        """Do a part of a replay, and return its new dead letters."""
         letters = []
-        last = min(command.last, place)  # what is behind its place comes in its turn
+        last = min(command.last, place)  # records after the cursor are delivered anyway
         after = max(progress.at, command.first - 1)
         read = await journal.read(after, self.max_records) if after < last else ()
         records = [record for record in read if record.position <= last]
@@ -298,10 +304,10 @@ class SinkConsumer(Consumer):
         return await load_progress(state, self.sink.name) or Progress(began)
 
     async def _tried(self, work: Awaitable[_T]) -> _T:
-        """Await work of the sink, and keep what it fails of for who asks how it is."""
+        """Await work of the sink, and keep its failure for `ingestd sinks status`."""
         try:
             result = await work
-        except (Unavailable, LeaseLost):  # the store's trouble
+        except (Unavailable, LeaseLost):  # the store failed, not the sink
             raise
         except Exception as error:
             at, before = times.now(), self._trouble

@@ -1,4 +1,4 @@
-"""What metrics show of a sink."""
+"""The status of a sink, for metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SinkStatus", "sink_statuses"]
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """Always up to date. Counts are since the start of the daemon."""
+    """The status of a sink, always up to date. Counts begin with the start of the daemon."""
 
     consumer: ConsumerStatus
     feeder: SinkConsumer
@@ -25,7 +25,7 @@ class SinkStatus:
 
     @property
     def delivered(self) -> int:
-        """Records the sink has taken and that will not be written again."""
+        """The number of records that the sink has durably taken."""
         return self.feeder.delivered
 
     @property
@@ -50,13 +50,13 @@ class SinkStatus:
 
     @property
     def dead_letters(self) -> int:
-        """Records given up and kept; 0 while another daemon goes on with the sink."""
+        """The number of dead letters, or 0 while another daemon has the sink's cursor."""
         progress = self.feeder.progress
         return 0 if progress is None else progress.dead
 
     @property
     def last_dead_letter_reason(self) -> str | None:
-        """Of the newest dead letter; None if that one is not kept any more, or another daemon goes on with the sink."""
+        """The reason of the newest dead letter. None if the letter is gone, or another daemon has the sink's cursor."""
         return self.feeder.last_reason
 
     @property
@@ -65,6 +65,6 @@ class SinkStatus:
 
 
 def sink_statuses(consumers: Consumers, sinks: Iterable[SinkConsumer]) -> list[SinkStatus]:
-    """The status of each of the sinks."""
+    """The status of each sink."""
     statuses = {status.name: status for status in consumers.statuses}
     return [SinkStatus(statuses[sink.name], sink) for sink in sinks]

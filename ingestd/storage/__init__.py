@@ -1,1 +1,1 @@
-"""The store and the journal that the configuration names."""
+"""The store and the journal of the configuration: opening, retention, a separate journal, loss of data."""

@@ -1,4 +1,4 @@
-"""The back ends a configuration names, opened and closed as one."""
+"""The back ends of a configuration, opened and closed together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Backends", "open_backends"]
 
 
 class Backends:
-    """The store and the journal in force, which may be one back end or two."""
+    """The store and the journal in use. They belong to one back end or to two."""
 
     def __init__(self, config: Config, plugins: Plugins) -> None:
         backend = _make_backend("store.url", config.store.url, config, plugins)
@@ -27,13 +27,13 @@ class Backends:
         self.store: Store = backend.store
         self.journal: Journal = backend.journal
         self.ownership: Ownership | None = None
-        """Of a state that several daemons can reach, each with a journal elsewhere."""
+        """Set if several daemons can reach the state, and each of them has a separate journal."""
         if config.journal.url is not None and config.journal.url != config.store.url:
             apart = _make_backend("journal.url", config.journal.url, config, plugins)
             if apart.store.distant:
                 raise ConfigError(
-                    f"{config.place('journal.url')}: several daemons can reach a journal there, so what they remember"
-                    " must be with it; leave [journal] url out, and give [store] url its value"
+                    f"{config.place('journal.url')}: several daemons can reach a journal there, so the state must be"
+                    " there too; leave [journal] url out, and give [store] url its value"
                 )
             self._all.append(apart)
             self.journal = SplitJournal(apart.journal, apart.store, self.store)
@@ -48,39 +48,42 @@ class Backends:
             if serving and self.ownership is not None:
                 await self.ownership.take()
                 await self.ownership.compare_store()
-            stack.pop_all()  # all are open, and stay so
+            stack.pop_all()  # all are open, and stay open
 
     async def close(self) -> None:
         if self.ownership is not None:
-            with contextlib.suppress(Unavailable):  # then the next one waits until we have been silent for long enough
+            with contextlib.suppress(Unavailable):  # then the next daemon waits until this one was silent long enough
                 await self.ownership.release()
         for backend in self._all:
             await backend.close()
 
     async def remember_store(self) -> None:
-        """Have the journal's side know the store that there is after a loss of data. Raises `Unavailable`."""
+        """Record the present store beside the journal, after a loss of data. Raises `Unavailable`."""
         if self.ownership is not None:
             await self.ownership.remember_store()
 
     async def recover(self) -> None:
-        """For a command that must see all there is: have the journal take what a killed daemon has left noted."""
+        """Complete the journal with the steps that a killed daemon has left noted in the state.
+
+        For commands that must see all records. Raises `Unavailable`.
+        """
         if isinstance(self.journal, SplitJournal):
             await self.journal.recover()
 
     def must_be_shared(self, config: Config) -> None:
-        """Raises `ConfigError` unless several daemons can have them at once."""
+        """Raises `ConfigError` unless several daemons can use these back ends at once."""
         cure = "let [store] url be redis://HOST and leave [journal] url out (docs/redis.md), or serve without --shared"
         for option, alone in (("store.url", not self.store.distant), ("journal.url", len(self._all) > 1)):
             if alone:
                 raise ConfigError(
-                    f"{config.place(option)}: only one daemon can have it, and --shared is for several; {cure}"
+                    f"{config.place(option)}: only one daemon can have it, but --shared is for several daemons; {cure}"
                 )
 
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
 
     async def daemons(self) -> list[DaemonProcess]:
-        """The daemons that serve from them now. Nothing need be open. Raises as `Backend.daemons` does."""
+        """The daemons that serve from these back ends now. They need not be open. Raises like `Backend.daemons`."""
         return [daemon for backend in self._all for daemon in await backend.daemons()]
 
     async def describe(self) -> list[CheckResult]:
@@ -97,7 +100,7 @@ def _make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Ba
 
 @contextlib.asynccontextmanager
 async def open_backends(config: Config, plugins: Plugins) -> AsyncIterator[Backends]:
-    """The back ends as a command opens them, also beside a running daemon."""
+    """Open the back ends for a command, also beside a running daemon."""
     backends = Backends(config, plugins)
     await backends.open(serving=False)
     try:

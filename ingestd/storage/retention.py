@@ -1,4 +1,4 @@
-"""How much the journal keeps: removes its oldest records, and tells when it can hold no more."""
+"""Retention: removes the oldest records of the journal, and refuses events while the journal is full."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Retention"]
 
 _log = logging.getLogger("ingestd.retention")
 
-_STEP = 500  # records: a few milliseconds of a commit at the most
+_STEP = 500  # records of one step, whose commit takes a few milliseconds at most
 _PAUSE = 0.01  # seconds between two steps, for other commits
-_LOOK = 1.0  # seconds between two looks where there is nothing to remove
-_WATCH = 0.1  # the same where there is a limit: what comes in between goes beyond it
-_ROOM = 64 * 1024 * 1024  # bytes (a twentieth of a small limit) below the limit to which a full journal is emptied
-_QUIET = 60.0  # seconds between two lines about the losses of one consumer
+_LOOK = 1.0  # seconds between two looks when there is nothing to remove
+_WATCH = 0.1  # the same with `max_size`: records that arrive between two looks exceed the limit
+_ROOM = 64 * 1024 * 1024  # bytes below the limit to which a full journal is trimmed; a twentieth of a small limit
+_QUIET = 60.0  # seconds between two log lines about the losses of one consumer
 
 
 class Retention:
-    """`[journal] keep_for`, `keep_size` and `max_size`, kept in steps that are too short to stall answers.
+    """Applies `[journal] keep_for`, `keep_size` and `max_size`, in steps too short to delay answers.
 
-    Records go oldest first, so what all consumers have done with goes before what they have not.
-    `refuse` is told why no more events may be stored, and None when they may again.
+    The oldest records are removed first. So records that all consumers have processed are removed before others.
+    `refuse` is called with the reason when events must be refused, and with None when they are accepted again.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Retention:
         now: Callable[[], int] = times.now,
     ) -> None:
         self.problem: str | None = None
-        """Why events are refused, for operators; None when they are not."""
+        """Why events are refused, for operators; None while events are accepted."""
         self._journal = journal
         self._options = options
         self._consumers = consumers
@@ -51,13 +51,13 @@ class Retention:
         self._extent = JournalStats(1, 0, 0, 0, None)
         self._full = False
         self._unplaced = False
-        """Whether the journal has come in place of another, and consumers may not have their places in it yet."""
+        """Whether the journal was replaced, so that cursors may still belong to the journal before it."""
         self._removed = {"age": 0, "size": 0, "full": 0}
         self._old_to = 0  # the position of the last record known to be old
-        self._looked_to = 0
-        self._young_at: int | None = None  # the time of the record behind that, which was not old yet
-        self._still_to_come: int | None = None  # the earliest time of those behind the old ones that was still to come
-        self._told: dict[str, tuple[int, float]] = {}  # of each consumer: losses in the log, and when
+        self._looked_to = 0  # records up to this position need no further look
+        self._young_at: int | None = None  # the time of the record after `_looked_to`, if it was not old yet
+        self._still_to_come: int | None = None  # the earliest future time of a record after `_old_to`
+        self._told: dict[str, tuple[int, float]] = {}  # the losses in the last log line about a consumer, and its time
 
     @property
     def records(self) -> int:
@@ -69,50 +69,50 @@ class Retention:
 
     @property
     def max_bytes(self) -> float:
-        """The limit, infinite if there is none."""
+        """`max_size`, or infinity without it."""
         return math.inf if self._options.max_size is None else int(self._options.max_size)
 
     @property
     def oldest_seconds(self) -> float:
-        """The age of the oldest record, 0 if there is none."""
+        """The age of the oldest record, or 0 in an empty journal."""
         at = self._extent.oldest_at
         return 0.0 if at is None else max(0, self._now() - at) / 1000
 
     @property
     def removed(self) -> Mapping[str, int]:
-        """How many records were removed since the start of the daemon, by reason."""
+        """The number of records removed since the start of the daemon, by reason."""
         return self._removed
 
     @property
     def lost(self) -> Iterator[tuple[str, int]]:
-        """Of each consumer, how many were removed before it was given them."""
+        """The name of each consumer, and the number of records that were removed before it read them."""
         return ((status.name, status.lost) for status in self._consumers.statuses)
 
     def adopt(self, options: JournalOptions) -> None:
-        """Keep these bounds from the next step on."""
+        """Apply these options from the next step on."""
         self._options = options
 
     async def start(self) -> None:
-        """Take a first look. The consumers hold their places. Raises `Unavailable`."""
+        """Measure the journal for the first time. All consumers must have cursors. Raises `Unavailable`."""
         configured = {status.name for status in self._consumers.statuses}
         left = [cursor.name for cursor in await self._journal.cursors() if cursor.name not in configured]
         if left:
-            _log.info("not configured any more, so the journal keeps nothing for them: %s", ", ".join(left))
+            _log.info("the journal keeps nothing for consumers that are not configured any more: %s", ", ".join(left))
         self._judge(await self._look())
 
     async def run(self) -> None:
-        """Keep the journal within its bounds for the daemon's life."""
+        """Keep the journal within its limits while the daemon runs."""
         while True:
             removed = 0
             try:
                 removed = await self.step()
             except Unavailable as error:
-                _log.debug("%s", error)  # the back end tells of it, and the next turn tries again
+                _log.debug("%s", error)  # the back end logs its failure, and the next turn tries again
             idle = _LOOK if self._options.max_size is None else _WATCH
             await asyncio.sleep(_PAUSE if removed else idle)
 
     async def step(self) -> int:
-        """Remove what may go next, if anything; returns how many records that were. Raises `Unavailable`."""
+        """Remove some of the oldest records, if they may be removed. Return their number. Raises `Unavailable`."""
         extent = await self._look()
         removed = await self._remove_some(extent)
         if removed:
@@ -123,7 +123,7 @@ class Retention:
 
     async def _look(self) -> JournalStats:
         before, self._extent = self._extent, await self._journal.extent()
-        if self._extent.last < before.last or self._extent.first < before.first:  # it is another journal by now
+        if self._extent.last < before.last or self._extent.first < before.first:  # the journal was replaced
             self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
             self._unplaced = True
         return self._extent
@@ -149,7 +149,7 @@ class Retention:
         return 0
 
     async def _shrink(self, reason: str, extent: JournalStats, may_go: int, size: int) -> int:
-        """Remove no more than is needed to come down to that size, and not all of that in one step."""
+        """Remove the oldest records down to that size, at most one step of them."""
         excess = extent.bytes - size
         if excess <= 0 or may_go < extent.first:
             return 0
@@ -170,16 +170,16 @@ class Retention:
         return count
 
     async def _old(self, extent: JournalStats, keep_for: float) -> int:
-        """The position up to which records are old; it looks a step further each time.
+        """The position up to which records are old. Each call looks one step further.
 
-        Records are nearly in the order of their times, but a clock may have been wrong. One whose time is
-        still to come says nothing of its age: it goes with the next one that is old.
+        Records are nearly in the order of their times, but a clock may have been wrong. A record with a future time has
+        no known age. It counts as old once a record after it is old.
         """
         now = self._now()
         before = now - round(keep_for * 1000)
-        if self._looked_to < extent.first - 1:  # at the first look, and when it was removed for another reason
+        if self._looked_to < extent.first - 1:  # at the first look, and after other removals
             self._looked_to, self._young_at, self._still_to_come = extent.first - 1, None, None
-        if self._still_to_come is not None and self._still_to_come < before:  # it has come, and has become old
+        if self._still_to_come is not None and self._still_to_come < before:  # that time has passed, and is old now
             self._looked_to, self._young_at, self._still_to_come = max(self._old_to, extent.first - 1), None, None
         if self._looked_to >= extent.last or (self._young_at is not None and before <= self._young_at <= now):
             return self._old_to
@@ -195,7 +195,10 @@ class Retention:
         return self._old_to
 
     def _judge(self, extent: JournalStats) -> None:
-        """Full at the limit; no longer full when there is some room again, so that it does not flap."""
+        """Decide whether the journal is full. It becomes full at the limit, and stays full until there is some room.
+
+        Without this margin the daemon would refuse and accept events in quick alternation.
+        """
         limit = self._options.max_size
         full = limit is not None and extent.bytes > (_emptied(int(limit)) if self._full else int(limit) - 1)
         refused, self.problem = self.problem, None
@@ -222,7 +225,7 @@ class Retention:
             told, at = self._told.get(name, (0, -_QUIET))
             if lost > told and clock - at >= _QUIET:
                 _log.warning(
-                    "%s: %d records were removed from the journal before it came to them (%d since the start)",
+                    "%s: %d records were removed from the journal before it read them (%d since the start)",
                     name,
                     lost - told,
                     lost,
@@ -231,5 +234,5 @@ class Retention:
 
 
 def _emptied(limit: int) -> int:
-    """The size to which a journal is emptied that may hold so much."""
+    """The size to which a full journal with that limit is trimmed."""
     return limit - min(limit // 20, _ROOM)

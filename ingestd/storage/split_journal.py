@@ -1,4 +1,7 @@
-"""A journal that lives apart from the state, behind another URL: two commits, the state's first; and one daemon."""
+"""The split journal: a journal behind another URL than the state. It has two commits, and one daemon.
+
+The commit of the state comes first, then the commit of the journal.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ _log = logging.getLogger("ingestd.apart")
 
 
 class _Step(msgspec.Struct, array_like=True):
-    """What a consumer's step appends and where its place moves, kept with the state until it is in the journal.
+    """The records of a consumer's step and its new cursor position, noted in the state before the journal gets them.
 
-    `behind` is the id of the step before it: the last one that is in the journal, for as long as this one is not.
+    `behind` is the id of the step before it. While the journal lacks this step, `behind` is its last step.
     """
 
     behind: str
@@ -39,12 +42,15 @@ _decode_step = msgspec.json.Decoder(_Step).decode
 
 
 class SplitJournal(Journal):
-    """`store` is where the units' state lives, `home` the store beside the journal itself.
+    """A journal with its state elsewhere: `store` has the state, `home` is the store beside the journal.
 
-    What a failed append leaves behind in the state (a session, a link) is harmless: the event is refused, and
-    sent again it finds them. A consumer's step is noted in the state, in one commit with what it wrote; and the
-    journal's commit of the step tells which one it was. Where that commit fails, or the daemon ends before it, the
-    step is in the journal before the consumer goes on: done again, it would find what it has written itself.
+    A failed append may leave a session or a link in the state. That is harmless: the event is refused, and finds them
+    when it is sent again.
+
+    A consumer's step must not be repeated, because it would find its own writes in the state. So the commit of the
+    state contains the writes and a note of the step. The commit of the journal contains the records and the id of the
+    step. If the second commit fails, or the daemon ends before it, the journal gets the noted step before the consumer
+    continues.
     """
 
     def __init__(self, journal: Journal, home: Store, store: Store) -> None:
@@ -52,7 +58,7 @@ class SplitJournal(Journal):
         self._home = home
         self._store = store
         self._last_steps: dict[str, str] = {}
-        """Of each consumer that is held, the id of the last step in the journal."""
+        """The id of the last step in the journal, for each consumer whose cursor is acquired."""
 
     async def append(
         self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
@@ -65,7 +71,7 @@ class SplitJournal(Journal):
     async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
         kept = await asyncio.gather(*(self._store.commit(each.state) for each in appends), return_exceptions=True)
         answers = [each if isinstance(each, Exception) else None for each in kept]
-        # All at once, so that none overtakes another whose state took longer.
+        # One call for all, so that no record overtakes a record whose state took longer.
         rest = [place for place, error in enumerate(answers) if error is None]
         entered = await self._journal.append_each(
             [
@@ -83,7 +89,7 @@ class SplitJournal(Journal):
         await state.put(_noted(cursor.name), msgspec.json.encode(step).decode())
         try:
             await self._store.commit(state)
-            # Its state is there to stay, so it must not be done again.
+            # The state is durable, so a power failure must not undo the rest of the step.
             return await self._enter(step, cursor._replace(deferrable=False))
         except Unavailable as error:
             if not await self._may_be_noted(step, cursor.name):
@@ -98,7 +104,7 @@ class SplitJournal(Journal):
         return noted is not None and noted.id == step.id
 
     async def _enter(self, step: _Step, cursor: Cursor) -> int:
-        """Have the journal take a step that is noted."""
+        """Append a noted step to the journal."""
         home = self._home.begin(times.now(), step=True)
         try:
             await home.put(_entered(cursor.name), step.id)
@@ -127,12 +133,12 @@ class SplitJournal(Journal):
 
     async def ensure_cursor(self, name: str, start: Start) -> int:
         position = await self._journal.ensure_cursor(name, start)
-        # Before anything is appended: records to come would have the positions of those that the step was made of.
+        # This must precede all appends, because new records may get the positions that the step was made from.
         await self._bound_step(name, await self._journal.last())
         return position
 
     async def _bound_step(self, name: str, last: int) -> None:
-        """A step that is noted does not move the place beyond the end of a journal that has become shorter."""
+        """Limit the position of a noted step to the end of the journal, which may have become shorter."""
         state = self._store.begin(times.now())
         noted = await state.get(_noted(name))
         step = None if noted is None else _decode_step(noted)
@@ -149,7 +155,7 @@ class SplitJournal(Journal):
         cursor = await self._journal.acquire_cursor(name, start)
         last = await self._last_step(name)
         if last is None:
-            # A step that is noted of another journal is behind none of this one's.
+            # A new id matches no noted step, so a step that was noted for another journal is not appended to this one.
             last = random_uuid()
             home = self._home.begin(times.now())
             await home.put(_entered(name), last)
@@ -157,12 +163,12 @@ class SplitJournal(Journal):
         self._last_steps[name] = last
         step = await self._read(name)
         if step is not None and step.behind == last:
-            # Trimming may have moved the place beyond it meanwhile.
+            # Trimming may have moved the cursor beyond the step meanwhile.
             cursor = cursor._replace(position=max(cursor.position, step.position))
             await self._enter(step, cursor)
         elif step is not None and step.id != last and step.position < cursor.position:
             _log.warning(
-                "%s: the state is older than the journal: what it remembered of the records %d to %d is lost",
+                "%s: the state is older than the journal: its data about the records %d to %d is lost",
                 name, step.position + 1, cursor.position,
             )  # fmt: skip
         return cursor
@@ -171,15 +177,15 @@ class SplitJournal(Journal):
         return await self._home.begin(times.now()).get(_entered(name))
 
     async def recover(self) -> None:
-        """Have the journal take what a daemon that was killed has left noted, unless a daemon runs.
+        """Append the noted steps of a killed daemon to the journal, unless a daemon runs.
 
-        For a command that must see all there is. Raises `Unavailable`.
+        For commands that must see all records. Raises `Unavailable`.
         """
         for cursor in await self._journal.cursors():
             step = await self._read(cursor.name)
             if step is not None and step.behind == await self._last_step(cursor.name):
                 position = max(cursor.position, step.position)
-                with suppress(CommandError):  # a daemon has the journal, and does it by itself
+                with suppress(CommandError):  # a running daemon has the journal, and appends the step
                     await self._enter(step, cursor._replace(position=position))
 
     async def release(self, cursor: Cursor) -> None:
@@ -202,17 +208,17 @@ class SplitJournal(Journal):
 
 
 def _noted(name: str) -> str:
-    """Where the state has a consumer's last step."""
+    """The key under which the state has a consumer's last step."""
     return state_key("consumer-step", "", name)
 
 
 def _entered(name: str) -> str:
-    """Where the store beside the journal has the id of the last one that is in the journal."""
+    """The key under which the store beside the journal has the id of the consumer's last step in the journal."""
     return state_key("entered-step", "", name)
 
 
 class _Owner(msgspec.Struct, array_like=True, frozen=True):
-    """The journal that a state belongs to at present, which process says so, and what makes each time another text."""
+    """The owner of a state: a journal, and the process that serves it. `renewal` makes each entry a different text."""
 
     journal: str
     host: str
@@ -228,12 +234,11 @@ _STORE_ID = state_key("store-id", "", "")
 
 
 class Ownership:
-    """That a state belongs to one journal at a time: several daemons may reach the state, each with its own journal.
+    """Ensures that a state serves one journal at a time, because daemons with other journals may reach the state.
 
-    Seen from the journal's side: `home` is the store beside it. A daemon that says nothing for `silence` seconds
-    is dead; each says something every `pause` seconds. These are told by whether the entry changes, not by its
-    times, so that clocks need not agree. One journal's daemon that was killed need not be waited for: another one
-    could not have opened that journal.
+    `home` is the store beside the journal of this daemon. A daemon renews its entry every `pause` seconds. It counts as
+    dead if the entry has not changed for `silence` seconds. No time in the entry is compared, so clocks need not agree.
+    An entry of the same journal is replaced without waiting, because only one daemon can open a journal.
     """
 
     def __init__(self, store: Store, home: Store, *, silence: float = 10.0, pause: float = 3.0) -> None:
@@ -243,10 +248,10 @@ class Ownership:
         self._pause = pause
         self._journal = ""
         self._ours: str | None = None
-        """The entry as we have written it; None while it is not ours."""
+        """The entry as this daemon has written it; None while this daemon is not the owner."""
 
     async def take(self) -> None:
-        """Raises `ConfigError` where a daemon with another journal has this state, and `Unavailable`."""
+        """Become the owner. Raises `ConfigError` if a daemon with another journal owns the state, and `Unavailable`."""
         self._journal = await self._journal_id()
         loop = asyncio.get_running_loop()
         found = await self._read()
@@ -258,21 +263,21 @@ class Ownership:
                 raise ConfigError(_told(found))
 
     async def _may_take(self, found: str | None, *, is_silent: bool) -> bool:
-        """Take it unless another's daemon may still be alive; whether it is ours now."""
+        """Take the state unless the daemon of another journal may be alive. Return whether this daemon owns it now."""
         if found is not None and _decode_owner(found).journal != self._journal and not is_silent:
             return False
         return await self._swap(found)
 
     async def keep(self) -> None:
-        """Say that this daemon is alive, for its whole life. Raises `ConfigError` where another has taken the state."""
+        """Renew the entry while the daemon runs. Raises `ConfigError` if another daemon has taken the state."""
         while True:
             await asyncio.sleep(self._pause)
-            with suppress(Unavailable):  # the back end tells of it
+            with suppress(Unavailable):  # the back end logs its failure
                 await self._renew()
 
     async def _renew(self) -> None:
         found = await self._read()
-        # None where the state has been wiped. An older one of ours where the state has been put back to what it was.
+        # The entry is None if the state was wiped. It is an older entry of this daemon if the state was restored.
         if found is None or self._is_ours(_decode_owner(found)):
             await self._swap(found)
         else:
@@ -280,11 +285,11 @@ class Ownership:
             raise ConfigError(_told(found))
 
     def _is_ours(self, owner: _Owner) -> bool:
-        # Another process may have the same journal all the same: a copy of it.
+        # Another process may have a copy of this journal, with the same id.
         return (owner.journal, owner.host, owner.pid) == (self._journal, socket.gethostname(), os.getpid())
 
     async def release(self) -> None:
-        """Let the next one take it at once. Raises `Unavailable`."""
+        """Give up the state, so that the next daemon can take it at once. Raises `Unavailable`."""
         if self._ours is not None and await self._read() == self._ours:
             state = self._store.begin(times.now())
             await state.delete(_OWNER)
@@ -305,14 +310,14 @@ class Ownership:
         return is_ours
 
     async def compare_store(self) -> None:
-        """Report a loss where the journal was last used with another store. Raises `Unavailable`."""
+        """Report a loss if the journal was last used with another store. Raises `Unavailable`."""
         remembered = await self._home.begin(times.now()).get(_STORE_ID)
         if remembered is not None and remembered != self._store.store_id:
             await self._store.report_loss("is another one than before")
         await self.remember_store()
 
     async def remember_store(self) -> None:
-        """Raises `Unavailable`."""
+        """Record the present store beside the journal. Raises `Unavailable`."""
         state = self._home.begin(times.now())
         if self._store.store_id is not None and await state.get(_STORE_ID) != self._store.store_id:
             await state.put(_STORE_ID, self._store.store_id)
@@ -330,7 +335,7 @@ class Ownership:
 def _told(found: str) -> str:
     owner = _decode_owner(found)
     return (
-        f"[journal] url: the state at [store] url is in use by process {owner.pid} on {owner.host}, whose journal is"
-        " another one, and with its journal elsewhere a state has one daemon; stop that one, or give this one a"
-        " [store] url of its own, or leave [journal] url out of both, where several daemons are to share the store"
+        f"[journal] url: the state at [store] url is in use by process {owner.pid} on {owner.host}, which has another"
+        " journal, and a state with a separate journal serves one daemon only; stop that daemon, or give this daemon"
+        " another [store] url; if the daemons are to share the store, leave [journal] url out of both"
     )

@@ -1,4 +1,4 @@
-"""What a daemon does about a store that has lost data: plugins make good what they can, and tell what is missing."""
+"""Recovery from a loss of data in the store: plugins restore what they can, and report missing data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = ["LossRecovery"]
 
 _log = logging.getLogger("ingestd.store_loss")
 
-_LOOK = 0.1  # seconds between two looks whether this process has met a loss
-_AGAIN = 1.0  # seconds after what failed
-_LOOKS = 8  # such looks between two questions to the store, which others may have told
+_LOOK = 0.1  # seconds between two looks for a loss that this process has met
+_AGAIN = 1.0  # seconds after a failure
+_LOOKS = 8  # looks between two questions to the store, in which another process may have changed the loss
 
 CURE = "restore the store, or run `ingestd store acknowledge-loss`"
 
 
 class LossRecovery:
-    """Calls `recover` after each loss, and about every second while one stands.
+    """Calls `recover` after each loss, and about every second while a loss stands.
 
-    `recover` is the hook `store_lost` of all plugins: what is missing, by plugin. Once nothing is, the loss is cleared.
+    `recover` calls the hook `store_lost` of all plugins, and returns the missing data as texts. Once no data is
+    missing, the loss is cleared.
     """
 
     def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]]) -> None:
@@ -34,7 +35,7 @@ class LossRecovery:
 
     @property
     def problem(self) -> str | None:
-        """The loss that stands, with its cure, for operators; None where none stands."""
+        """The loss that stands, with its cure, for operators; None without a loss."""
         loss = self._store.loss
         if loss is None:
             return None
@@ -42,7 +43,7 @@ class LossRecovery:
         return f"{loss}{missing}; {CURE}"
 
     async def run(self) -> None:
-        """For the daemon's whole life."""
+        """Look for losses while the daemon runs."""
         store, seen, looks = self._store, 0, 0
         if store.loss is not None and not store.losses:
             _log.warning("a loss of data is not acknowledged yet: %s; %s", store.loss, CURE)
@@ -57,12 +58,12 @@ class LossRecovery:
             await asyncio.sleep(_LOOK)
 
     async def _look(self, *, is_new: bool) -> bool:
-        """Returns whether all was done that can be done at present."""
+        """Handle a new or standing loss. Return False if that failed and must be tried again."""
         try:
             await self._store.look_for_loss()
             if is_new or self._store.loss is not None:
                 await self._make_good()
-        except Unavailable as error:  # the back end tells of it, and this is tried again
+        except Unavailable as error:  # the back end logs its failure, and this is tried again
             _log.debug("%s", error)
             return False
         except IngestdError as error:
@@ -73,11 +74,11 @@ class LossRecovery:
     async def _make_good(self) -> None:
         losses = self._store.losses
         self._missing = await self._recover()
-        # After another loss meanwhile, what was found is not known to be there.
+        # After another loss meanwhile, the data that was found may be gone.
         if self._missing or self._store.losses != losses or self._store.loss is None:
             return
         await self._store.clear_loss()
-        _log.info("nothing is missing after the loss of data, so it stands no more")
+        _log.info("nothing is missing after the loss of data; the loss is cleared")
 
     def _tell_failure(self, error: IngestdError) -> None:
         text = f"after a loss of data: {error}"

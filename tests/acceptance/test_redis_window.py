@@ -253,7 +253,7 @@ def test_a_second_daemon_is_refused_and_told_why(tmp_path: Path) -> None:
             refused = run_ingestd("serve", config=other)
             assert refused.returncode == 78
             said = refused.stderr.splitlines()[-1]
-            for what in ("[journal] url", "[store] url", f"process {daemon.pid}", "stop that one"):
+            for what in ("[journal] url", "[store] url", f"process {daemon.pid}", "stop that daemon"):
                 assert what in said
             assert time.monotonic() - began < 10
             # With the same journal, the file has told it already.

@@ -320,7 +320,7 @@ def test_callers_and_other_sinks_notice_nothing_and_operators_do(
         assert metric(daemon, "pending") == metric(daemon, "oldest_pending_seconds") == 0
         assert metric(daemon, "dead_letters") == 0
     assert any("sink:depot: " in line and "it is tried again (failure 1 in a row)" in line for line in daemon.log)
-    assert any("sink:depot: goes on after" in line for line in daemon.log)
+    assert any("sink:depot: works again after" in line for line in daemon.log)
     assert_nothing_is_missing(shop, depot, set())
 
 

@@ -232,7 +232,7 @@ class Steps(Arrangement):
             assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 3
             assert await self.derived(backend) == ["one 1"]
 
-    @pytest.mark.logs("goes on after", "deriving: .*; it is tried again")
+    @pytest.mark.logs("works again after", "deriving: .*; it is tried again")
     async def test_a_consumer_does_everything_once_while_the_journal_fails_now_and_then(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             names = [f"{number}" for number in range(40)]
@@ -309,7 +309,7 @@ class TestOwnership(Arrangement):
         async with self.two(tmp_path) as (one, other), owning(one):
             with pytest.raises(ConfigError) as raised:
                 await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
-            for said in ("[journal] url", "[store] url", f"process {os.getpid()}", "stop that one"):
+            for said in ("[journal] url", "[store] url", f"process {os.getpid()}", "stop that daemon"):
                 assert said in str(raised.value)
 
     async def test_of_two_at_once_one_has_it(self, tmp_path: Path) -> None:

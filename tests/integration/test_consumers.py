@@ -252,12 +252,12 @@ async def test_the_log_tells_each_new_reason_but_not_every_failure(
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(1))
         async with running(backend, Reader(then=fail)):
-            await until(lambda: "goes on" in caplog.text)
+            await until(lambda: "works again" in caplog.text)
     lines = [record.getMessage() for record in caplog.records if record.name == "ingestd.consumers"]
     assert re.fullmatch(r"reader: OSError: first, see \S+; it is tried again \(failure 1 in a row\)", lines[0])
     assert sum("first" in line for line in lines) == 5
     assert sum("second" in line for line in lines) == 2
-    assert lines[-1] == "reader: goes on after 40 failures"
+    assert lines[-1] == "reader: works again after 40 failures"
 
 
 @pytest.mark.logs(r"reader: .*; it is tried again")

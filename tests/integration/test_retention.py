@@ -30,7 +30,7 @@ from tests.support.journals import QUICK, append, until
 
 NOW = 1_795_233_906_000
 DAY = 86_400_000
-LOSS = r"records were removed from the journal before it came to them"
+LOSS = r"records were removed from the journal before it read them"
 
 
 def records(count: int, at: int = NOW, size: int = 100) -> list[Record]:
