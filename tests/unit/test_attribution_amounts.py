@@ -1,4 +1,4 @@
-"""What a refund asks for, and when two currencies are the same."""
+"""The amounts of refunds, and equal currencies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ANYTHING = NUMBERS | NO_NUMBERS
         ((None, None, None), [{"price": 5, "quantity": -2}], 10),
     ],
 )
-def test_what_a_refund_asks_for(amounts: tuple[Any, ...], products: Any, asked: float | None) -> None:
+def test_the_amount_of_a_refund(amounts: tuple[Any, ...], products: Any, asked: float | None) -> None:
     assert amount_of_refund(amounts, products) == (None if asked is None else Decimal(str(asked)))
 
 
@@ -105,7 +105,7 @@ def test_an_amount_is_a_number_of_at_most_a_million_million(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_what_is_not_finite_is_no_amount(value: float) -> None:
+def test_an_infinite_number_is_not_an_amount(value: float) -> None:
     assert number_of(value) is None
     assert is_ignored(value)
 

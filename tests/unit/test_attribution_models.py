@@ -1,4 +1,4 @@
-"""The five models: published examples computed by hand, and what holds for any journey."""
+"""The five attribution models: published examples computed by hand, and rules for any journey."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_published_example_of_position_based() -> None:
     assert weights("position_based", days(5, 4, 3, 2, 1, 0), WEEK) == pytest.approx([0.4, 0.05, 0.05, 0.05, 0.05, 0.4])
 
 
-def test_one_touch_has_all_the_credit_of_the_first_or_the_last() -> None:
+def test_first_and_last_give_all_credit_to_one_touch() -> None:
     assert weights("first_touch", days(8, 5, 0), WEEK) == [1, 0, 0]
     assert weights("last_touch", days(8, 5, 0), WEEK) == [0, 0, 1]
 
 
-def test_a_touch_a_half_life_older_has_half_the_share() -> None:
+def test_a_touch_one_half_life_older_has_half_the_share() -> None:
     older, newer = weights("time_decay", days(8, 1), WEEK)
     assert newer == pytest.approx(2 * older)
     older, newer = weights("time_decay", days(3, 2.5), DAY // 2)
@@ -76,7 +76,7 @@ def test_every_touch_has_a_weight_and_they_sum_to_one(model: Model, ages: list[i
 
 
 @given(AGES, st.sampled_from([1, DAY, WEEK, 10**12]))
-def test_in_time_decay_the_newer_has_at_least_as_much(ages: list[int], half_life: int) -> None:
+def test_time_decay_never_gives_a_newer_touch_less(ages: list[int], half_life: int) -> None:
     shares = weights("time_decay", ages, half_life)
     assert shares == sorted(shares)
     assert shares[-1] == max(shares) > 0
@@ -85,14 +85,14 @@ def test_in_time_decay_the_newer_has_at_least_as_much(ages: list[int], half_life
 
 
 @given(AGES)
-def test_the_ages_count_in_time_decay_alone(ages: list[int]) -> None:
+def test_ages_matter_in_time_decay_only(ages: list[int]) -> None:
     for model in MODELS:
         if model != "time_decay":
             assert weights(model, ages, WEEK) == weights(model, [0] * len(ages), WEEK)
 
 
 @given(AGES)
-def test_in_position_based_the_ends_have_most_and_the_middle_is_shared(ages: list[int]) -> None:
+def test_position_based_gives_most_to_the_ends_and_shares_the_rest(ages: list[int]) -> None:
     first, *middle, last = weights("position_based", [*ages, 0, 0], WEEK)
     assert first == last == 0.4
     assert sum(middle) == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""An order's attribution and its reversals: their values, their ids, who is credited, and the mark between them."""
+"""The attribution of an order and its reversals: values, ids, credited touches, and the decided order between them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def amount(record: dict[str, Any]) -> Decimal:
 # Attributions
 
 
-def test_an_attribution_tells_all_there_is_to_it() -> None:
+def test_an_attribution_has_all_its_members() -> None:
     excluded, _ = touch(3, DAY, source="paypal")
     found = Candidates(
         [touch(1, 2 * DAY, session_id="s-1", medium="cpc", name="n", term="t", content="c"), touch(4, 0, source=None,
@@ -158,14 +158,14 @@ def test_an_attribution_tells_all_there_is_to_it() -> None:
     assert mark.touches == [("event-1", 2 * DAY), ("event-4", 0)]
 
 
-def test_an_order_nobody_brought() -> None:
+def test_an_order_without_touches() -> None:
     record, _ = decided(order(40))
     assert record["touchpoint"] is None
     assert record["touchpoints"] == record["ignored"] == []
     assert record["credits"] == {model: [] for model in MODELS}
 
 
-def test_at_most_twenty_ignored_touches_are_told_the_newest() -> None:
+def test_the_newest_twenty_ignored_touches_are_listed() -> None:
     ignored = [Ignored(touch(number, 50 * DAY - number)[0], "visitor", "before_window") for number in range(50)]
     record, _ = decided(order(40), Candidates([], ignored, 0))
     assert [each["eventId"] for each in record["ignored"]] == [f"event-{number}" for number in range(30, 50)]
@@ -205,7 +205,7 @@ def test_the_credited_touch_has_the_largest_share(model: Model, ages: list[int])
 # Ids
 
 
-def test_an_id_says_which_order_it_is() -> None:
+def test_an_order_id_identifies_the_order() -> None:
     identity = attribution_id(order(40))
     assert UUID(identity).version == 5
     same = order(99, user_id=None, anonymous_id="x", event_id="other", at=1, received_at=2, position=3, currency=None)
@@ -222,20 +222,20 @@ def test_an_id_says_which_order_it_is() -> None:
     assert len({identity, *map(attribution_id, others)}) == 1 + len(others)
 
 
-def test_of_orders_without_id_each_event_is_one() -> None:
+def test_each_event_without_an_order_id_is_one_order() -> None:
     identity = attribution_id(order(order_id=None))
     assert attribution_id(order(50, order_id=None, at=1)) == identity
     assert attribution_id(order(order_id=None, event_id="another")) != identity
 
 
 @given(st.text(max_size=5), st.text(max_size=5), st.text(max_size=5), st.text(max_size=5))
-def test_tenant_and_order_do_not_run_together(tenant: str, number: str, tenant_2: str, number_2: str) -> None:
+def test_tenant_and_order_id_are_never_confused(tenant: str, number: str, tenant_2: str, number_2: str) -> None:
     same = (tenant, number) == (tenant_2, number_2)
     ids = {attribution_id(order(tenant=t, order_id=n)) for t, n in ((tenant, number), (tenant_2, number_2))}
     assert len(ids) == (1 if same else 2)
 
 
-def test_ab_c_is_not_a_bc() -> None:
+def test_ids_with_equal_concatenations_differ() -> None:
     assert attribution_id(order(tenant="a", order_id="bc")) != attribution_id(order(tenant="ab", order_id="c"))
     assert attribution_id(order(tenant="1", order_id="2:x")) != attribution_id(order(tenant="12", order_id=":x"))
 
@@ -320,7 +320,7 @@ def test_a_refund_of_zero_reverses_nothing() -> None:
     assert reverse(refund(0, 10), mark, RECEIVED) is None  # its revenue says it
 
 
-def test_a_cancellation_reverses_what_is_left_and_the_next_nothing() -> None:
+def test_a_cancellation_reverses_the_rest_and_a_second_one_nothing() -> None:
     _, mark = decided(order(40))
     _, mark = reversed_(refund(10), mark)
     record, mark = reversed_(cancellation(), mark)
@@ -391,7 +391,7 @@ def test_amounts_of_many_digits_are_exact() -> None:
     assert Decimal(mark.reversed) == Decimal(str(whole))
 
 
-def test_a_reversal_tells_when_it_was_decided() -> None:
+def test_a_reversal_has_the_time_of_its_decision() -> None:
     _, mark = decided(order(40))
     found = reverse(refund(10), mark, RECEIVED + 2 * DAY)
     assert found is not None
@@ -410,14 +410,14 @@ def test_the_same_value_is_the_same_money() -> None:
         assert not mark.same_value(other)
 
 
-def test_a_mark_holds_nothing_of_a_person() -> None:
+def test_a_decided_order_contains_no_personal_data() -> None:
     completed = order(40, anonymous_id="ada-visitor", user_id="ada")
     found = Candidates([(touch(1, DAY, source="ada-campaign", session_id="ada-session")[0], "ada-phone")], [], 0)
     _, mark = decided(completed, found)
     assert "ada" not in repr(mark)
 
 
-def test_a_mark_keeps_the_newest_refund_ids_and_its_size_is_bounded() -> None:
+def test_a_decided_order_keeps_the_newest_refund_ids_and_is_bounded() -> None:
     """However many refund ids public keys make up, the shop's own stay."""
     _, mark = decided(order(1e9))
     digests = [refund_id_digest(f"r-{number}" * 1000) for number in range(MAX_REFUND_IDS + 5)]
@@ -431,7 +431,7 @@ def test_a_mark_keeps_the_newest_refund_ids_and_its_size_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("members", [12, 13])
-def test_the_mark_of_an_earlier_program_can_be_read(members: int) -> None:
+def test_a_decided_order_of_an_earlier_version_can_be_read(members: int) -> None:
     """It had no refund ids, or did not tell whether the order was signed."""
     _, mark = decided(order(40), candidates(DAY))
     read = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(mark)[:members]), type=DecidedOrder)
@@ -443,13 +443,13 @@ def test_the_mark_of_an_earlier_program_can_be_read(members: int) -> None:
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("asked", [False, True])
-def test_an_order_is_reversed_by_what_is_at_least_as_trusted(*, signed: bool, asked: bool) -> None:
+def test_only_an_event_at_least_as_trusted_reverses_an_order(*, signed: bool, asked: bool) -> None:
     _, mark = decided(order(40, signed=signed))
     assert mark.trusts(refund(10, signed=asked)) == (asked or not signed)
     assert mark.yields_to(order(40, signed=asked)) == (asked and not signed)
 
 
-def test_a_refund_id_blocks_what_is_at_most_as_trusted() -> None:
+def test_a_refund_id_blocks_only_refunds_at_most_as_trusted() -> None:
     _, mark = decided(order(40))
     _, public = reversed_(refund(10, refund_id="r-1"), mark)
     assert public.has_reversed(refund(10, refund_id="r-1"))
@@ -462,7 +462,7 @@ def test_a_refund_id_blocks_what_is_at_most_as_trusted() -> None:
 @pytest.mark.parametrize(
     ("worth", "asked", "left"), [(40, [], 40), (-40, [10], -30), (40, [40], 0), (0, [], 0), (None, [], None)]
 )
-def test_a_signed_order_takes_back_what_is_left_of_the_public_one(
+def test_a_signed_order_reverses_the_rest_of_the_public_order(
     worth: float | None, asked: list[float], left: float | None
 ) -> None:
     sent = order(worth)
@@ -487,7 +487,7 @@ def test_the_same_refund_of_a_public_and_of_the_signed_order_are_two_records() -
     assert reversed_(asked, public)[0]["id"] != reversed_(asked, signed)[0]["id"]
 
 
-async def test_an_order_finds_its_mark_again_for_as_long_as_it_is_remembered(tmp_path: Path) -> None:
+async def test_a_decided_order_is_found_until_it_expires(tmp_path: Path) -> None:
     memory = 400 * DAY
     completed, nameless = order(40), order(7, order_id=None)
     async with sqlite_backend(tmp_path) as backend:

@@ -1,4 +1,4 @@
-"""The report: sums that are exact, and a table, CSV and JSON in which nothing a caller chose does any harm."""
+"""The attribution report: exact sums, and tables, CSV and JSON that callers cannot abuse."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def row(campaign: str, orders: float, revenue: float, taken: float = 0, currency
 # Sums
 
 
-def test_orders_and_revenue_by_campaign_with_what_was_reversed() -> None:
+def test_orders_revenue_and_reversals_by_campaign() -> None:
     ledger = Ledger()
     first = ledger.order(100, "google", "facebook")
     ledger.order(50, "facebook")
@@ -156,7 +156,7 @@ def test_by_model(model: Model | None, shares: dict[str, int]) -> None:
     ]  # fmt: skip
 
 
-def test_unless_told_each_attribution_has_its_own_model() -> None:
+def test_by_default_each_attribution_has_its_own_model() -> None:
     first, last = Ledger("first_touch"), Ledger("last_touch")
     first.order(100, "a", "b")
     last.order(10, "a", "b")
@@ -164,7 +164,7 @@ def test_unless_told_each_attribution_has_its_own_model() -> None:
     assert report([*first.records, *last.records]).rows() == [row("a", 1, 100), row("b", 1, 10)]
 
 
-def test_a_record_that_comes_again_counts_once() -> None:
+def test_a_repeated_record_counts_once() -> None:
     ledger = Ledger()
     ledger.refund(ledger.order(100, "google"), 10)
     assert report([*ledger.records, *ledger.records, *ledger.records]).rows() == [row("google", 1, 100, 10)]
@@ -255,11 +255,11 @@ def test_parts_sum_to_the_whole_exactly(amount: Decimal, shares: list[float]) ->
     [("0", "0"), ("40.00", "40"), ("-3", "-3"), ("0.1", "0.1"), ("1E+2", "100"),
      ("9007199254740993.5", "9007199254740993")],
 )  # fmt: skip
-def test_numbers_as_json_has_them(amount: str, shown: str) -> None:
+def test_numbers_in_json(amount: str, shown: str) -> None:
     assert json.dumps(number(Decimal(amount))) == shown
 
 
-def test_amounts_nobody_has_do_not_spoil_the_rest() -> None:
+def test_absurd_amounts_do_not_affect_the_rest() -> None:
     """As an earlier program kept them in the values of records, and this one does not."""
     ledger = Ledger()
     ledger.order(1.7e308, "a")

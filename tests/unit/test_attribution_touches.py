@@ -1,4 +1,4 @@
-"""What is a touchpoint: campaigns given and campaigns in addresses, whatever callers send, and what is excluded."""
+"""Touchpoints: campaigns from fields and addresses, in any form that callers send, and the exclusions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_blanks_around_a_value_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, 7, 1.5, ["x"], {"x": "y"}])
-def test_what_is_no_text_does_not_count(value: Any) -> None:
+def test_a_value_that_is_not_a_text_does_not_count(value: Any) -> None:
     assert found({"campaign": {"source": value, "name": "n"}}) == {"name": "n"}
     assert found({"campaign": {"source": value}, "page": {"url": "?utm_source=x"}}) == {"source": "x"}
     assert found({"campaign": value}) == found({"page": value}) == at(value) == {}
@@ -141,7 +141,7 @@ def test_an_address_without_a_campaign(url: str) -> None:
     assert at(url) == {}
 
 
-def test_a_broken_address_may_still_tell_its_campaign() -> None:
+def test_a_broken_address_may_still_have_a_campaign() -> None:
     assert at("http://[::1?utm_source=a") == at("??utm_medium=b&utm_source=a") == {"source": "a"}
 
 
@@ -149,7 +149,7 @@ def test_a_broken_address_may_still_tell_its_campaign() -> None:
     st.fixed_dictionaries({}, optional={name: st.text(max_size=60) for name in CAMPAIGN_FIELDS}),
     st.sampled_from([quote, quote_plus]),
 )
-def test_what_a_browser_encodes_is_what_is_read(values: dict[str, str], encode: Callable[[str], str]) -> None:
+def test_values_encoded_by_a_browser_are_decoded(values: dict[str, str], encode: Callable[[str], str]) -> None:
     query = "&".join(f"{PARAMETERS[name]}={encode(value)}" for name, value in values.items())
     expected = {name: value.strip() for name, value in values.items() if value.strip()}
     assert at(f"https://shop.example/?{query}#{query}") == expected
@@ -301,7 +301,7 @@ def test_excluded_sources_and_mediums() -> None:
 
 
 @pytest.mark.parametrize("own", ["shop.example", " Shop.Example. ", ".shop.example"])
-def test_excluded_domains_and_what_is_below_them(own: str) -> None:
+def test_excluded_domains_and_their_subdomains(own: str) -> None:
     exclusions = Exclusions([], [], [own])
     assert exclusions
     for host in ("shop.example", "SHOP.example", "www.shop.example", "a.b.shop.example", "shop.example."):

@@ -1,4 +1,4 @@
-"""How batches take turns."""
+"""Batches take turns."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_no
     assert backpressure.waiting == 0
 
 
-async def test_a_batch_that_is_given_up_while_it_waits_leaves_its_turn_to_the_next() -> None:
+async def test_a_cancelled_waiting_batch_passes_its_turn_to_the_next() -> None:
     backpressure = Backpressure(100_000)
     made = await batches(backpressure, 2000, 1000, 1000)
     assert begun(made) == [True, False, False]
@@ -107,7 +107,7 @@ async def test_a_batch_that_is_given_up_while_it_waits_leaves_its_turn_to_the_ne
     await last.task
 
 
-async def test_a_batch_whose_turn_comes_as_it_is_given_up_leaves_it_to_the_next() -> None:
+async def test_a_batch_cancelled_at_its_turn_passes_it_to_the_next() -> None:
     backpressure = Backpressure(100_000)
     async with backpressure.batch_slot(2000):
         made = await batches(backpressure, 2000, 2000)
@@ -120,7 +120,7 @@ async def test_a_batch_whose_turn_comes_as_it_is_given_up_leaves_it_to_the_next(
     assert backpressure.waiting == 0
 
 
-async def test_batches_that_wait_for_their_turn_take_room() -> None:
+async def test_waiting_batches_count_towards_the_limit() -> None:
     backpressure = Backpressure(2500)
     made = await batches(backpressure, 2000, 500)
     with pytest.raises(Unavailable, match="Too many events"):
@@ -132,7 +132,7 @@ async def test_batches_that_wait_for_their_turn_take_room() -> None:
     assert backpressure.waiting == 0
 
 
-async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
+async def test_endless_batches_leave_turns_to_others() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, *[100] * 64)
@@ -165,7 +165,7 @@ async def test_batches_that_go_on_and_on_leave_others_their_turns() -> None:
     assert backpressure.waiting == 0
 
 
-async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_each_commit() -> None:
+async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commits() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     for in_hand in [8] * 319 + [2] * 600:  # ten seconds of wanting more, less those of wanting nothing
@@ -176,7 +176,7 @@ async def test_a_flood_on_few_connections_is_one_though_they_want_nothing_after_
         clock.now += 0.03125
 
 
-async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
@@ -190,14 +190,14 @@ async def test_who_gives_way_goes_on_as_soon_as_a_burst_is_over(monkeypatch: pyt
     await all_through(few)
 
 
-async def test_a_burst_that_goes_on_keeps_nobody_who_gives_way_for_ever() -> None:
+async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
     backpressure = Backpressure(100_000)
     made = await batches(backpressure, 1000)
     await backpressure.give_way(0)
     await all_through(made)
 
 
-async def test_a_flood_has_no_more_of_the_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
@@ -210,7 +210,7 @@ async def test_a_flood_has_no_more_of_the_loop_than_others(monkeypatch: pytest.M
     await all_through(made)
 
 
-async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> None:
+async def test_a_few_batches_at_a_time_are_never_a_flood() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, 100, 100)
@@ -226,7 +226,7 @@ async def test_a_few_batches_at_a_time_are_no_flood_however_long_they_come() -> 
     await all_through(made)
 
 
-async def test_a_batch_that_takes_long_is_no_flood_for_the_one_that_comes_next() -> None:
+async def test_a_slow_batch_does_not_make_the_next_one_a_flood() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, 150)
@@ -236,7 +236,7 @@ async def test_a_batch_that_takes_long_is_no_flood_for_the_one_that_comes_next()
     await all_through(made)
 
 
-async def test_a_batch_larger_than_what_is_in_hand_in_a_flood_has_its_turn_alone() -> None:
+async def test_in_a_flood_a_batch_above_the_limit_runs_alone() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, 1000, 1000)

@@ -1,4 +1,4 @@
-"""Batches into a sink of any mood: nothing is lost or out of order, and only what deserves it is given up."""
+"""Batches for a sink that fails in any way: no record is lost or out of order, and only faulty ones are given up."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def journals(draw: st.DrawFn) -> tuple[list[Record], set[int], set[int]]:
     attempts=st.integers(1, 5),
     in_hand=st.integers(1, 70),
 )
-def test_whatever_happens_each_record_is_taken_in_order_or_given_up_as_it_deserves(
+def test_every_record_is_taken_in_order_or_given_up_for_its_own_fault(
     journal: tuple[list[Record], set[int], set[int]],
     moods: list[Mood],
     tear: bool,
@@ -282,7 +282,7 @@ def test_an_outage_of_any_length_makes_no_dead_letters(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_sink_that_comes_back_slowly_makes_none_either(seed: int) -> None:
+def test_a_slow_recovery_makes_no_dead_letters(seed: int) -> None:
     """Three in ten writes still fail."""
     chance = random.Random(seed)
     moods: list[Mood] = ["down" if chance.random() < 0.3 else "up" for _ in range(3000)]
@@ -293,7 +293,7 @@ def test_a_sink_that_comes_back_slowly_makes_none_either(seed: int) -> None:
     assert {*sink.has} == {*range(1, 501)}
 
 
-def test_with_poison_first_it_waits_until_something_is_taken() -> None:
+def test_a_poison_record_in_front_waits_until_the_sink_takes_another() -> None:
     """However long that takes; then one other record is enough."""
     alone = [record(1, visitor=1), record(2, visitor=1)]
 
@@ -370,7 +370,7 @@ def test_a_record_proves_once_that_the_sink_takes_others() -> None:
     asyncio.run(scenario())
 
 
-def test_poison_among_poison_is_told_apart_by_one_other_at_a_time() -> None:
+def test_many_poison_records_are_found_by_one_probe_at_a_time() -> None:
     """A refused probe is evidence against the sink once, or each newcomer would be taken for the sink's recovery."""
 
     async def scenario() -> None:
@@ -404,7 +404,7 @@ def test_a_sink_with_room_for_a_part_of_a_batch_gets_that_part() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 5])
-def test_the_sinks_own_trouble_counts_against_no_record(first: int) -> None:
+def test_a_failure_of_the_sink_counts_against_no_record(first: int) -> None:
     """Not where it comes with one record alone, and all others are taken."""
 
     class Quota(Moody):
@@ -424,7 +424,7 @@ def test_the_sinks_own_trouble_counts_against_no_record(first: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])
-def test_poison_behind_poison_is_told_apart_though_nothing_had_been_taken(count: int) -> None:
+def test_poison_after_poison_is_found_before_any_record_is_taken(count: int) -> None:
     records = [record(position, visitor=position) for position in range(1, count + 2)]
     sink = Moody(set(range(1, count + 1)))
     delivery = deliver(sink, records, attempts=2, newcomers=True)
@@ -471,7 +471,7 @@ def test_failures_of_some_records_are_not_held_against_others() -> None:
     asyncio.run(scenario())
 
 
-def test_records_that_come_again_after_they_were_done_with_cost_no_pauses() -> None:
+def test_repeated_completed_records_cost_no_pauses() -> None:
     """Their step could not be stored."""
     sink = Moody({7})
     records = [record(position, position) for position in range(1, 11)]
@@ -497,7 +497,7 @@ def test_records_that_come_again_after_they_were_done_with_cost_no_pauses() -> N
     asyncio.run(scenario())
 
 
-def test_batches_keep_to_their_bounds() -> None:
+def test_batches_stay_within_their_limits() -> None:
     sink = Moody()
     sizes = [10, 400, 10, 10, 3000, 10, 10, 10, 10]
     records = [record(number, size=size) for number, size in enumerate(sizes, 1)]
@@ -506,7 +506,7 @@ def test_batches_keep_to_their_bounds() -> None:
     assert len(records[0].body) * 4 < 600 < len(records[0].body) + len(records[1].body) + len(records[2].body)
 
 
-def test_what_fails_comes_again_as_it_was_though_more_is_there_by_then() -> None:
+def test_a_failed_batch_is_repeated_without_newer_records() -> None:
     sink = Moody(moods=["down", "down"])
 
     async def scenario() -> None:
@@ -532,7 +532,7 @@ def test_what_fails_comes_again_as_it_was_though_more_is_there_by_then() -> None
         (dict.fromkeys(range(3, 10_000), "x"), "its SinkReject names record 3 of a batch of 3"),
     ],
 )
-def test_a_rejection_that_names_nonsense_is_a_failure_that_says_so(reasons: Any, message: str) -> None:
+def test_a_rejection_with_wrong_indexes_is_a_failure_that_names_them(reasons: Any, message: str) -> None:
     class Confused(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
             if len(self.writes) < 2:
@@ -551,12 +551,12 @@ def test_a_rejection_that_names_nonsense_is_a_failure_that_says_so(reasons: Any,
 
 
 @pytest.mark.parametrize("reasons", ["why", ["why"], {0}, 0, None, [(0, "why")]])
-def test_a_rejection_of_another_form_says_what_it_takes(reasons: Any) -> None:
+def test_a_rejection_of_the_wrong_type_names_the_expected_form(reasons: Any) -> None:
     with pytest.raises(TypeError, match=r"SinkReject takes \{index: reason\}, such as .*, not a value of the type"):
         SinkReject(reasons)
 
 
-def test_one_that_is_always_rejected_by_nonsense_becomes_a_dead_letter() -> None:
+def test_a_record_always_rejected_with_wrong_indexes_becomes_a_dead_letter() -> None:
     class Confused(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
             if any(each.position == 2 for each in batch):
@@ -599,7 +599,7 @@ def test_all_may_be_rejected() -> None:
 
 
 @pytest.mark.parametrize("raised", [ConnectionError, TimeoutError, SinkFailure, KeyError, asyncio.CancelledError])
-def test_poison_is_told_apart_whatever_it_makes_the_sink_raise(raised: Callable[[str], BaseException]) -> None:
+def test_poison_is_found_whatever_the_sink_raises(raised: Callable[[str], BaseException]) -> None:
     class Poisoned(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
             if any(each.position == 2 for each in batch):
@@ -625,7 +625,7 @@ def test_a_record_that_makes_the_sink_hang_becomes_a_dead_letter() -> None:
     assert {*sink.has} == {1, 3}
 
 
-def test_a_limit_of_the_sinks_own_is_told_from_ours() -> None:
+def test_a_timeout_of_the_sink_differs_from_the_timeout_of_the_writer() -> None:
     async def own() -> None:
         raise TimeoutError("the proxy was too slow")
 

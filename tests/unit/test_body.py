@@ -1,4 +1,4 @@
-"""Content-Encoding undone, and never more of it than the limit."""
+"""Decoding of Content-Encoding, never beyond the limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 1000
 
 
 @given(st.binary(max_size=LIMIT), st.sampled_from(["gzip", "x-gzip", "GZIP", " gzip "]), st.integers(0, 9))
-def test_what_was_compressed_comes_out_again(body: bytes, encoding: str, level: int) -> None:
+def test_compressed_bodies_are_restored(body: bytes, encoding: str, level: int) -> None:
     assert decode_body(gzip.compress(body, level), encoding, LIMIT) == body
 
 
@@ -70,7 +70,7 @@ def test_a_member_may_be_empty(parts: list[bytes]) -> None:
 
 
 @given(st.integers(0, LIMIT), st.integers(0, LIMIT))
-def test_the_limit_is_that_of_all_members_together(first: int, second: int) -> None:
+def test_the_limit_counts_all_members_together(first: int, second: int) -> None:
     packed = gzip.compress(b"x" * first) + gzip.compress(b"x" * second)
     if first + second <= LIMIT:
         assert decode_body(packed, "gzip", LIMIT) == b"x" * (first + second)
@@ -79,7 +79,7 @@ def test_the_limit_is_that_of_all_members_together(first: int, second: int) -> N
             decode_body(packed, "gzip", LIMIT)
 
 
-def test_a_large_member_behind_a_small_one_comes_out_whole() -> None:
+def test_a_large_member_after_a_small_one_is_complete() -> None:
     body = random.Random(1).randbytes(1 << 20)
     assert (
         decode_body(gzip.compress(b"{") + gzip.compress(body) + gzip.compress(b"}"), "gzip", 2 << 20) == b"{%b}" % body
@@ -120,7 +120,7 @@ def test_members_are_not_copied_again_and_again(monkeypatch: pytest.MonkeyPatch)
     assert given < 16 * len(packed)
 
 
-def test_a_body_of_more_members_than_anybody_sends_is_refused() -> None:
+def test_a_body_of_too_many_members_is_refused() -> None:
     """A member of a few bytes takes as long as one of many."""
     with pytest.raises(BadRequest, match="too many members") as error:
         decode_body(gzip.compress(b"", mtime=0) * 50_000, "gzip", LIMIT)
@@ -159,7 +159,7 @@ def test_a_later_member_that_is_spoilt_is_refused() -> None:
     "body",
     [b'{"key": "Page View"}', zlib.compress(b"{}"), gzip.compress(b"{}", mtime=0)[:-8] + bytes(8), b"\x1f\x8b\x07\x00"],
 )
-def test_what_is_not_gzip_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_gzip_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest, match="not valid gzip") as error:
         decode_body(body, "gzip", LIMIT)
     assert error.value.code == "invalid_encoding"

@@ -1,4 +1,4 @@
-"""The plugin `bots`: which user agents are crawlers, and what is done with their events."""
+"""The plugin `bots`: the user agents of crawlers, and the handling of their events."""
 
 from __future__ import annotations
 

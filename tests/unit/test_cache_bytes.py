@@ -1,4 +1,4 @@
-"""Each cache of what callers choose stays within its bytes, filled with the largest that it takes."""
+"""Each cache of values that callers choose keeps within its size in bytes, even with the largest entries."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_fields_take_the_memory_of_names_and_values(merges: list[dict[str, Field
     assert fields.memory == Fields(dict(fields.items())).memory
 
 
-def test_what_is_remembered_of_redis_stays_within_its_bytes() -> None:
+def test_the_memory_of_redis_entries_stays_within_its_bytes() -> None:
     """Also where a value takes the place of a smaller one."""
     keys = [digest(number) for number in range(60_000)]
     remembered = memory.Memory()
@@ -130,7 +130,7 @@ def ids(characters: int, character: str) -> Iterable[str]:
     ],
     ids=["keys", "digests", "keys beyond ASCII", "hosts", "domains"],
 )
-def test_what_is_remembered_by_texts_of_callers_stays_within_its_bytes(
+def test_caches_keyed_by_texts_of_callers_stay_within_their_bytes(
     cache: Callable[[str], object], names: Iterable[str], most: int
 ) -> None:
     with measured() as used:

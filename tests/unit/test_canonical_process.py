@@ -1,4 +1,4 @@
-"""The process that finds canonical forms: its answers, its failures, and what it has of the daemon."""
+"""The process that finds canonical forms: its answers, its failures, and its isolation from the daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_its_answers_are_the_canonical_forms_also_of_many_at_a_time() -> N
         assert len(children(os.getpid())) == 1
 
 
-async def test_it_has_three_files_and_a_process_group_to_itself() -> None:
+async def test_it_has_three_files_and_a_separate_process_group() -> None:
     with open(os.devnull) as inheritable:  # noqa: ASYNC230 - no disk is waited for
         os.set_inheritable(inheritable.fileno(), True)
         async with running() as process:
@@ -81,7 +81,7 @@ async def test_after_its_death_another_one_answers() -> None:
     ],
     ids=["ends at once", "ends within an answer", "cannot be started"],
 )
-async def test_where_it_fails_twice_the_caller_is_to_come_again(
+async def test_after_two_failures_the_caller_must_retry(
     monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     async with running() as process:
@@ -93,7 +93,7 @@ async def test_where_it_fails_twice_the_caller_is_to_come_again(
 
 
 @pytest.mark.logs("the process for canonical forms of signed bodies failed: TimeoutError")
-async def test_one_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_process_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as process:
         await process.canonical(b"{}")
         [pid] = children(os.getpid())
@@ -106,7 +106,7 @@ async def test_one_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) 
         assert await process.canonical(b"[ ]") == b"[]"
 
 
-async def test_an_answer_that_nobody_waits_for_is_given_to_nobody_else() -> None:
+async def test_an_abandoned_answer_goes_to_no_other_caller() -> None:
     async with running() as process:
         await process.canonical(b"{}")
         for turns in range(6):

@@ -1,4 +1,4 @@
-"""What of a batch goes one after the other, and that the rest need not wait for it."""
+"""The order within a batch: dependent events wait for each other, all others do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tied(one: Event, other: Event) -> bool:
 
 
 @given(st.lists(events, max_size=30))
-def test_those_that_are_tied_are_in_one_chain_and_no_others(events: list[Event]) -> None:
+def test_dependent_events_and_no_others_are_in_one_chain(events: list[Event]) -> None:
     expected = [{place} for place in range(len(events))]
     for place, one in enumerate(events):
         for other in range(place):
@@ -53,7 +53,7 @@ def test_those_that_are_tied_are_in_one_chain_and_no_others(events: list[Event])
 
 
 @given(st.lists(events, max_size=12), st.data())
-def test_an_event_waits_for_those_under_way_that_it_is_tied_to(events: list[Event], data: st.DataObject) -> None:
+def test_an_event_waits_for_the_events_in_flight_that_it_depends_on(events: list[Event], data: st.DataObject) -> None:
     async def holds() -> None:
         under_way = UnderWay()
         awaited: dict[int, list[asyncio.Future[None]]] = {}
@@ -70,7 +70,7 @@ def test_an_event_waits_for_those_under_way_that_it_is_tied_to(events: list[Even
     asyncio.run(holds())
 
 
-async def test_the_others_go_on_while_one_waits() -> None:
+async def test_other_events_continue_while_one_waits() -> None:
     go = asyncio.Event()
     seen: list[Any] = []
 

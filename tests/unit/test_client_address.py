@@ -1,4 +1,4 @@
-"""Whose address a request comes from: only what trusted proxies vouch for is believed."""
+"""The client address of a request: the daemon believes trusted proxies only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client(peer: str, *forwarded: str, trusted: Sequence[str] = PROXIES) -> str:
         ("10.0.0.1", ["fe80::1%" + "x" * 200], "10.0.0.1"),
     ],
 )
-def test_the_client_is_whom_the_trusted_proxies_name(peer: str, forwarded: list[str], address: str) -> None:
+def test_trusted_proxies_name_the_client(peer: str, forwarded: list[str], address: str) -> None:
     assert client(peer, *forwarded) == address
 
 
@@ -87,7 +87,7 @@ def test_the_client_is_whom_the_trusted_proxies_name(peer: str, forwarded: list[
         ("", ""),
     ],
 )
-def test_without_a_proxy_it_is_the_connection_s(trusted: list[str], peer: str, address: str) -> None:
+def test_without_a_proxy_it_is_the_address_of_the_connection(trusted: list[str], peer: str, address: str) -> None:
     assert client(peer, "198.51.100.1", trusted=trusted) == address
 
 
@@ -98,7 +98,7 @@ def test_a_proxy_may_be_named_by_its_address() -> None:
     assert client("192.0.2.2", "203.0.113.7", trusted=trusted) == "192.0.2.2"
 
 
-def test_an_endless_chain_of_proxies_is_not_followed() -> None:
+def test_a_very_long_chain_of_proxies_is_not_followed() -> None:
     assert client("10.0.0.1", ", ".join(["203.0.113.7", *["10.0.0.2"] * 20])) == "203.0.113.7"
     assert client("10.0.0.1", ", ".join(["203.0.113.7", *["10.0.0.2"] * 2000])) == "10.0.0.2"
 
@@ -107,7 +107,7 @@ words = st.text(alphabet="0123456789.:,[]% afx", max_size=200).map(str.strip)  #
 
 
 @given(words)
-def test_without_trusted_proxies_the_header_says_nothing(forwarded: str) -> None:
+def test_without_trusted_proxies_the_header_is_ignored(forwarded: str) -> None:
     assert client("10.0.0.1", forwarded, trusted=[]) == "10.0.0.1"
 
 
@@ -138,6 +138,6 @@ def test_an_ipv6_address_is_truncated_to_its_48_bits(address: ipaddress.IPv6Addr
     assert ipaddress.ip_address(truncated(str(address))) == network[0]
 
 
-def test_what_is_truncated_is_written_as_an_address() -> None:
+def test_a_truncated_address_is_written_as_an_address() -> None:
     assert truncated("203.0.113.7") == "203.0.113.0"
     assert truncated("2001:db8:1:2:3:4:5:6") == "2001:db8:1::"

@@ -48,7 +48,7 @@ def test_every_option_is_shown_and_every_option_shown_exists() -> None:
     assert in_file == in_code
 
 
-def test_every_default_shown_is_the_code_s() -> None:
+def test_every_default_shown_is_the_default_of_the_code() -> None:
     tables = tomllib.loads(files("ingestd.conf").joinpath("ingestd.toml").read_text())
     for path, type_ in sections().items():
         table: Any = tables

@@ -1,4 +1,4 @@
-"""The configuration: where it is found, and that what is wrong in it is told with place and cure."""
+"""The configuration: its location, and errors that name the option and the cure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_option_goes_before_the_environment_and_that_before_the_working_fold
 
 
 @pytest.mark.skipif(Path("/etc/ingestd/ingestd.toml").exists(), reason="this machine has a configuration of its own")
-def test_without_any_it_says_where_it_looked(nowhere: Path) -> None:
+def test_a_missing_configuration_names_the_searched_paths(nowhere: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither ingestd\.toml nor /etc/ingestd/ingestd\.toml.*--config or INGESTD"):
         find_config(None)
 
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 # Options set on the command line
 
 
-def test_what_is_set_goes_before_the_file(tmp_path: Path) -> None:
+def test_set_overrides_the_file(tmp_path: Path) -> None:
     config = load(tmp_path, '[http]\nmax_body = "3MiB"\nmax_headers = 7', "http.max_body=2MiB", "ops.listen=[::1]:1")
     assert config.http.max_body == Size.parse("2MiB")
     assert config.http.max_headers == 7
@@ -219,21 +219,19 @@ def test_the_last_of_several_counts() -> None:
         ("http.max_body=\udce9", "--set: an argument is not UTF-8"),
     ],
 )
-def test_what_cannot_be_set_is_told_with_the_argument_the_option_and_the_cure(
-    tmp_path: Path, argument: str, message: str
-) -> None:
+def test_a_wrong_set_names_the_argument_the_option_and_the_cure(tmp_path: Path, argument: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path, '[http]\nlisten = "127.0.0.1:0"', argument)
     assert str(error.value).startswith(message)
     assert "hunter2" not in str(error.value)
 
 
-def test_a_fault_of_the_file_is_still_the_files_beside_what_is_set(tmp_path: Path) -> None:
+def test_a_fault_of_the_file_names_the_file_even_with_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ingestd\.toml: http\.max_headers: "):
         load(tmp_path, "[http]\nmax_headers = 0", "http.max_header_size=1MiB", "http.max_header=1")
 
 
-def test_what_is_set_of_plugins_and_sinks_is_told_apart_too(tmp_path: Path) -> None:
+def test_faults_of_set_in_plugins_and_sinks_name_the_argument(tmp_path: Path) -> None:
     config = load(tmp_path, '[sinks.a]\ntype = "jsonl"', "sinks.a.path=x", "sinks.b.type=jsonl", "plugins.p.q=1")
     assert config.sink_tables == {"a": {"type": "jsonl", "path": "x"}, "b": {"type": "jsonl"}}
     assert config.place("sinks.a.type") == f"{tmp_path / 'ingestd.toml'}: sinks.a.type"

@@ -1,4 +1,4 @@
-"""Every fault of a configuration is found, whichever others there are."""
+"""Every fault of a configuration is found, regardless of other faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOUND = {
 
 @given(faults=st.sets(st.sampled_from([*FAULTS])), sound=st.sets(st.sampled_from([*SOUND])))
 @settings(max_examples=15, deadline=None)
-def test_every_fault_is_told_once(faults: set[tuple[str, str]], sound: set[tuple[str, str]]) -> None:
+def test_every_fault_is_reported_once(faults: set[tuple[str, str]], sound: set[tuple[str, str]]) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "ingestd.toml"
         lines = faults | sound
@@ -47,7 +47,7 @@ def test_every_fault_is_told_once(faults: set[tuple[str, str]], sound: set[tuple
         assert [message.startswith(f"{file}: {FAULTS[fault]}") for message in told].count(True) == 1
 
 
-def test_what_is_no_toml_and_wrong_arguments_of_set_are_faults_too(tmp_path: Path) -> None:
+def test_invalid_toml_and_wrong_arguments_of_set_are_faults_too(tmp_path: Path) -> None:
     file = tmp_path / "ingestd.toml"
     file.write_text("[http")
     (told,) = every_fault(file, [])

@@ -1,4 +1,4 @@
-"""What `ingestd config show` prints: the configuration in force, which can be read again; secrets are hidden."""
+"""`ingestd config show` prints the configuration in force in a readable form, with secrets hidden."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def in_force(config: Config, plugins: Plugins) -> dict[str, Any]:
 
 @given(st.deferred(configurations))
 @settings(max_examples=50, deadline=None)
-def test_what_is_printed_is_the_same_configuration(tables: dict[str, Any]) -> None:
+def test_the_output_is_the_same_configuration(tables: dict[str, Any]) -> None:
     config, plugins = parse(tables)
     text = as_toml(config, plugins)
     again = parse(tomllib.loads(text))
@@ -176,7 +176,7 @@ def test_every_option_is_shown_with_its_value_and_where_that_comes_from(tmp_path
         assert line in lines
 
 
-def test_secrets_are_hidden_and_where_they_are_kept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_hidden_and_their_references_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_text("hunter2")
     monkeypatch.setenv("JOURNAL", "sqlite://user:hunter2@/journal.db")
     key = {"kind": "server", "tenant": "shop", "id": "6f9619ff-8b86-d011-b42d-00cf4fc964ff"}

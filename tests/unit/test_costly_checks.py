@@ -1,4 +1,4 @@
-"""Budgets of costly signature checks: failures use them up, and nobody uses up another's."""
+"""Budgets of costly signature checks: failures use them up, but never the budget of another."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_success_takes_nothing() -> None:
     assert fails(checks, caller(), 64)
 
 
-def test_strangers_share_the_budget_of_a_key_and_whoever_knows_its_secret_has_another() -> None:
+def test_strangers_share_the_budget_of_a_key_and_its_owner_has_another() -> None:
     checks = CostlyChecks(clock=Clock())
     checks.succeeded(caller(peer="198.51.100.1"))
     flood = [caller(peer=f"192.0.{number // 250}.{number % 250}") for number in range(1000)]
@@ -73,7 +73,7 @@ def test_strangers_share_the_budget_of_a_key_and_whoever_knows_its_secret_has_an
     assert sum(fails(checks, caller(peer="198.51.100.1")) for _ in range(1000)) == 64
 
 
-def test_who_is_refused_is_told_when_to_come_again() -> None:
+def test_a_refusal_says_when_to_retry() -> None:
     clock = Clock()
     checks = CostlyChecks(clock=clock)
     checks.failed(caller(), 1)
@@ -85,7 +85,7 @@ def test_who_is_refused_is_told_when_to_come_again() -> None:
     checks.admit(caller())
 
 
-def test_of_those_that_have_succeeded_ten_thousand_are_remembered() -> None:
+def test_the_last_ten_thousand_successful_callers_are_remembered() -> None:
     checks = CostlyChecks(clock=Clock())
     for number in range(10_001):
         checks.succeeded(caller(f"key {number}"))
@@ -93,7 +93,7 @@ def test_of_those_that_have_succeeded_ten_thousand_are_remembered() -> None:
     assert [admits(checks, caller(f"key {number}")) for number in (0, 1, 10_000)] == [False, True, True]
 
 
-async def test_checks_take_turns_and_too_many_are_told_to_come_again() -> None:
+async def test_checks_take_turns_and_too_many_are_refused() -> None:
     checks = CostlyChecks(clock=Clock())
     at_work = most = 0
 
@@ -115,7 +115,7 @@ async def test_checks_take_turns_and_too_many_are_told_to_come_again() -> None:
     assert await check(0) == 200
 
 
-async def test_a_check_whose_client_gives_up_leaves_its_turn_to_others() -> None:
+async def test_a_cancelled_check_passes_its_turn_to_others() -> None:
     checks = CostlyChecks(clock=Clock())
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""What is reckoned for the operators' page: rates, quantiles, the last lines, and how seldom it is made."""
+"""The data of the operators' page: rates, quantiles, the last lines, and a limit on how often they are computed."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def test_a_point_has_the_rates_since_the_one_before() -> None:
 
 
 @given(st.lists(st.floats(0.1, 100), max_size=400), st.floats(1, 70))
-def test_what_is_kept_is_bounded_and_the_newest_that_is_old_enough_is_compared_with(
-    steps: list[float], seconds: float
-) -> None:
+def test_history_is_bounded_and_rates_use_the_newest_point_old_enough(steps: list[float], seconds: float) -> None:
     history, now = History(), 0.0
     for step in steps:
         history.add(sample(now, counts()))
@@ -108,7 +106,7 @@ def lines() -> Iterator[tuple[logging.Logger, RecentLines]]:
 
 
 @pytest.mark.logs("it fails", "quite")
-def test_lines_that_differ_in_numbers_only_are_one(lines: tuple[logging.Logger, RecentLines]) -> None:
+def test_lines_that_differ_only_in_numbers_are_one_row(lines: tuple[logging.Logger, RecentLines]) -> None:
     log, kept = lines
     log.info("this is none of them")
     for number in range(3):
@@ -129,7 +127,7 @@ def test_the_number_of_lines_is_bounded(lines: tuple[logging.Logger, RecentLines
 
 
 @pytest.mark.logs("it fails")
-def test_of_an_exception_only_its_class_is_told(lines: tuple[logging.Logger, RecentLines]) -> None:
+def test_only_the_class_of_an_exception_is_shown(lines: tuple[logging.Logger, RecentLines]) -> None:
     log, kept = lines
     try:
         raise LookupError("what a customer wrote")
@@ -140,7 +138,7 @@ def test_of_an_exception_only_its_class_is_told(lines: tuple[logging.Logger, Rec
 
 
 @pytest.mark.logs("POST track")
-def test_the_address_of_a_client_is_not_told(lines: tuple[logging.Logger, RecentLines]) -> None:
+def test_the_address_of_a_client_is_not_shown(lines: tuple[logging.Logger, RecentLines]) -> None:
     log, kept = lines
     log.warning("POST track 503 in 3 ms from 192.0.2.7", extra={"ingestd_fields": {"peer": "192.0.2.7"}})
     assert kept.newest_first()[0].message == "POST track 503 in 3 ms from …"
@@ -160,7 +158,7 @@ def test_the_address_of_a_client_is_not_told(lines: tuple[logging.Logger, Recent
     ],
     ids=str,
 )
-def test_what_is_quoted_is_not_told(text: str, shown: str) -> None:
+def test_quoted_text_is_not_shown(text: str, shown: str) -> None:
     assert presentable(text) == shown
 
 
@@ -178,7 +176,7 @@ def nothing_but(metrics: Metrics) -> Sources:
     return Sources(metrics, lambda: None, NoJournal(), RecentLines())
 
 
-async def test_it_is_made_once_a_second_whoever_asks() -> None:
+async def test_the_page_is_computed_at_most_once_a_second() -> None:
     now, asked = 100.0, 0
 
     async def panels(selection: Mapping[str, str]) -> Sequence[Panel]:
@@ -223,7 +221,7 @@ async def test_each_selection_has_its_own_answer_once_a_second() -> None:
     assert len(overview._made) == 1
 
 
-async def test_who_goes_while_it_is_made_takes_nothing_from_the_others() -> None:
+async def test_a_viewer_who_leaves_does_not_disturb_the_others() -> None:
     overview = Overview(nothing_but(Metrics()), lambda selection: asyncio.sleep(0.01, ()))
     first, second = (asyncio.create_task(overview.render()) for _ in range(2))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The operators' page as it is kept in the tree: another's work unchanged, and nothing from elsewhere."""
+"""The files of the operators' page: an unchanged library, and no content from other hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = resources.files("ingestd.observability.dashboard.page")
 ORIGIN = json.loads((FOLDER / "uplot" / "uplot.json").read_text())
 
 
-def test_the_library_is_what_its_origin_says_and_nothing_else() -> None:
+def test_the_library_is_unchanged() -> None:
     files = {file.name: file.read_bytes() for file in (FOLDER / "uplot").iterdir() if file.name != "uplot.json"}
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == ORIGIN["sha256"]
     assert f"(v{ORIGIN['version']})".encode() in files["uPlot.iife.min.js"]
@@ -27,7 +27,7 @@ def test_its_licence_comes_with_it() -> None:
     assert "The MIT License" in (FOLDER / "uplot" / "LICENSE.txt").read_text()
 
 
-def test_all_of_the_page_is_in_it() -> None:
+def test_the_page_contains_all_its_files() -> None:
     html = page().html.decode()
     for file in ("page.css", "charts.js", "page.js", "uplot/uPlot.min.css", "uplot/uPlot.iife.min.js"):
         text = (FOLDER / file).read_text()

@@ -1,4 +1,4 @@
-"""New dead letters in the log: the first, ever fewer of many, and each new reason, but never a flood."""
+"""Log lines about new dead letters: the first, fewer and fewer of many, and each new reason, but never a flood."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_line_names_the_sink_the_number_the_reason_and_the_command(desk: Desk)
     assert desk.give_up() == []
 
 
-def test_of_many_the_1st_2nd_4th_8th_are_told(desk: Desk) -> None:
+def test_the_1st_2nd_4th_and_8th_letters_are_logged(desk: Desk) -> None:
     assert [number for number in range(1, 101) if desk.give_up(f"no {number}")] == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_a_new_reason_is_told_soon(desk: Desk) -> None:
+def test_a_new_reason_is_logged_soon(desk: Desk) -> None:
     for _ in range(4):
         desk.give_up("no")
     desk.now += 10
@@ -71,7 +71,7 @@ def test_a_new_reason_is_told_soon(desk: Desk) -> None:
     assert len(desk.give_up("other")) == 1
 
 
-def test_after_a_quiet_time_a_dead_letter_is_news_again(desk: Desk) -> None:
+def test_after_a_quiet_time_a_dead_letter_is_logged_again(desk: Desk) -> None:
     for _ in range(4):
         desk.give_up("no")
     desk.now += 599
@@ -82,7 +82,7 @@ def test_after_a_quiet_time_a_dead_letter_is_news_again(desk: Desk) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.text(max_size=3), min_size=1, max_size=9), max_size=60))
-def test_whatever_the_reasons_lines_are_few(caplog: pytest.LogCaptureFixture, steps: list[list[str]]) -> None:
+def test_lines_are_few_for_any_reasons(caplog: pytest.LogCaptureFixture, steps: list[list[str]]) -> None:
     caplog.clear()
     desk = Desk(lambda: [each.getMessage() for each in caplog.records])
     lines = sum(len(desk.give_up(*reasons)) for reasons in steps)

@@ -40,19 +40,19 @@ def names_of_the_code() -> set[str]:
     return names
 
 
-def test_each_term_stands_in_the_code() -> None:
+def test_each_term_occurs_in_the_code() -> None:
     assert len(TERMS) > 30
     names = names_of_the_code()
     assert not [term for term, _, name in TERMS if name not in names]
 
 
-def test_terms_are_in_order_and_told_once() -> None:
+def test_terms_are_sorted_and_unique() -> None:
     terms = [term for term, _, _ in TERMS]
     assert terms == sorted(set(terms))
 
 
 @pytest.mark.parametrize("term", TERMS, ids=[term for term, _, _ in TERMS])
-def test_a_term_is_told_in_one_sentence(term: tuple[str, str, str]) -> None:
+def test_a_term_has_one_sentence(term: tuple[str, str, str]) -> None:
     assert len(term[1].split()) <= 25
 
 

@@ -1,4 +1,4 @@
-"""docs/hooks.md says what ingestd/api/hookspecs.py has, no more and no less, and its examples are plugins."""
+"""docs/hooks.md describes the hooks of ingestd/api/hookspecs.py, no more and no less, and its examples are plugins."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_every_example_can_be_registered(module: ModuleType) -> None:
         assert register(made, module, example)
 
 
-def test_the_page_tells_which_hooks_identify_requests_pass() -> None:
+def test_the_page_lists_the_hooks_of_identify_requests() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", TEXT, re.MULTILINE)
     path = [name for name, parameters in specified().items() if re.search("event: Event|request: Request", parameters)]
     assert [name for name, _, _ in rows] == path

@@ -1,4 +1,4 @@
-"""Nothing says to install ingestd from an index: it is on none."""
+"""No text says to install ingestd from a package index, because no index has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 FROM_INDEX = re.compile(r"""pip install(?:\s+-\S+)*\s+['"]?ingestd(?![\w./-])""")
 
 
-def test_nothing_says_to_install_it_from_an_index() -> None:
+def test_no_text_says_to_install_ingestd_from_an_index() -> None:
     assert FROM_INDEX.search("pip install --quiet " + "'ingestd[nats]'")
     assert not FROM_INDEX.search("pip install ./ingestd-1.whl, pip install ingestd-1.whl, pip install '.[nats]'")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout

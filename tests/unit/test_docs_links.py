@@ -1,4 +1,4 @@
-"""Every file that README and docs point to is there, and every command they show exists."""
+"""Every file that the README and the docs link to exists, and so does every command that they show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
@@ -30,7 +30,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_a_section_lead_to_its_heading(page: Path) -> None:
+def test_links_to_a_section_have_its_heading(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text())
     assert [link for link in links if link[1] not in anchors(page.parent / link[0] if link[0] else page)] == []
 

@@ -1,4 +1,4 @@
-"""docs/monitoring.md has a row and a section for each alert of conf/prometheus, no other, and each of its files."""
+"""docs/monitoring.md has a row and a section for each alert, and a row for each file of conf/prometheus, no others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_file_is_listed_and_every_file_listed_is_there() -> None:
     assert listed == {path.name for path in FOLDER.iterdir()}
 
 
-def test_every_law_is_told() -> None:
+def test_every_law_is_documented() -> None:
     laws = set(re.findall(r"^ +law: (.*)$", (FOLDER / "ingestd.recording.yml").read_text(), re.MULTILINE))
     assert set(re.findall(r"^\| `(\w+ is \w+)` \|", PAGE, re.MULTILINE)) == laws
 

@@ -1,4 +1,4 @@
-"""docs/reloading.md tells of every option what changes it, and the code does so."""
+"""docs/reloading.md says for every option how a change takes effect, and the code agrees."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def options() -> Iterator[tuple[str, str]]:
                 yield path, "restart" if is_fixed(path, plugin) else "reload"
 
 
-def test_what_changes_an_option_is_documented_as_it_is() -> None:
+def test_the_way_to_change_an_option_is_documented_correctly() -> None:
     found = dict(options())
     assert {*found.values()} == {"restart", "reload"}
     assert {path: documented(path) for path in found} == found
 
 
-def test_only_options_that_exist_are_told_of() -> None:
+def test_only_existing_options_are_documented() -> None:
     sections = {path.rpartition(".")[0] for path, _ in options()} | {"sinks"}
     paths = {path for path, _ in options()}
     named = {name for names, _ in ROWS for name in re.findall(r"`([a-z_.]+)`", names)}

@@ -1,4 +1,4 @@
-"""A domain has one form, however it was written."""
+"""A domain has one form, in whatever form it was written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_domain_has_the_form_that_browsers_send(written: str, form: str) -> No
 
 
 @given(st.text())
-def test_any_text_has_a_form_and_the_form_is_its_own(text: str) -> None:
+def test_the_form_of_a_form_is_the_same(text: str) -> None:
     form = ascii_domain(text)
     if form.isascii():
         assert ascii_domain(form) == form
@@ -43,10 +43,10 @@ def test_text_longer_than_any_domain_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[2001:db8::1]"])
-def test_an_address_is_one(host: str) -> None:
+def test_addresses_are_recognised(host: str) -> None:
     assert str(ip_address(host)) == host.strip("[]")
 
 
 @pytest.mark.parametrize("host", ["::1", "[127.0.0.1]", "localhost", "1.2.3", "127.0.0.1.example", "[", ""])
-def test_anything_else_is_no_address(host: str) -> None:
+def test_anything_else_is_not_an_address(host: str) -> None:
     assert ip_address(host) is None

@@ -69,7 +69,7 @@ Rewrite = Callable[[bytes], bytes | None]
         ('"top"', '"top"'),
     ],
 )
-def test_what_ecmascript_makes_of_it(document: str, expected: str) -> None:
+def test_values_are_written_as_by_ecmascript(document: str, expected: str) -> None:
     assert canonical(document.encode()) == expected.encode()
 
 
@@ -115,7 +115,7 @@ def test_what_ecmascript_makes_of_it(document: str, expected: str) -> None:
         b"[" * 100_000 + b"]" * 100_000,
     ],
 )
-def test_what_json_parse_refuses(document: bytes) -> None:
+def test_texts_that_json_parse_refuses(document: bytes) -> None:
     assert canonical(document) is None
 
 
@@ -200,13 +200,13 @@ def test_documents_come_out_as_node_writes_them(node: Rewrite, document: str) ->
 
 @settings(max_examples=600, deadline=None)
 @given(scribble=_scribbles)
-def test_what_node_refuses_is_refused(node: Rewrite, scribble: str) -> None:
+def test_texts_that_node_refuses_are_refused(node: Rewrite, scribble: str) -> None:
     assert canonical(scribble.encode()) == node(scribble.encode())
 
 
 @settings(max_examples=100)
 @given(_documents)
-def test_what_else_is_in_a_document_changes_nothing(document: str) -> None:
+def test_other_members_of_a_document_change_nothing(document: str) -> None:
     """A document is written by Python's encoder where that does as ECMAScript does; any of these prevents it."""
     alone = canonical(document.encode())
     assert alone is not None

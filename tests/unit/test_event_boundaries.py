@@ -1,4 +1,4 @@
-"""One bad event of a batch is told apart from the others, whatever is wrong with its bytes."""
+"""An invalid event of a batch is separated from the others, whatever its bytes are."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def joined(events: list[bytes], before: bytes = b"", after: bytes = b"") -> byte
     st.sampled_from([b"", b', "z": [{}]']),
 )
 @example([], [], rb'{"a": "\ud83d"}', b"", b"")
-def test_one_spoilt_event_leaves_the_others_as_they_are(
+def test_one_spoilt_event_does_not_change_the_others(
     first: list[Any], last: list[Any], spoilt: bytes, before: bytes, after: bytes
 ) -> None:
     encoded = [[json.dumps(each).encode() for each in some] for some in (first, last)]
@@ -94,9 +94,7 @@ def test_one_spoilt_event_leaves_the_others_as_they_are(
 
 
 @given(st.lists(VALUES, max_size=6), st.dictionaries(st.text(max_size=3), VALUES, max_size=3), st.booleans())
-def test_the_events_of_any_batch_are_found_where_the_decoder_finds_them(
-    events: list[Any], others: dict[str, Any], ascii: bool
-) -> None:
+def test_boundaries_of_events_agree_with_the_decoder(events: list[Any], others: dict[str, Any], ascii: bool) -> None:
     others.pop("events", None)
     body = json.dumps({**others, "events": events}, ensure_ascii=ascii).encode()
     found = split(body)
@@ -111,7 +109,7 @@ def test_the_events_of_any_batch_are_found_where_the_decoder_finds_them(
     st.binary(max_size=3),
     st.integers(2, 100),
 )
-def test_where_a_step_ends_changes_nothing(events: list[bytes], before: bytes, after: bytes, step: int) -> None:
+def test_the_size_of_a_step_changes_nothing(events: list[bytes], before: bytes, after: bytes, step: int) -> None:
     body = joined([event for event in events if len(event) < 5000] or [b"1"], before) + after
     assert split(body, step) == split(body)
     cut = body[: len(body) * step // 100]
@@ -141,17 +139,17 @@ def test_where_a_step_ends_changes_nothing(events: list[bytes], before: bytes, a
         b'{"events": [{}, ' + b'{"a":["x":' * 100_000 + b"]}" * 100_000 + b"]}",
     ],
 )
-def test_where_it_cannot_be_told_what_is_an_event_all_are_refused(body: bytes) -> None:
+def test_all_events_are_refused_if_their_boundaries_are_unclear(body: bytes) -> None:
     with pytest.raises(BadRequest) as refused:
         parse_batch(body)
     assert refused.value.code in {"invalid_json", "not_an_object", "invalid_envelope"}
 
 
-def test_an_event_that_is_missing_between_commas_is_a_bad_one() -> None:
+def test_a_missing_event_between_commas_is_an_invalid_event() -> None:
     assert [*map(bytes, parse_batch(b'{"events": [{"a": 1}, , {"b": 2},]}'))] == [b'{"a": 1}', b"", b'{"b": 2}', b""]
 
 
-def test_a_thousand_events_are_the_most_also_where_one_is_spoilt() -> None:
+def test_the_limit_of_a_thousand_events_includes_spoilt_ones() -> None:
     assert len(parse_batch(joined([b"tru"] * MAX_EVENTS))) == MAX_EVENTS
     for events in ([b"tru"] * (MAX_EVENTS + 1), [b""] * 1_000_000):
         with pytest.raises(BadRequest, match="expected 1 to 1000 events, got more"):
@@ -201,7 +199,7 @@ def test_a_megabyte_of_junk_is_read_a_few_times_at_most(junk: bytes) -> None:
         (b'{"events": [', b'"' + b"\\n" * 20_000 + b'"'),
     ],
 )
-def test_others_have_their_turns_while_four_megabytes_are_read(before: bytes, junk: bytes) -> None:
+def test_other_tasks_run_while_four_megabytes_are_read(before: bytes, junk: bytes) -> None:
     turns = turns_of_parsing(before + junk * ((4 * 2**20 - 100) // len(junk)))
     assert max(turns) < sum(turns) / 4
 

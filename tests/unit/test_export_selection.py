@@ -1,4 +1,4 @@
-"""Which records a selection has. Its search of the stored bytes never loses a record that decoding would find."""
+"""The records of a selection. The search in the stored bytes finds every record that decoding would find."""
 
 from __future__ import annotations
 

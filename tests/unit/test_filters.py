@@ -1,4 +1,4 @@
-"""Which records a sink gets: by type, by event key, by tenant; erasures follow the events they speak of."""
+"""Filters of a sink: by type, event key and tenant. Erasures pass filters by event key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EVERY = {
 }
 
 
-def test_without_a_filter_nothing_is_looked_at() -> None:
+def test_without_a_filter_no_record_is_decoded() -> None:
     assert make_filter(FilterOptions()) is None
 
 
@@ -76,7 +76,7 @@ def test_without_a_filter_nothing_is_looked_at() -> None:
         ({"tenants": ("Shop", "shop ")}, set()),
     ],
 )
-def test_what_passes(options: dict[str, Any], passing: set[str]) -> None:
+def test_records_that_pass(options: dict[str, Any], passing: set[str]) -> None:
     passes = filter_of(**options)
     assert {name for name, each in EVERY.items() if passes(each)} == passing
 
@@ -86,32 +86,32 @@ def test_what_passes(options: dict[str, Any], passing: set[str]) -> None:
     "body",
     [b"{}", b'{"key":7,"tenant":["shop"]}', b'{"key":null,"tenant":null}', b"[1]", b'"Page View"', b"null"],
 )
-def test_a_record_of_a_plugins_own_does_not_pass_by_what_it_does_not_have(body: bytes, options: Any) -> None:
+def test_the_record_of_a_plugin_does_not_pass_by_members_that_it_lacks(body: bytes, options: Any) -> None:
     """And is no reason to stand still."""
     assert not filter_of(**options)(Record("shop:receipt", 0, body, 1))
     assert filter_of(types=("shop:receipt",))(Record("shop:receipt", 0, body, 1))
 
 
-def test_names_deeper_in_a_record_are_not_its_own() -> None:
+def test_nested_members_of_a_record_do_not_count() -> None:
     inner = record(tenant="other", key="Other", data={"key": "Page View", "tenant": "shop"}, extra={"type": "event"})
     assert not filter_of(keys=("Page View",))(inner)
     assert not filter_of(tenants=("shop",))(inner)
 
 
-def test_the_type_is_the_records_not_the_bodys() -> None:
+def test_the_type_of_the_record_counts_and_not_of_the_body() -> None:
     odd = Record("event", 0, b'{"type":"erasure","tenant":"shop","key":"Other"}', 1)
     assert not filter_of(keys=("Page View",))(odd)
     assert filter_of(types=("event",))(odd)
 
 
-def test_text_of_any_kind_is_told_apart() -> None:
+def test_names_of_any_characters_are_compared_exactly() -> None:
     for name in ("zażółć", "🛒", "a\x00b", '"', "\u2028", ""):
         assert filter_of(tenants=(name,))(record(tenant=name))
         assert filter_of(keys=(name,))(record(key=name))
         assert not filter_of(tenants=(name,))(record(tenant=name + "x"))
 
 
-def test_all_records_there_are_can_be_filtered() -> None:
+def test_records_of_every_type_can_be_filtered() -> None:
     records = [*make_records(2), *make_records_of_every_type()]
     passes = filter_of(tenants=("shop",), keys=("Page View",))
     assert [each.type for each in records if passes(each)] == ["event", "event", "erasure"]
@@ -124,7 +124,7 @@ choices = st.none() | st.lists(names, max_size=3).map(tuple)
 
 
 @given(choices, choices, choices, st.sampled_from(["a", "b", "erasure"]), st.none() | names, st.none() | names)
-def test_each_choice_takes_away_and_none_adds(
+def test_each_option_only_excludes_records(
     types: Any, keys: Any, tenants: Any, type: str, key: Any, tenant: Any
 ) -> None:
     passes = make_filter(FilterOptions(types=types, keys=keys, tenants=tenants)) or (lambda _: True)
@@ -145,7 +145,7 @@ def test_each_choice_takes_away_and_none_adds(
         ({"types": ("event", "erasures")}, "out.types: there is no type 'erasures'; did you mean erasure?"),
     ],
 )
-def test_what_no_record_can_have_is_told_with_the_nearest_name(options: Any, message: str) -> None:
+def test_an_impossible_filter_is_refused_with_the_nearest_name(options: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_filter(FilterOptions(**options), KEYS, "out")
     assert str(raised.value) == message
@@ -159,6 +159,6 @@ def test_what_no_record_can_have_is_told_with_the_nearest_name(options: Any, mes
         {"types": ("shop:receipt",), "tenants": ("any", "tenant")},  # a plugin's own
     ],
 )
-def test_what_there_may_be_is_let_be(options: Any) -> None:
+def test_a_possible_filter_is_accepted(options: Any) -> None:
     check_filter(FilterOptions(**options), KEYS, "out")
     assert (make_filter(FilterOptions(**options)) is None) == (options == {})

@@ -104,7 +104,7 @@ async def status(plugin: HmacPlugin, request: Request) -> int:
     return 200
 
 
-async def test_the_signature_may_be_of_the_bytes_or_of_what_ecmascript_makes_of_them(tmp_path: Path) -> None:
+async def test_the_signature_may_be_of_the_bytes_or_of_the_ecmascript_form(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         for signed in BODY, REWRITTEN:
@@ -155,7 +155,7 @@ async def test_any_other_credential_is_left_to_other_plugins(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.TRACK, Endpoint.IDENTIFY])
-async def test_a_server_key_is_nothing_on_the_public_endpoints(tmp_path: Path, endpoint: Endpoint) -> None:
+async def test_a_server_key_is_unknown_on_the_public_endpoints(tmp_path: Path, endpoint: Endpoint) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         assert await ask(plugin, request(BODY, sign(BODY), endpoint=endpoint)) is None
@@ -202,7 +202,7 @@ async def test_a_body_that_is_not_json_can_be_signed_only_as_it_is(tmp_path: Pat
             assert await status(plugin, request(body, sign(b"null"), peer=f"203.0.113.{len(body) % 200}")) == 401
 
 
-async def test_the_form_of_the_body_that_was_signed_is_the_one_that_is_read(tmp_path: Path) -> None:
+async def test_the_signed_form_of_the_body_is_read(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         for signed, batch in (BODY, False), (REWRITTEN, False), (BODY, True), (REWRITTEN, True):
@@ -226,7 +226,7 @@ async def test_a_compressed_batch_is_signed_over_its_content(tmp_path: Path, siz
         assert [await status(plugin, each) for each in asked] == [200, second_reading, 401]
 
 
-async def test_what_cannot_be_decoded_is_told_so_and_counts_as_a_failure(tmp_path: Path) -> None:
+async def test_a_body_that_cannot_be_decoded_is_refused_and_counts_as_a_failure(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(5_000_000))
     broken = gzip.compress(bytes(100))[:-4]
     async with sqlite_daemon(tmp_path) as daemon:
@@ -243,7 +243,7 @@ def hostile(number: int = 0) -> bytes:
     return b"[" + b"0," * 32_000 + b"%d]" % number
 
 
-async def test_of_simultaneous_failures_only_as_many_are_looked_at_as_the_budget_has(tmp_path: Path) -> None:
+async def test_simultaneous_failures_do_not_exceed_the_budget(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         asked = [request(hostile(number), sign(b"")) for number in range(20)]
@@ -254,7 +254,7 @@ async def test_of_simultaneous_failures_only_as_many_are_looked_at_as_the_budget
         assert await status(plugin, request(BODY, sign(BODY))) == 200
 
 
-async def test_strangers_cannot_lock_out_who_signs_another_form(tmp_path: Path) -> None:
+async def test_strangers_cannot_lock_out_clients_of_another_form(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         backend = "198.51.100.1"
@@ -298,7 +298,7 @@ async def test_a_client_of_the_canonical_form_is_not_slowed_by_strangers(tmp_pat
         assert answers.count(401) + answers.count(429) == 60
 
 
-async def test_the_loop_turns_while_a_body_is_written_again_or_decoded(tmp_path: Path) -> None:
+async def test_the_event_loop_runs_while_a_body_is_rewritten_or_decoded(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         packed = gzip.compress(bytes(4_000_000))
@@ -312,7 +312,7 @@ async def test_the_loop_turns_while_a_body_is_written_again_or_decoded(tmp_path:
             assert turns > 5
 
 
-async def test_a_key_that_is_changed_counts_as_it_is_then(tmp_path: Path) -> None:
+async def test_a_changed_key_takes_effect_after_a_refresh(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         assert await ask(plugin, request(BODY, sign(BODY))) == WHO
@@ -342,7 +342,7 @@ async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=80), st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()))
-def test_a_signature_is_good_for_its_secret_only(body: bytes, secret: str) -> None:
+def test_a_signature_is_valid_for_its_secret_only(body: bytes, secret: str) -> None:
     signature = sign(body, secret)
     assert is_signed(body, signature, [secret.encode()])
     assert is_signed(body, signature, [b"other", secret.encode()])

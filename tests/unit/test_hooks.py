@@ -1,4 +1,4 @@
-"""The hooks on the path of an event: who is called, in which order, and what raising does."""
+"""The hooks on the path of an event: the called plugins, their order, and their exceptions."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_without_an_implementation_there_is_no_prepare_to_call() -> None:
     assert hooks(one=plugin(enrich=lambda event: None)).prepare is None
 
 
-def test_prepare_leaves_the_short_ways_of_the_path_on() -> None:
+def test_prepare_does_not_count_as_altering_stored_events() -> None:
     assert not hooks(one=plugin(prepare=lambda event: "a robot")).alters_events
 
 
@@ -195,7 +195,7 @@ def returns_coroutine() -> object:
 @pytest.mark.parametrize(
     "answers", [lambda event: event, lambda: False, returns_coroutine], ids=["event", "bool", "coroutine"]
 )
-def test_an_answer_of_prepare_that_is_no_text_drops_nothing_and_is_told(answers: Callable[..., Any]) -> None:
+def test_an_answer_of_prepare_that_is_not_a_text_is_a_failure_and_drops_nothing(answers: Callable[..., Any]) -> None:
     prepare = hooks(one=plugin(prepare=answers)).prepare
     assert prepare is not None
     with pytest.raises(HookFailure, match="plugin one: prepare failed") as failure:
@@ -212,7 +212,7 @@ def test_an_answer_of_prepare_that_is_no_text_drops_nothing_and_is_told(answers:
         *[("session_id", value) for value in ("", "s-1", '"', "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a1\u0661", 7)],
     ],
 )
-def test_an_id_that_no_request_may_bring_is_a_failure_of_the_plugin_that_sets_it(field: str, value: Any) -> None:
+def test_an_invalid_id_is_a_failure_of_the_plugin_that_sets_it(field: str, value: Any) -> None:
     prepare = hooks(
         fine=plugin(prepare=lambda event: setattr(event, field, "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11")),
         wrong=plugin(prepare=lambda event: setattr(event, field, value)),
@@ -286,7 +286,7 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 @BOTH
 @pytest.mark.parametrize("error", [BadRequest("no"), Limited("slower", retry_after=3)], ids=["400", "429"])
-async def test_a_refusal_reaches_the_caller_as_it_is(awaits: bool, error: Refused) -> None:
+async def test_a_refusal_reaches_the_caller_unchanged(awaits: bool, error: Refused) -> None:
     called = hooks(strict=plugin(awaits=awaits, enrich=raising(error), filter_event=raising(error)))
     with pytest.raises(Refused) as from_all:
         await called.enrich(event(), STATE)
@@ -296,7 +296,7 @@ async def test_a_refusal_reaches_the_caller_as_it_is(awaits: bool, error: Refuse
 
 
 @BOTH
-async def test_anything_else_raised_is_a_failure_with_the_plugin_s_name_and_ends_the_chain(awaits: bool) -> None:
+async def test_other_exceptions_are_failures_that_name_the_plugin_and_end_the_chain(awaits: bool) -> None:
     cause = ZeroDivisionError("inside")
     later: list[str] = []
     called = hooks(
@@ -310,7 +310,7 @@ async def test_anything_else_raised_is_a_failure_with_the_plugin_s_name_and_ends
     assert later == []
 
 
-async def test_being_cancelled_is_no_failure_of_the_plugin() -> None:
+async def test_a_cancellation_is_not_a_failure_of_the_plugin() -> None:
     class Slow:
         @hookimpl
         async def enrich(self) -> None:
@@ -359,7 +359,7 @@ async def test_shutdown_calls_all_in_reverse_whatever_they_raise(awaits: bool) -
 
 @BOTH
 @pytest.mark.parametrize("fails", [None, 0, 1, 2])
-async def test_shutdown_is_for_those_that_have_started_or_have_nothing_to_start(
+async def test_shutdown_is_called_for_plugins_that_have_started_or_have_no_startup(
     awaits: bool, fails: int | None
 ) -> None:
     order: list[str] = []
@@ -400,7 +400,7 @@ def test_wrappers_are_refused(style: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["authenticate", "resolve_session"])
-def test_a_daemon_that_could_accept_nothing_does_not_start(missing: str) -> None:
+def test_a_daemon_that_could_accept_no_event_does_not_start(missing: str) -> None:
     made = pluggy.PluginManager(HOOK_NAMESPACE)
     made.add_hookspecs(hookspecs)
     if missing == "authenticate":
@@ -411,7 +411,7 @@ def test_a_daemon_that_could_accept_nothing_does_not_start(missing: str) -> None
         Hooks(made)
 
 
-def test_registration_goes_in_order_too() -> None:
+def test_registration_is_called_in_order() -> None:
     def offers(name: str) -> Callable[..., None]:
         return lambda register: register(name)
 

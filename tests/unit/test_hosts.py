@@ -1,4 +1,4 @@
-"""Origins and names of hosts in the configuration: brought into one form, or refused with the form that was meant."""
+"""Origins and host names in the configuration are normalised, or refused with a suggestion."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_origin_is_brought_into_the_form_that_browsers_send(written: str, sen
         ("https://*", "*"),
     ],
 )
-def test_an_origin_that_no_browser_sends_is_refused_with_the_one_that_was_meant(written: str, meant: str) -> None:
+def test_an_origin_that_no_browser_sends_is_refused_with_a_suggestion(written: str, meant: str) -> None:
     with pytest.raises(ConfigError) as raised:
         configured("http", "allowed_origins", written)
     assert str(raised.value).startswith("x.toml: http.allowed_origins[0]: ")
@@ -93,7 +93,7 @@ def test_an_origin_that_no_browser_sends_is_refused_with_the_one_that_was_meant(
      "..", "https://..", "https://.example", "http://1.2.3.4.5", "http://[::1%25eth0]", "http://[1.2.3.4]", "http://[",
      7, None, True, "https://shop.example, https://other.example"],
 )  # fmt: skip
-def test_what_is_no_origin_is_refused(written: object) -> None:
+def test_a_text_that_is_not_an_origin_is_refused(written: object) -> None:
     with pytest.raises(ConfigError, match=r"^x\.toml: http\.allowed_origins\[0\]: "):
         configured("http", "allowed_origins", written)
 
@@ -148,7 +148,7 @@ def test_a_name_is_brought_into_the_form_of_the_host_header(written: str, name: 
         ("[::1]:9464", "[::1]"),
     ],
 )
-def test_a_name_with_more_around_it_is_refused_with_the_name(written: str, meant: str) -> None:
+def test_a_name_inside_other_text_is_refused_with_the_name(written: str, meant: str) -> None:
     with pytest.raises(ConfigError) as raised:
         configured("ops", "allowed_hosts", written)
     assert str(raised.value).startswith("x.toml: ops.allowed_hosts[0]: expected the name of a host")
@@ -156,6 +156,6 @@ def test_a_name_with_more_around_it_is_refused_with_the_name(written: str, meant
 
 
 @pytest.mark.parametrize("written", ["", "*.", "**", "a.*.example", "*example", "a b", "a,b", "..", 7, None])
-def test_what_is_no_name_is_refused(written: object) -> None:
+def test_a_text_that_is_not_a_name_is_refused(written: object) -> None:
     with pytest.raises(ConfigError, match=r"^x\.toml: ops\.allowed_hosts\[0\]: expected the name of a host"):
         configured("ops", "allowed_hosts", written)

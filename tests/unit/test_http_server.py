@@ -1,4 +1,4 @@
-"""The fast server's reading of headers and bodies: as Tornado's, and the same however the bytes are cut."""
+"""The fast server reads headers and bodies like Tornado, and equally for every division of the bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_headers_are_found_as_in_tornado_s(lines: list[tuple[str, str]], names: 
 
 
 @given(LINES)
-def test_headers_are_tornado_s_to_whoever_wants_all_of_them(lines: list[tuple[str, str]]) -> None:
+def test_all_headers_together_are_those_of_tornado(lines: list[tuple[str, str]]) -> None:
     _, theirs = headers_of(lines)
     expected = list(theirs.get_all())
     for use in (
@@ -109,7 +109,7 @@ def test_a_body_in_chunks_is_read_to_its_end_and_no_further(
 
 
 @given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), PLACES)
-def test_a_spoilt_body_is_spoilt_however_it_is_cut(
+def test_a_spoilt_body_is_refused_however_it_is_divided(
     body: tuple[bytes, bytes], place: int, wrong: int, places: list[int]
 ) -> None:
     sent = bytearray(body[1])
@@ -130,7 +130,7 @@ def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(
      b"0\r\nX: " + b"y" * 5000, b"0\r\n" + b"X: y\r\n" * 1000],
     ids=["a chunk", "the chunks", "an extension", "the extensions", "a trailer", "the trailers"],
 )  # fmt: skip
-def test_what_comes_in_chunks_is_bounded(sent: bytes) -> None:
+def test_a_chunked_body_is_bounded(sent: bytes) -> None:
     body = ChunkedBody(1000)
     body.feed(sent)
     assert body.malformed

@@ -42,7 +42,7 @@ def test_a_time_uuid_carries_its_millisecond_and_sorts_by_it() -> None:
 
 
 @pytest.mark.parametrize("first", [time_uuid(), "01a1ff1d-4f96-7fff-bfff-fffffffffffe"], ids=["new", "last"])
-def test_the_next_uuids_are_of_the_same_moment_and_never_the_same(first: str) -> None:
+def test_the_next_uuids_have_the_same_time_and_are_distinct(first: str) -> None:
     made = [*islice(next_uuids(first), 1000)]
     assert made[0] == first
     assert len(set(made)) == 1000
@@ -52,12 +52,12 @@ def test_the_next_uuids_are_of_the_same_moment_and_never_the_same(first: str) ->
         assert text[:18] == first[:18]
 
 
-def test_the_next_uuids_sort_behind_one_another() -> None:
+def test_the_next_uuids_sort_in_order() -> None:
     made = [*islice(next_uuids("01a1ff1d-4f96-7fff-8fff-fffffffffffe"), 1000)]
     assert made == sorted(made)
 
 
-def test_a_named_uuid_is_that_of_its_parts_and_no_others() -> None:
+def test_a_named_uuid_depends_on_all_its_parts() -> None:
     parts = [
         *((str(number), "part") for number in range(2000)),
         ("a", "b:c"),

@@ -1,4 +1,4 @@
-"""What a start leaves out: modules that take long to import are there for those who need them alone."""
+"""Modules that are slow to import are imported only by commands that need them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def imported(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["keys list", "sinks status", "events export", "config show", "plugins list"])
-def test_a_command_imports_nothing_that_the_daemon_alone_needs(tmp_path: Path, command: str) -> None:
+def test_a_command_imports_nothing_that_only_the_daemon_needs(tmp_path: Path, command: str) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text('[store]\nurl = "sqlite:ingestd.db"\n[sinks.archive]\ntype = "jsonl"\npath = "archive.jsonl"\n')
     run = "from ingestd.__main__ import main\nassert main() == 0"
@@ -28,7 +28,7 @@ def test_a_command_imports_nothing_that_the_daemon_alone_needs(tmp_path: Path, c
     assert not found & LONG
 
 
-def test_schemas_that_come_with_ingestd_need_no_jsonschema() -> None:
+def test_built_in_schemas_need_no_jsonschema() -> None:
     found = imported("from ingestd.validation.validator import Validator\nValidator.load()")
     assert "jsonschema_rs" in found
     assert not found & {"jsonschema", "referencing"}

@@ -125,7 +125,7 @@ async def test_a_server_key_has_an_id_a_secret_and_what_it_was_granted(
         (("--kind", "server", "--tenant", "shop", "--permission", "ADMIN"), "--app CRM"),
     ],
 )
-async def test_what_cannot_be_granted_is_refused(
+async def test_an_invalid_grant_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
@@ -136,7 +136,7 @@ async def test_what_cannot_be_granted_is_refused(
 
 
 @pytest.mark.parametrize("tenant", ["", "a b", "shöp", "x" * 65, "a/b", "a\n"])
-async def test_what_is_no_tenants_name_is_refused(
+async def test_an_invalid_tenant_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tenant: str
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
@@ -196,7 +196,7 @@ async def test_rotation_gives_a_new_secret_and_keeps_the_old_for_the_grace_time(
         assert "secret:" in await keys("rotate", created["id"])
 
 
-async def test_what_cannot_be_rotated_is_told_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_refused_rotation_names_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         keys = CommandLine(daemon, capsys)
         public, server = await keys.create(*PUBLIC), await keys.create(*SERVER)
@@ -210,7 +210,7 @@ async def test_what_cannot_be_rotated_is_told_with_the_cure(tmp_path: Path, caps
         assert "expected a number with a unit" in capsys.readouterr().err
 
 
-async def test_an_unknown_id_is_told_with_the_nearest_known_but_no_key_whole(
+async def test_an_unknown_id_is_refused_with_the_nearest_id_but_no_whole_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
@@ -240,7 +240,7 @@ async def test_a_revoked_key_stays_revoked_and_its_secrets_are_forgotten(
         assert registry.server(server["id"]) is None
 
 
-async def test_a_running_daemon_sees_what_commands_beside_it_do(
+async def test_a_running_daemon_sees_the_changes_of_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
@@ -254,9 +254,7 @@ async def test_a_running_daemon_sees_what_commands_beside_it_do(
             await eventually(lambda: plugin.authenticate(request(public["id"])) is None)
 
 
-async def test_commands_at_the_same_time_lose_nothing_of_each_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_simultaneous_commands_lose_no_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon, sqlite_daemon(tmp_path, serving=False) as beside:
         made = [await CommandLine(daemon, capsys).create(*SERVER) for _ in range(3)]
         commands = [CommandLine(store, capsys) for store in (daemon, beside, beside)]
@@ -374,7 +372,7 @@ async def test_declared_keys_are_keys_like_any_other(tmp_path: Path, capsys: pyt
             await keys("rotate", BACKEND["id"])
 
 
-async def test_a_key_that_is_declared_no_more_is_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_key_that_is_no_longer_declared_is_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         made = await CommandLine(daemon, capsys).create(*PUBLIC)
         await declared(tmp_path, WEB).startup(daemon)

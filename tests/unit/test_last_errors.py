@@ -1,4 +1,4 @@
-"""The last errors: one row a kind whatever the ids, none pushed out by a noisy one, each with what finds it."""
+"""The last errors: one row for each kind, no row displaced by a noisy logger, each with an id to find it."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_messages_that_differ_in_ids_only_are_one_kind(
         ("the disk is full", "the disk is failing"),
     ],
 )
-def test_what_differs_in_more_is_another_kind(one: str, other: str) -> None:
+def test_messages_that_differ_in_more_are_different_kinds(one: str, other: str) -> None:
     assert message_kind(one) != message_kind(other)
 
 
 @given(st.text(max_size=400))
-def test_whatever_is_logged_has_a_kind_of_bounded_length(message: str) -> None:
+def test_every_message_has_a_kind_of_bounded_length(message: str) -> None:
     assert len(message_kind(message)) <= 300
 
 
@@ -115,7 +115,7 @@ def test_one_row_counts_all_of_a_kind(ids: list[str]) -> None:
 
 
 @pytest.mark.logs("^of")
-def test_what_is_cut_off_makes_no_difference(lines: RecentLines) -> None:
+def test_text_after_the_limit_makes_no_difference(lines: RecentLines) -> None:
     for number in range(8):
         write(f"no customer {10**number}: {'a long tale ' * 60}")
     assert [row.times for row in lines.newest_first()] == [8]

@@ -1,4 +1,4 @@
-"""Imports point one way: from what is above to what is below; plugins stand on `ingestd.api` alone."""
+"""Imports point from upper layers to lower layers, and plugins import `ingestd.api` only."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_root_has_few_entries() -> None:
 
 
 @pytest.mark.parametrize("module", CORE)
-def test_a_core_module_imports_nothing_from_above(module: str) -> None:
+def test_a_core_module_imports_nothing_from_upper_layers(module: str) -> None:
     for level, name in imports(module):
         if name.partition(".")[0] == "ingestd":
             assert layer_of(name) <= layer_of(module), f"{module} imports {name}"

@@ -1,4 +1,4 @@
-"""Plugins are found by their entry points: only those asked for are imported, and a broken one is named."""
+"""Plugins are found by their entry points. Only the needed ones are imported, and errors name a broken plugin."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_without_a_list_every_built_in_plugin_is_loaded_and_no_other(offer: Offe
     assert "jsonl" in plugins.sinks
 
 
-def test_only_what_is_enabled_is_imported(offer: Offer) -> None:
+def test_only_enabled_plugins_are_imported(offer: Offer) -> None:
     offer(
         modules={"lp_wanted": HOOKS, "lp_broken": "raise RuntimeError('imported')"},
         plugins={"wanted": "lp_wanted", "broken": "lp_broken"},
@@ -70,7 +70,7 @@ def test_only_what_is_enabled_is_imported(offer: Offer) -> None:
     assert "lp_broken" not in sys.modules
 
 
-def test_also_adds_to_the_built_in_plugins_behind_them_and_in_order(offer: Offer) -> None:
+def test_also_adds_plugins_after_the_built_in_ones_in_order(offer: Offer) -> None:
     offer(
         modules={"lp_wanted": HOOKS, "lp_second": HOOKS, "lp_unasked": "raise RuntimeError('imported')"},
         plugins={"wanted": "lp_wanted", "another": "lp_second", "unasked": "lp_unasked"},
@@ -84,7 +84,7 @@ def test_also_adds_to_a_list_of_plugins_too(offer: Offer) -> None:
     assert names(load(NEEDED, plugins={"also": []})) == NEEDED
 
 
-def test_a_sink_that_also_offers_under_its_own_name_can_be_used(offer: Offer) -> None:
+def test_also_loads_the_plugin_of_a_sink_type_with_another_name(offer: Offer) -> None:
     offer(modules={"lp_shout": SINK.format(type="shout")}, plugins={"loud": "lp_shout:Plugin"})
     tables = {"sinks": {"a": {"type": "shout"}}, "plugins": {"also": ["loud"]}}
     assert names(load(NEEDED, **tables)) == [*NEEDED, "loud"]
@@ -105,19 +105,19 @@ def test_a_sink_that_also_offers_under_its_own_name_can_be_used(offer: Offer) ->
         (None, "shop_tools", "x.toml: plugins.also: expected `array`, got 'shop_tools'"),
     ],
 )
-def test_a_wrong_addition_is_told(offer: Offer, enabled: list[str] | None, also: Any, message: str) -> None:
+def test_a_wrong_name_in_also_is_refused(offer: Offer, enabled: list[str] | None, also: Any, message: str) -> None:
     offer(modules={"lp_wanted": HOOKS}, plugins={"shop_tools": "lp_wanted"})
     with pytest.raises(ConfigError) as raised:
         load(enabled, plugins={"also": also})
     assert str(raised.value) == message
 
 
-def test_an_option_of_plugins_with_nearly_the_name_is_told() -> None:
+def test_a_misspelt_option_of_plugins_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"x\.toml: plugins\.alos: unknown option; did you mean plugins\.also\?"):
         load(plugins={"alos": ["shop_tools"]})
 
 
-def test_where_a_plugin_comes_from_and_what_it_does_is_known(offer: Offer) -> None:
+def test_the_origin_and_the_hooks_of_a_plugin_are_known(offer: Offer) -> None:
     offer(modules={"lp_wanted": HOOKS}, plugins={"wanted": "lp_wanted"})
     plugin = load([*NEEDED, "wanted"]).loaded[-1]
     assert (plugin.name, plugin.distribution, plugin.version, plugin.source, plugin.hooks) == (
@@ -185,7 +185,7 @@ async def test_hooks_are_called_in_the_order_of_the_list(offer: Offer, order: li
         (["keys"], r"plugins\.enabled: no plugin implements resolve_session"),
     ],
 )
-def test_a_wrong_list_is_told_with_the_nearest_name(enabled: list[str], message: str) -> None:
+def test_a_wrong_list_is_refused_with_the_nearest_name(enabled: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(enabled)
 
@@ -240,7 +240,7 @@ def test_a_broken_plugin_stops_the_start_with_its_name(offer: Offer, source: str
         load([*NEEDED, "jsonl", "broken"])
 
 
-def test_a_constructor_may_say_which_option_is_wrong(offer: Offer) -> None:
+def test_a_constructor_may_name_a_wrong_option(offer: Offer) -> None:
     source = (
         "from ingestd.api.errors import ConfigError\ndef raises(): raise ConfigError('plugins.p.level: too high')\n"
     )
@@ -262,7 +262,7 @@ def test_a_constructor_may_say_which_option_is_wrong(offer: Offer) -> None:
         ({"identity": {}}, r"x\.toml: plugins\.identity: it is not in plugins\.enabled"),
     ],
 )
-def test_wrong_options_are_told_with_their_path(tables: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_refused_with_their_path(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load([*NEEDED, "stdout"], plugins=tables)
 
@@ -291,7 +291,7 @@ SINK = """
 """
 
 
-def test_what_a_sink_or_the_store_asks_for_is_loaded_though_not_enabled(offer: Offer) -> None:
+def test_plugins_of_a_sink_or_the_store_are_loaded_without_being_enabled(offer: Offer) -> None:
     offer(modules={"lp_shout": SINK.format(type="shout")}, plugins={"shout": "lp_shout:Plugin"})
     plugins = load(["hmac_auth", "session"], sinks={"a": {"type": "shout"}, "b": {"type": "shout"}})
     assert names(plugins) == ["hmac_auth", "session", "sqlite", "shout"]
@@ -329,7 +329,7 @@ def test_a_plugin_registers_once_however_many_are_loaded_later(offer: Offer) -> 
         ({"journal": {"url": "jsonl:x"}}, r"journal\.url: the plugin jsonl offers no store of that name"),
     ],
 )
-def test_a_type_or_scheme_that_nobody_offers_is_told(tables: dict[str, Any], message: str) -> None:
+def test_a_type_or_scheme_that_no_plugin_offers_is_refused(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(NEEDED, **tables)
 

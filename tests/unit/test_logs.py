@@ -1,4 +1,4 @@
-"""Lines of the log: whole, bounded, nobody's but the daemon's own, and without secrets; the access log's flood gate."""
+"""Log lines: complete, bounded, from the daemon only, and without secrets; the access log limits floods."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_line_for_machines() -> None:
 @example("\n2026-11-21T04:00:00.000Z ERROR ingestd: forged")
 @example("\u202etxet\u2028\x85\x1b[2J\r\0\ud800")
 @example('"}\n{"message": "forged')
-def test_whatever_the_message_is_it_is_one_line(text: str) -> None:
+def test_any_message_is_one_line(text: str) -> None:
     shown = TextFormatter().format(record("%s", text))
     assert shown.isprintable()
     assert shown.encode().startswith(b"2026-11-21T04:00:00.500Z ERROR shop_tools: ")
@@ -88,7 +88,7 @@ def test_whatever_the_message_is_it_is_one_line(text: str) -> None:
 
 @given(st.text(st.characters()))
 @example("two\nlines\r\n2026-11-21T04:00:00.000Z ERROR ingestd: forged")
-def test_no_line_of_a_traceback_passes_for_another_line_of_the_log(text: str) -> None:
+def test_no_line_of_a_traceback_looks_like_a_log_line(text: str) -> None:
     try:
         raise ValueError(text)
     except ValueError as error:
@@ -107,9 +107,7 @@ class Unshowable:
 
 @pytest.mark.parametrize("formatter", FORMATTERS)
 @pytest.mark.parametrize("call", [("%d boxes", "seven"), ("a box", 7), ("%r", Unshowable())])
-def test_a_log_call_that_is_wrong_makes_a_line_all_the_same(
-    formatter: logging.Formatter, call: tuple[str, object]
-) -> None:
+def test_a_wrong_log_call_still_makes_a_line(formatter: logging.Formatter, call: tuple[str, object]) -> None:
     assert call[0] in formatter.format(record(*call))
 
 
@@ -136,7 +134,7 @@ def quotations(secret: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("formatter", FORMATTERS)
 @pytest.mark.parametrize("secret", [KEY, SECRET, SIGNATURE])
-def test_what_looks_like_a_key_or_signature_is_never_shown(formatter: logging.Formatter, secret: str) -> None:
+def test_text_like_a_key_or_signature_is_never_shown(formatter: logging.Formatter, secret: str) -> None:
     for text in [*quotations(secret)][:6]:
         assert secret not in formatter.format(record(text))
         assert secret not in formatter.format(record("%s", text, error=ValueError(text)))
@@ -158,7 +156,7 @@ def test_what_looks_like_a_key_or_signature_is_never_shown(formatter: logging.Fo
     ],
 )
 @pytest.mark.parametrize("formatter", FORMATTERS)
-def test_a_credential_is_blanked_wherever_its_place_tells_what_it_is(formatter: logging.Formatter, text: str) -> None:
+def test_a_credential_is_hidden_where_its_context_identifies_it(formatter: logging.Formatter, text: str) -> None:
     shown = formatter.format(record(text))
     assert "abc123" not in shown
     assert "***" in shown
@@ -169,7 +167,7 @@ def test_a_credential_is_blanked_wherever_its_place_tells_what_it_is(formatter: 
 @example(secret="""'"\\'"\\'"\\'"\\'"\\'""")
 @example(secret="0198c5d2-7c8e-4f6b-9a51-3f0e6d2b7c44")
 @example(secret="correct-horse,battery,staple")
-def test_the_credential_of_a_request_is_in_no_line_of_it(formatter: logging.Formatter, secret: str) -> None:
+def test_no_line_about_a_request_contains_its_credential(formatter: logging.Formatter, secret: str) -> None:
     """Declared public keys are any 16 visible characters or more: nothing but the request tells them."""
     plain = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}
     for headers in ({"authorization": f"Bearer {secret}"}, {"x_shop_token": secret}, {"x_signature": secret}):
@@ -187,12 +185,12 @@ def test_both_of_two_credentials_are_blanked() -> None:
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Bearer e", "Bearer a b", "e", " , ,,"])
-def test_what_is_too_short_to_be_a_key_does_not_make_a_line_unreadable(authorization: str) -> None:
+def test_text_too_short_for_a_key_is_not_hidden(authorization: str) -> None:
     with answering(authorization):
         assert TextFormatter().format(record("the shelves are bare")).endswith(": the shelves are bare")
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_other_text_is_not_hidden() -> None:
     text = (
         "/usr/lib/python3.11/site-packages/shop_tools/a_module_with_quite_a_long_name_of_its_own_indeed.py "
         "0198c5d2-7c8e-7f6b-9a51-3f0e6d2b7c44 http://[::1]:8080/ sqlite:///var/lib/ingestd/ingestd.db 2026-11-21"
@@ -218,7 +216,7 @@ def request(log: AccessLog, status: int = 401, **changes: object) -> None:
     )  # fmt: skip
 
 
-async def test_an_access_line_says_what_was_asked_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_access_line_has_the_request_and_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = AccessLog(LogsOptions())
     request(log, code="invalid_key")
@@ -258,7 +256,7 @@ async def test_a_failure_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         (LogsOptions(access_errors=False, access_sample=1), 401, False),
     ],
 )
-async def test_the_configuration_says_what_is_logged(
+async def test_the_configuration_decides_the_access_log(
     caplog: pytest.LogCaptureFixture, options: LogsOptions, status: int, logged: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -277,7 +275,7 @@ async def test_a_sample_is_about_its_share(caplog: pytest.LogCaptureFixture) -> 
     assert 100 < len(caplog.records) < 300
 
 
-async def test_what_a_caller_chose_is_not_in_an_access_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_access_line_contains_no_text_of_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = AccessLog(LogsOptions())
     request(log, 404, method="hunter2hunter2hu", endpoint=None, peer="")
@@ -286,7 +284,7 @@ async def test_what_a_caller_chose_is_not_in_an_access_line(caplog: pytest.LogCa
 
 
 @pytest.mark.logs("POST track 503", "23 more answers")
-async def test_a_flood_is_told_in_one_line_and_hides_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flood_is_one_line_and_hides_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = AccessLog(LogsOptions(access_sample=1))
     for _ in range(30):
@@ -307,7 +305,7 @@ async def test_a_flood_is_told_in_one_line_and_hides_no_failure(caplog: pytest.L
     assert len(caplog.records) == 62
 
 
-async def test_the_end_of_a_flood_is_told_though_nothing_comes_after_it_and_as_nobody_s(
+async def test_the_end_of_a_flood_is_logged_without_a_later_request_and_without_a_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -372,7 +370,7 @@ raise ValueError("{KEY} at the top")
 """
 
 
-def test_what_python_says_by_itself_is_lines_of_the_log_too() -> None:
+def test_warnings_and_errors_of_python_are_log_lines_too() -> None:
     done = subprocess.run([sys.executable, "-c", ACCIDENTS], capture_output=True, timeout=60, check=False)
     assert done.returncode == 1
     lines = [msgspec.json.decode(line) for line in done.stderr.splitlines()]
@@ -383,7 +381,7 @@ def test_what_python_says_by_itself_is_lines_of_the_log_too() -> None:
     assert any("***" in each for each in said)
 
 
-def test_a_log_that_cannot_be_written_harms_nothing_and_spills_nothing() -> None:
+def test_an_unwritable_log_does_no_harm_and_reveals_nothing() -> None:
     program = f"""
 import logging, os, sys
 from ingestd.observability.logs import set_up_logs
@@ -408,7 +406,7 @@ logging.getLogger("ingestd").error("goes on")
         ("error", ["ingestd error", "other error"]),
     ],
 )
-def test_the_level_is_that_of_ingestd_and_others_say_no_more_than_info(level: str, shown: list[str]) -> None:
+def test_the_level_is_for_ingestd_and_other_loggers_log_info_at_most(level: str, shown: list[str]) -> None:
     program = f"""
 import logging
 from ingestd.config import LogsOptions

@@ -1,4 +1,4 @@
-"""The manual pages in man/ say what the parser says, and a formatter has nothing to complain of."""
+"""The manual pages in man/ agree with the parser, and a formatter accepts them without warnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scripts.man import FOLDER, pages
 from tests.unit.test_command_line import COMMANDS
 
 
-def test_the_pages_are_those_of_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_agree_with_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     kept = {page.name: page.read_text() for page in FOLDER.iterdir()}
     assert kept == pages(), "run `make man`"
@@ -26,7 +26,7 @@ def test_the_pages_have_the_examples_and_the_options() -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_a_formatter_warns_of_nothing() -> None:
+def test_a_formatter_has_no_warnings() -> None:
     for page in FOLDER.iterdir():
         done = subprocess.run(
             ["groff", "-man", "-ww", "-T", "utf8", str(page)], capture_output=True, text=True, check=True

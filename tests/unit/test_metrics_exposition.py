@@ -1,4 +1,4 @@
-"""The text of metrics is the client library's, without the times of creation."""
+"""The text of metrics equals the text of the client library, without creation times."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Custom(Collector):
 
 
 @given(st.lists(st.tuples(texts, texts, numbers), max_size=5), st.none() | st.floats(0, 1e10))
-def test_the_text_is_the_library_s(changes: list[tuple[str, str, float]], at: float | None) -> None:
+def test_the_text_equals_the_text_of_the_library(changes: list[tuple[str, str, float]], at: float | None) -> None:
     registry = CollectorRegistry()
     counter = Counter("counted", "a \\ in\nits help", ["one", "two"], registry=registry)
     gauge = Gauge("level", "how high", ["one"], registry=registry)
@@ -65,7 +65,7 @@ def test_the_text_is_the_library_s(changes: list[tuple[str, str, float]], at: fl
         assert text.render(registry.collect()) == by_the_library(registry)
 
 
-def test_what_is_not_shown_any_more_is_not_kept() -> None:
+def test_text_of_removed_metrics_is_not_kept() -> None:
     registry = CollectorRegistry()
     gauge = Gauge("level", "how high", ["one"], registry=registry)
     text = Text()

@@ -1,4 +1,4 @@
-"""Times and positions as operators give them, and the first record since."""
+"""Times and positions in the form that operators give them, and the first record since a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingestd.cli.sinks.moments import first_since, parse_point
         ("2026-11-21", 1795219200000),
     ],
 )
-def test_a_time_is_of_iso_8601_and_in_utc_unless_it_says(text: str, at: int) -> None:
+def test_a_time_is_iso_8601_and_in_utc_by_default(text: str, at: int) -> None:
     assert parse_point(text) == (None, at)
 
 

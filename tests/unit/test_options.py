@@ -1,4 +1,4 @@
-"""Options: every type is read, and what is wrong is told with its place, what was expected, and no secret."""
+"""Options: every type is read, and errors name the option and the expected form, but never a secret."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ def test_every_type_of_option_is_read() -> None:
         ({"zzzzzzzzzzzzzzzzzz": 1}, "zzzzzzzzzzzzzzzzzz: unknown option; known: plugins.all.text, plugins.all.flag"),
     ],
 )
-def test_a_wrong_value_is_told_with_option_and_expectation(table: dict[str, Any], message: str) -> None:
+def test_a_wrong_value_is_refused_with_option_and_expected_form(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         read(**table)
     assert str(error.value).startswith(f"x.toml: plugins.all.{message}")
 
 
-def test_a_wrong_entry_of_a_list_does_not_tell_its_neighbours() -> None:
+def test_the_error_of_a_list_entry_does_not_show_its_neighbours() -> None:
     with pytest.raises(ConfigError) as error:
         read(many=[{"id": "not for the log", "level": "high"}])
     assert "not for the log" not in str(error.value)
@@ -167,7 +167,7 @@ SECRET = "hunter2"
         {"inner_secrets": [{"key": ["hunter2"]}]},
     ],
 )
-def test_what_may_be_a_secret_is_in_no_message(table: dict[str, Any]) -> None:
+def test_possible_secrets_are_in_no_message(table: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"x\.toml: sinks\.a\.{next(iter(table))}.*: expected") as error:
         read_options(Careful, table, path="sinks.a", source="x.toml", base=Path("/"))
     assert SECRET not in str(error.value)
@@ -185,7 +185,7 @@ def test_addresses(text: str) -> None:
     ["", "8080", ":8080", "localhost", "localhost:", "localhost:65536", "localhost:-1", "localhost:http", "::1:80",
      "[::1]", "[::1]80", "[]:80", "[localhost]:80", "a:b:80", "localhost:080808", " localhost : 80", None, 80],
 )  # fmt: skip
-def test_what_is_no_address(text: object) -> None:
+def test_texts_that_are_not_addresses(text: object) -> None:
     with pytest.raises(ValueError, match="expected an address and a port"):
         Address.parse(text)
 

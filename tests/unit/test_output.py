@@ -1,4 +1,4 @@
-"""Text for people in any encoding: what the encoding lacks is replaced, and columns stay columns."""
+"""Text for people in any encoding: missing characters are replaced, and columns stay aligned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text("█░→…
         ("\ud800", "utf-8", "?"),
     ],
 )
-def test_characters_that_an_encoding_lacks_become_others_that_look_alike(text: str, encoding: str, shown: str) -> None:
+def test_characters_missing_in_an_encoding_become_similar_ones(text: str, encoding: str, shown: str) -> None:
     assert text.encode(encoding, ALIKE).decode(encoding) == shown
 
 

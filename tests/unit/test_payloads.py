@@ -1,4 +1,4 @@
-"""Payloads as shops send them, judged by the validator, by `jsonschema` and by the contract's table."""
+"""Realistic payloads of shops, checked by the validator, by `jsonschema` and by the table of the contract."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_realistic_payload_is_valid(validator: Validator, key: str) -> None:
 if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())
-    def test_a_payload_from_the_wild_is_valid_or_told_exactly_where_it_is_not(
+    def test_a_payload_from_the_wild_is_valid_or_its_faults_are_located_exactly(
         validator: Validator, key: str, data: dict[str, Any]
     ) -> None:
         pointers = {violation.pointer for violation in violations(validator, key, data)}

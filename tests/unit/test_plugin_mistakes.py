@@ -1,4 +1,4 @@
-"""The mistakes of plugin authors, each with the whole line that the start ends with: the plugin and the cure."""
+"""Mistakes of plugin authors. The last line of a failed start names the plugin and the cure."""
 
 from __future__ import annotations
 
@@ -238,13 +238,13 @@ def start(site: Path, source: str, target: str = "", name: str = "shop", **table
 
 
 @pytest.mark.parametrize(("source", "target", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_told_at_the_start_with_its_cure(site: Path, source: str, target: str, line: str) -> None:
+def test_a_mistake_stops_the_start_with_its_cure(site: Path, source: str, target: str, line: str) -> None:
     with pytest.raises(ConfigError) as raised:
         start(site, source, target)
     assert str(raised.value) == line
 
 
-def test_a_type_that_only_a_plugin_with_another_name_offers_is_told_with_the_cure(site: Path) -> None:
+def test_a_type_offered_by_a_plugin_of_another_name_is_refused_with_the_cure(site: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         start(site, MODULE, name="tools")
     assert str(raised.value).startswith("x.toml: sinks.out.type: there is no plugin 'shop'; ")
@@ -286,5 +286,5 @@ DECORATED = {
 
 
 @pytest.mark.parametrize("addition", DECORATED.values(), ids=DECORATED.keys())
-def test_what_works_is_no_mistake(site: Path, addition: str) -> None:
+def test_working_plugins_are_accepted(site: Path, addition: str) -> None:
     start(site, MODULE if addition is MODULE else MODULE + dedent(addition))

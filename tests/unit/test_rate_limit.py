@@ -1,4 +1,4 @@
-"""Rate limits: who keeps to the rate is never refused, who does not is held to it exactly."""
+"""Rate limits: a caller within the rate is never refused, and a caller above it gets exactly the rate."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def admitted(buckets: TokenBuckets, name: str, now: int) -> bool:
 
 
 @given(rates, bursts, st.lists(st.tuples(st.integers(0, 3 * SECOND) | st.integers(0, 10**14), st.sampled_from("abc"))))
-def test_a_bucket_is_what_the_books_say(rate: Rate, burst: int, requests: Sequence[tuple[int, str]]) -> None:
+def test_a_bucket_agrees_with_the_textbook(rate: Rate, burst: int, requests: Sequence[tuple[int, str]]) -> None:
     buckets = TokenBuckets(rate, burst)
     models = {name: Model(rate, burst) for name in "abc"}
     now = 0
@@ -102,7 +102,7 @@ def test_no_stretch_of_time_has_more_than_the_burst_and_the_rate_times_the_time(
 
 
 @given(rates, bursts, pauses)
-def test_who_keeps_to_the_rate_is_never_refused(rate: Rate, burst: int, pauses: Sequence[int]) -> None:
+def test_a_caller_within_the_rate_is_never_refused(rate: Rate, burst: int, pauses: Sequence[int]) -> None:
     buckets = TokenBuckets(rate, burst)
     interval = -(-rate.period // rate.number)
     now = 0
@@ -168,7 +168,7 @@ def test_full_buckets_are_forgotten() -> None:
     assert len(buckets) <= 20  # one is full again a tenth of a second after its only request
 
 
-def test_beyond_the_bound_those_used_longest_ago_are_forgotten() -> None:
+def test_beyond_the_limit_the_least_recently_used_buckets_are_forgotten() -> None:
     buckets = TokenBuckets(rate("1/d"), 2, most=3)
     for name in ["a", "b", "c", "a", "d"]:
         assert admitted(buckets, name, 0)
@@ -178,7 +178,7 @@ def test_beyond_the_bound_those_used_longest_ago_are_forgotten() -> None:
     assert len(buckets) == 3
 
 
-def test_a_flood_from_many_addresses_fills_no_more_than_is_stated() -> None:
+def test_a_flood_from_many_addresses_keeps_a_hundred_thousand_buckets() -> None:
     buckets = TokenBuckets(rate("1/d"), 1)
     for number in range(101_000):
         assert admitted(buckets, f"visitor {number}", number)
@@ -193,7 +193,7 @@ def test_without_a_rate_nothing_is_refused() -> None:
     assert all(gate.admits() for _ in range(1000))
 
 
-def test_each_key_has_its_rate_wherever_it_comes_from() -> None:
+def test_each_key_has_its_rate_from_all_addresses() -> None:
     gate = Gate(Options(per_key=rate("2/s")))
     assert [gate.admits("a", f"203.0.113.{n}") for n in range(3)] == [True, True, False]
     assert gate.admits("b")
@@ -201,7 +201,7 @@ def test_each_key_has_its_rate_wherever_it_comes_from() -> None:
     assert [gate.admits("a") for _ in range(2)] == [True, False]
 
 
-def test_each_address_has_its_rate_whatever_key_it_has() -> None:
+def test_each_address_has_its_rate_for_all_keys() -> None:
     gate = Gate(Options(per_address=rate("2/s")))
     assert [gate.admits(key) for key in ("a", "b", "c", None)] == [True, True, False, False]
     assert gate.admits("a", "203.0.113.8")
@@ -213,18 +213,18 @@ def test_of_ipv6_each_network_of_64_bits_is_one_address() -> None:
     assert [gate.admits(peer=peer) for peer in peers] == [True, False, False, True]
 
 
-def test_who_has_no_address_has_no_rate_of_it() -> None:
+def test_a_caller_without_address_has_no_rate_per_address() -> None:
     gate = Gate(Options(per_address=rate("1/d")))
     assert all(gate.admits(peer="") for _ in range(10))
 
 
-def test_who_is_unknown_counts_for_their_address_alone() -> None:
+def test_an_unknown_caller_counts_for_the_address_only() -> None:
     gate = Gate(Options(per_key=rate("1/d"), per_address=rate("30/d")))
     assert [gate.admits(None) for _ in range(4)] == [True, True, True, False]
     assert gate.admits("a", "203.0.113.8")
 
 
-def test_who_is_unknown_counts_ten_times_and_may_owe_some_of_it() -> None:
+def test_an_unknown_caller_counts_ten_times_and_may_owe_a_part() -> None:
     gate = Gate(Options(per_address=rate("60/m"), per_address_burst=15))
     assert [gate.admits(None) for _ in range(2)] == [True, True]  # which is five more than there were
     refusal = gate.refusal()
@@ -234,7 +234,7 @@ def test_who_is_unknown_counts_ten_times_and_may_owe_some_of_it() -> None:
     assert [gate.admits() for _ in range(2)] == [True, False]
 
 
-def test_an_address_over_its_rate_is_refused_before_anything_is_asked_of_its_request() -> None:
+def test_an_address_over_its_rate_is_refused_before_other_work() -> None:
     now = 1000 * SECOND
     plugin = RateLimitPlugin(Options(per_address=rate("2/d"), per_key=rate("1/d")), clock=lambda: now)
 
@@ -250,14 +250,14 @@ def test_an_address_over_its_rate_is_refused_before_anything_is_asked_of_its_req
     plugin.screen(Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.8"))
 
 
-def test_what_one_limit_refuses_takes_nothing_from_the_other() -> None:
+def test_a_refusal_by_one_limit_does_not_count_for_the_other() -> None:
     gate = Gate(Options(per_key=rate("1/d"), per_address=rate("3/d")))
     assert [gate.admits("a") for _ in range(10)] == [True] + [False] * 9
     assert [gate.admits(key) for key in "bcd"] == [True, True, False]
     assert gate.admits("d", "203.0.113.8")
 
 
-def test_the_caller_is_told_which_limit_and_when_to_come_again_in_whole_seconds() -> None:
+def test_the_answer_names_the_limit_and_the_wait_in_whole_seconds() -> None:
     gate = Gate(Options(per_key=rate("6/m"), per_key_burst=1))
     assert gate.admits()
     for passed, told in [(0, 10), (SECOND // 2, 10), (9 * SECOND, 1), (SECOND // 2 - 1, 1)]:
@@ -271,7 +271,7 @@ def test_the_caller_is_told_which_limit_and_when_to_come_again_in_whole_seconds(
     assert gate.admits()
 
 
-def test_over_both_limits_the_caller_is_told_the_one_that_takes_longer() -> None:
+def test_over_both_limits_the_answer_names_the_longer_wait() -> None:
     gate = Gate(Options(per_key=rate("1/m"), per_address=rate("1/h")))
     assert gate.admits()
     refusal = gate.refusal()
@@ -298,7 +298,7 @@ NO_RATES = [
 
 
 @pytest.mark.parametrize("text", NO_RATES)
-def test_what_is_no_rate_is_refused_with_what_was_expected(text: object) -> None:
+def test_an_invalid_rate_is_refused_with_the_expected_form(text: object) -> None:
     with pytest.raises(ValueError, match=r'expected a whole number .* such as "100/s" or "6000/m"'):
         Rate.parse(text)
 

@@ -1,4 +1,4 @@
-"""What consumers are given from memory is what is in the file."""
+"""Records that consumers get from memory equal the records in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _others = st.tuples(st.sampled_from(["replace", "unseen"]), st.just(0))
 
 
 @given(st.lists(st.one_of(_appends, _trims, _reads, _others), max_size=20), st.integers(0, 30), st.integers(1, 5))
-def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
+def test_records_in_memory_equal_the_journal_or_are_missing(
     story: list[tuple[str, object]], after: int, limit: int
 ) -> None:
     tail = Tail()
@@ -53,7 +53,7 @@ def test_reads_what_is_in_the_journal_or_says_that_it_must_be_looked_up(
         assert len(given_back) == limit or after + len(given_back) == last or after + len(given_back) + 1 in journal
 
 
-def test_what_has_just_become_durable_is_in_memory_up_to_a_bound() -> None:
+def test_new_durable_records_are_in_memory_up_to_a_limit() -> None:
     tail = Tail()
     for position in range(1, 13):
         records = [Record("event", 0, bytes(MIB))]

@@ -20,7 +20,7 @@ def both(rows: list[tuple[str, int, bytes]]) -> tuple[Records, list[Record]]:
 
 
 @given(some.filter(bool), st.integers(-9, 9), st.slices(9))
-def test_they_are_the_records_they_were_made_of(rows: list[tuple[str, int, bytes]], at: int, part: slice) -> None:
+def test_a_batch_has_the_records_it_was_made_of(rows: list[tuple[str, int, bytes]], at: int, part: slice) -> None:
     for made in (False, True):
         found, expected = both(rows)
         if made:
@@ -36,7 +36,7 @@ def test_they_are_the_records_they_were_made_of(rows: list[tuple[str, int, bytes
 
 
 @given(some.filter(bool))
-def test_their_lines_and_length_are_those_of_the_records(rows: list[tuple[str, int, bytes]]) -> None:
+def test_lines_and_length_agree_with_the_records(rows: list[tuple[str, int, bytes]]) -> None:
     found, expected = both(rows)
     assert length_of(found) == length_of(expected) == sum(len(record.body) for record in expected)
     assert lines_of(found) == lines_of(expected)
@@ -48,7 +48,7 @@ def test_each_body_is_one_line(rows: list[tuple[str, int, bytes]]) -> None:
     assert lines_of(records).split(b"\n")[:-1] == [record.body.replace(b"\n", b" ") for record in records]
 
 
-def test_all_of_them_are_not_copied() -> None:
+def test_a_slice_of_all_records_is_the_batch_itself() -> None:
     records, _ = both([("event", 1, b"{}"), ("event", 2, b"{}")])
     assert records[:5] is records
     assert not Records([], [], [], [], b"")

@@ -1,4 +1,4 @@
-"""Sentinels that disagree: which primary a daemon takes for the newest."""
+"""Disagreeing sentinels: the choice of the newest primary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_minority_brings_no_older_primary_back_however_long_it_says_so(turns: 
     assert newest.address == PRIMARY
 
 
-def test_a_majority_that_has_not_heard_of_the_failover_is_not_believed_for_ten_seconds() -> None:
+def test_an_outdated_majority_is_ignored_for_ten_seconds() -> None:
     """It may be a second late. Sentinels that were set up anew begin with epoch 0, and must be believed in the end."""
     newest = NewestPrimary(3)
     newest.learn([Answer(1, FORMER)] * 2 + [Answer(2, PRIMARY)], 100.0)
@@ -38,7 +38,7 @@ def test_a_majority_that_has_not_heard_of_the_failover_is_not_believed_for_ten_s
     assert newest.address == FORMER
 
 
-def test_of_one_epoch_most_sentinels_decide_and_a_draw_changes_nothing() -> None:
+def test_within_one_epoch_the_majority_decides_and_a_draw_changes_nothing() -> None:
     newest = NewestPrimary(4)
     newest.learn([Answer(0, FORMER)] * 4, 0.0)
     assert not newest.learn([Answer(0, PRIMARY)] * 2 + [Answer(0, FORMER)] * 2, 1.0)

@@ -1,4 +1,4 @@
-"""Reasons of refusals: places of the schema, keywords and codes, and never a word of the caller's."""
+"""Reasons of refusals: locations in the schema, keywords and codes, but no text of the caller."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def wrapped(**data: Any) -> dict[str, Any]:
         ({**wrapped(), "context": {"campaign": {"source": 5}}}, "/context/campaign/source", "type"),
     ],
 )
-def test_a_fault_is_told_by_the_schemas_own_names(
+def test_a_fault_is_named_by_names_of_the_schema(
     validator: Validator, body: dict[str, Any], pointer: str, reason: str
 ) -> None:
     assert fault_of(validator, body) == (pointer, reason)
@@ -126,7 +126,7 @@ VALUES = st.recursive(
 
 
 @given(data=st.dictionaries(st.sampled_from([*SCHEMA["properties"]]), VALUES, min_size=1, max_size=4))
-def test_whatever_is_sent_no_name_of_the_callers_is_told(validator: Validator, data: dict[str, Any]) -> None:
+def test_no_name_of_the_caller_is_ever_shown(validator: Validator, data: dict[str, Any]) -> None:
     declared = names_in(SCHEMA) | {"data", "*", "(undeclared)"}
     fault = fault_of(validator, wrapped(**data))
     if fault is not None:
@@ -154,13 +154,13 @@ def test_a_pointer_into_a_schema_that_contains_itself_is_bounded(validator: Vali
     ],
     ids=["required", "type", "minItems", "maxItems"],
 )
-def test_a_body_that_is_no_batch_has_a_place_too(body: bytes, fault: tuple[str, str]) -> None:
+def test_a_body_that_is_not_a_batch_has_a_location_too(body: bytes, fault: tuple[str, str]) -> None:
     with pytest.raises(BadRequest) as refused:
         asyncio.run(BatchParser().parse(body))
     assert refused.value.fault == fault
 
 
-def test_rules_of_plugins_have_a_place_too() -> None:
+def test_rules_of_plugins_have_a_location_too() -> None:
     with pytest.raises(BadRequest) as many:
         TraitBounds(1, 100).check({"one": 1, "two": 2})
     with pytest.raises(BadRequest) as large:

@@ -1,4 +1,4 @@
-"""The report of `ingestd check`: columns, JSON, the exit code, and nothing of a secret."""
+"""The report of `ingestd check`: columns, JSON, the exit code, and no secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outer(Options):
 
 
 @given(statuses=st.lists(st.sampled_from(STATUSES)))
-def test_the_exit_follows_from_the_worst_finding_and_every_fault_is_told(statuses: list[Status]) -> None:
+def test_the_worst_result_decides_the_exit_code_and_every_fault_is_shown(statuses: list[Status]) -> None:
     report = Report("a.toml")
     report.add("group", [CheckResult(f"n{number}", f"text {number}", each) for number, each in enumerate(statuses)])
     code = 78 if "broken" in statuses else 75 if "unavailable" in statuses else 0
@@ -75,7 +75,7 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
-def test_a_secret_that_is_blank_garbles_nothing(blank: str) -> None:
+def test_a_blank_secret_does_not_mask_other_text(blank: str) -> None:
     report = Report("a.toml")
     report.hide(Outer(url=Url(blank), inner=(Inner(token=Secret(blank)),), grants={"erp": Secret("hidden")}))
     report.add("sinks", [CheckResult("one", "ok, hidden")])
@@ -93,7 +93,7 @@ def test_a_secret_that_is_blank_garbles_nothing(blank: str) -> None:
         (KeyError("name"), "KeyError('name')", "unavailable"),
     ],
 )
-def test_an_error_is_a_fault_that_must_be_mended_or_may_pass(error: Exception, text: str, status: Status) -> None:
+def test_an_error_is_broken_or_unavailable(error: Exception, text: str, status: Status) -> None:
     assert fault("one", error) == CheckResult("one", text, status)
 
 
@@ -110,7 +110,7 @@ def test_ages_and_sizes_are_for_people() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_say_steers_no_terminal(text: str) -> None:
+def test_foreign_text_steers_no_terminal(text: str) -> None:
     report = Report("a.toml")
     report.add("group", [CheckResult("name", f"said: {text}", "broken")])
     assert all(line.isprintable() for line in report.page().split("\n"))

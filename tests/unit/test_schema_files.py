@@ -1,4 +1,4 @@
-"""The schema files: one for each event key callers were promised, described, and nothing stricter than promised."""
+"""The schema files: a described schema for each event key of the contract, and nothing stricter than the contract."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_each_event_key_has_a_file_and_each_file_a_key() -> None:
     assert len(KEYS) == 33
 
 
-def test_the_validator_knows_the_keys_and_where_they_come_from() -> None:
+def test_the_validator_knows_the_keys_and_their_files() -> None:
     validator = Validator.load()
     assert validator.keys == set(KEYS)
     assert {schema.key for schema in validator.schemas} == set(KEYS)
@@ -128,7 +128,7 @@ def test_a_known_field_takes_its_type_and_no_other(validator: Validator, key: st
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_further_fields_pass_whatever_they_hold(validator: Validator, key: str) -> None:
+def test_further_fields_pass_with_any_value(validator: Validator, key: str) -> None:
     known = set(KNOWN_FIELDS.get(key, "").replace("products:", "products").split())
     if key == "Product List Filtered":
         known |= {"filters", "sorts"}

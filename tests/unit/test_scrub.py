@@ -1,4 +1,4 @@
-"""The plugin `scrub`: which members its pointers lead to, and what is left of them."""
+"""The plugin `scrub`: the members that its pointers select, and their replacements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hashed(message: bytes) -> str:
     return hmac.new(SECRET.encode(), message, "sha256").hexdigest()
 
 
-def test_what_a_pointer_leads_to_is_dropped_and_nothing_else() -> None:
+def test_only_the_member_of_a_pointer_is_dropped() -> None:
     plugin = make(
         drop=[
             "/data/card", "/data/products/*/note", "/data/list/1", "/data/a~1b/~0", "/data/list/9", "/data/card/x",
@@ -130,7 +130,7 @@ def test_any_pointer_drops_what_it_should_of_any_data(data: dict[str, Any], toke
     ],
 )
 @pytest.mark.parametrize("option", ["drop", "hash"])
-def test_a_pointer_that_can_be_none_is_told_with_its_option(option: str, pointer: object, told: str) -> None:
+def test_an_invalid_pointer_is_refused_with_its_option(option: str, pointer: object, told: str) -> None:
     with pytest.raises(ConfigError) as error:
         make(**{option: ["/data/fine", pointer]}, secret=SECRET)
     assert str(error.value).startswith(f"x.toml: plugins.scrub.{option}[1]: ")
@@ -138,7 +138,7 @@ def test_a_pointer_that_can_be_none_is_told_with_its_option(option: str, pointer
     assert repr(pointer) in str(error.value)
 
 
-def test_what_cannot_be_hashed_as_it_should_is_told() -> None:
+def test_hash_without_a_good_secret_or_with_conflicting_pointers_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"plugins\.scrub\.secret: must be given"):
         make(hash=["/data/a"])
     with pytest.raises(ConfigError, match=r"plugins\.scrub\.secret: expected at least 16") as error:

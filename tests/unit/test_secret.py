@@ -1,4 +1,4 @@
-"""Secrets: where they may be kept, what is said when they are not there, and that nothing shows them."""
+"""Secrets: where they can be stored, the errors of missing ones, and that nothing shows them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_secret_is_text_or_kept_elsewhere(folder: Path) -> None:
+def test_a_secret_is_a_text_or_a_reference(folder: Path) -> None:
     assert read(folder, token="plain").token == "plain"
     assert read(folder, token={"file": "token"}).token == "from a file"
     assert read(folder, token={"file": str(folder / "token")}).token == "from a file"
@@ -41,7 +41,7 @@ def test_a_secret_is_text_or_kept_elsewhere(folder: Path) -> None:
     assert read(folder, token={"credential": "token"}).token == "from systemd"
 
 
-def test_so_is_a_url(folder: Path) -> None:
+def test_a_url_is_a_text_or_a_reference(folder: Path) -> None:
     (folder / "token").write_text("redis://:pw@h:6379/0\n")
     assert read(folder, url={"file": "token"}).url == "redis://:pw@h:6379/0"
     assert read(folder, url="sqlite:x.db").url == "sqlite:x.db"
@@ -59,7 +59,7 @@ def test_so_is_a_url(folder: Path) -> None:
         (b"a\nb\n", "a\nb"),
     ],
 )
-def test_of_a_file_one_line_end_is_cut_and_no_more(folder: Path, content: bytes, secret: str) -> None:
+def test_one_line_end_of_a_file_is_removed_and_no_more(folder: Path, content: bytes, secret: str) -> None:
     (folder / "token").write_bytes(content)
     assert read(folder, token={"file": "token"}).token == secret
 
@@ -85,7 +85,7 @@ def test_of_a_file_one_line_end_is_cut_and_no_more(folder: Path, content: bytes,
         (12345, "expected text, .* file"),
     ],
 )
-def test_what_is_no_secret_is_told_with_the_option_and_the_reason(
+def test_an_invalid_secret_is_refused_with_the_option_and_the_reason(
     folder: Path, monkeypatch: pytest.MonkeyPatch, given: Any, message: str
 ) -> None:
     (folder / "empty").write_text("\n")
@@ -96,7 +96,7 @@ def test_what_is_no_secret_is_told_with_the_option_and_the_reason(
         read(folder, token=given)
 
 
-def test_a_credential_of_a_folder_is_found_by_its_file_s_name_and_one_of_its_own_goes_before_it(folder: Path) -> None:
+def test_a_single_credential_takes_precedence_over_a_file_of_a_folder(folder: Path) -> None:
     credentials = folder / "credentials"
     (credentials / "ingestd_erp").write_text("from the folder")
     (credentials / "ingestd_token").write_text("from the folder")
@@ -104,9 +104,7 @@ def test_a_credential_of_a_folder_is_found_by_its_file_s_name_and_one_of_its_own
     assert read(folder, token={"credential": "token"}).token == "from systemd"
 
 
-def test_without_systemd_there_is_no_credential_and_the_cure_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_systemd_a_credential_is_refused_with_the_cure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     with pytest.raises(
         ConfigError, match=r"sinks\.a\.token: there is no credential token: .*LoadCredential=token:PATH"
@@ -114,7 +112,7 @@ def test_without_systemd_there_is_no_credential_and_the_cure_is_told(
         read(folder, token={"credential": "token"})
 
 
-def test_a_url_that_is_none_is_not_shown(folder: Path) -> None:
+def test_an_invalid_url_is_not_shown(folder: Path) -> None:
     for wrong in ("hunter2", "//u:hunter2@h", "sqlite:", "redis://:hunter2 @h", {"env": "TOKEN"}):
         with pytest.raises(ConfigError, match=r"sinks\.a\.url: expected a URL, such as") as error:
             read(folder, url=wrong)
@@ -123,7 +121,7 @@ def test_a_url_that_is_none_is_not_shown(folder: Path) -> None:
 
 
 @given(st.text(min_size=1))
-def test_a_secret_is_text_to_its_user_and_in_no_repr(text: str) -> None:
+def test_a_secret_is_a_text_but_its_repr_hides_it(text: str) -> None:
     options = read(Path("/"), token=f"<{text}>")
     assert options.token == f"<{text}>"
     assert repr(options) == "Careful(token='***', url=None)"
@@ -138,7 +136,7 @@ def test_an_empty_default_is_shown_as_no_value() -> None:
     assert shown(Lenient()) == {"token": None}
 
 
-def test_what_keeps_a_secret_is_shown(folder: Path) -> None:
+def test_the_reference_of_a_secret_is_shown(folder: Path) -> None:
     options = read(folder, token={"file": "token"}, url="redis://u:pw@h")
     assert shown(options) == {"token": {"file": str(folder / "token")}, "url": "redis://u:***@h"}
     assert read(Path("/elsewhere"), token=shown(options.token)).token == "from a file"
@@ -161,7 +159,7 @@ def test_what_keeps_a_secret_is_shown(folder: Path) -> None:
         ("redis://host/0?db=1&sentinel_Password=hunter2", "redis://host/0?db=1&sentinel_Password=***"),
     ],
 )
-def test_of_a_url_the_password_is_hidden_and_nothing_else(url: str, masked: str | None) -> None:
+def test_only_the_password_of_a_url_is_hidden(url: str, masked: str | None) -> None:
     read_url = read(Path("/"), url=url).url
     assert read_url is not None
     assert read_url == url

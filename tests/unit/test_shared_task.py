@@ -1,4 +1,4 @@
-"""Requests are handled in the order they come, in a task they share; and none waits for another."""
+"""Requests are handled in the order of their arrival, in a shared task, and none waits for another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_requests_that_do_not_wait_share_a_task() -> None:
     assert len({task for request in requests for task in request.tasks}) == 1
 
 
-async def test_none_waits_for_another_one() -> None:
+async def test_no_request_waits_for_another() -> None:
     tasks, end = RequestTasks(), asyncio.Event()
     waiting = [asyncio.ensure_future(end.wait()) for _ in range(2)]
     tasks.begin(_await(waiting[0]))
@@ -112,7 +112,7 @@ async def test_a_limit_of_time_is_that_of_one_request() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_one_that_is_cancelled_takes_no_other_along(waits: bool) -> None:
+async def test_the_cancellation_of_one_request_cancels_no_other(waits: bool) -> None:
     async def handle() -> None:
         if waits:
             await asyncio.sleep(0)
@@ -127,7 +127,7 @@ async def test_one_that_is_cancelled_takes_no_other_along(waits: bool) -> None:
     assert all(request.done for request in others)
 
 
-async def test_who_ends_all_tasks_ends_the_requests_that_wait() -> None:
+async def test_cancelling_all_tasks_cancels_waiting_requests() -> None:
     async def handle() -> None:
         try:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Keys of the state: each tenant has its own, whatever callers send, and what comes once leaves no others forgotten."""
+"""Keys of the state: tenants never share a key, and keys that occur once do not displace cached ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_a_key_is_of_bounded_length_and_the_same_whether_it_is_remembered_or_not
 
 
 @given(PARTS, PARTS, PARTS)
-def test_what_belongs_to_one_tenant_is_not_reached_as_anothers(tenant: str, part: str, more: str) -> None:
+def test_no_tenant_reaches_the_key_of_another(tenant: str, part: str, more: str) -> None:
     keys = {state_key("kind", name, rest) for name, rest in ((tenant, more + part), (tenant + more, part))}
     assert len(keys) == (1 if not more else 2)
 
 
-def test_keys_that_come_once_do_not_push_out_those_of_visitors() -> None:
+def test_keys_that_occur_once_do_not_displace_keys_of_visitors() -> None:
     def made() -> list[str]:
         names = [f"visitor {number}" for number in range(10)]
         return [key for name in names for key in (state_key("session", "shop", name), key_digest("shop", name))]

@@ -1,4 +1,4 @@
-"""`parse_body` against the grammar of RFC 8259, written out: it takes what the grammar takes, and nothing else."""
+"""`parse_body` compared with the grammar of RFC 8259: both accept the same texts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ OBJECTS = st.builds(lambda space, text: space + text + space, SPACE, members_of(
 
 
 @given(OBJECTS)
-def test_every_object_of_the_grammar_is_read_as_what_it_says(text: str) -> None:
+def test_every_object_of_the_grammar_is_read_correctly(text: str) -> None:
     body = text.encode()
     try:
         expected = repr(read_json(body))
@@ -101,7 +101,7 @@ def damaged(pieces: list[str], text: str, at: int) -> bytes:
 
 
 @given(st.builds(damaged, st.lists(st.sampled_from(PIECES), max_size=3), OBJECTS, st.integers(0, 500)))
-def test_what_the_grammar_refuses_is_refused_and_nothing_else(body: bytes) -> None:
+def test_exactly_the_texts_outside_the_grammar_are_refused(body: bytes) -> None:
     assert parsed(body) == by_the_grammar(body)
 
 
@@ -115,7 +115,7 @@ def test_texts_of_pieces_of_json_are_read_as_the_grammar_reads_them(body: bytes)
 
 
 @given(OBJECTS, st.integers(0, 500), st.binary(min_size=1, max_size=3), st.integers(0, 3))
-def test_bytes_that_are_no_characters_are_refused(text: str, at: int, raw: bytes, gone: int) -> None:
+def test_bytes_that_are_not_characters_are_refused(text: str, at: int, raw: bytes, gone: int) -> None:
     body = text.encode()
     at %= len(body) + 1
     body = body[:at] + raw + body[at + gone :]
@@ -144,7 +144,7 @@ def lone_surrogates(draw: st.DrawFn) -> tuple[str, int]:
 
 
 @given(lone_surrogates(), st.booleans())
-def test_an_escape_of_half_a_character_is_refused_and_told_where(lone: tuple[str, int], as_name: bool) -> None:
+def test_an_escape_of_half_a_character_is_refused_with_its_position(lone: tuple[str, int], as_name: bool) -> None:
     string, at = lone
     start, end = ("{", ": 1}") if as_name else ('{"a": ', "}")
     with pytest.raises(BadRequest, match=rf"not JSON: .*surrogate.* \(byte {len(start) + at}\)") as caught:
@@ -161,7 +161,7 @@ def test_a_pair_of_escapes_is_one_character(high: int, low: int, form: str) -> N
 @given(
     st.sampled_from([r'{"a": "\\ud800', r'{"a": "x', r'{"\ud83d\ude00', '{"a": "é', r'{"a": "\ud83d\ude00", "b": [1'])
 )
-def test_a_body_that_ends_too_early_is_told_that(text: str) -> None:
+def test_the_error_of_a_body_that_ends_too_early_says_so(text: str) -> None:
     with pytest.raises(BadRequest, match="truncated"):
         parse_body(text.encode())
 
@@ -204,7 +204,7 @@ def test_two_hundred_levels_pass_and_no_more(levels: str, wide: int) -> None:
             parse_body(body)
 
 
-def test_the_reference_is_what_the_standard_says() -> None:
+def test_the_reference_agrees_with_the_standard() -> None:
     """The examples of RFC 8259, 13, and what tempts a parser: the reference itself must be right."""
     for text in (
         '{"Image": {"Width": 800, "Animated": false, "IDs": [116, 943], "Thumbnail": null}}',

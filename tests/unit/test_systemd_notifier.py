@@ -1,4 +1,4 @@
-"""What goes to NOTIFY_SOCKET, message by message, and that no supervisor can harm the daemon."""
+"""The messages to NOTIFY_SOCKET, and that no supervisor can harm the daemon."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_each_state_is_one_message_with_its_words(notifier: Notifier, supervisor
     assert told(supervisor) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=50500000", "STATUS=shutting down"]
 
 
-def test_a_reload_tells_when_it_began(notifier: Notifier, supervisor: socket.socket) -> None:
+def test_a_reload_has_the_time_of_its_start(notifier: Notifier, supervisor: socket.socket) -> None:
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     notifier.reloading()
     first, moment, status = told(supervisor)
@@ -83,7 +83,7 @@ async def test_the_status_is_renewed_with_the_watchdog_and_a_remark_stays(superv
     notifier.close()
 
 
-async def test_a_long_start_asks_for_time_as_long_as_it_goes_on(notifier: Notifier, supervisor: socket.socket) -> None:
+async def test_a_long_start_extends_the_timeout_until_it_ends(notifier: Notifier, supervisor: socket.socket) -> None:
     async with notifier.extend_start_timeout("starting: opening the store"):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.01)
@@ -100,7 +100,7 @@ async def test_a_long_start_asks_for_time_as_long_as_it_goes_on(notifier: Notifi
     ],
     ids=["none", "anybody's", "another's", "ours"],
 )
-def test_the_watchdog_is_ours_or_not(
+def test_the_watchdog_may_be_for_another_process(
     watchdog: dict[str, str], expected: float | None, supervisor: socket.socket
 ) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": supervisor.getsockname(), **watchdog})
@@ -110,14 +110,14 @@ def test_the_watchdog_is_ours_or_not(
 
 @pytest.mark.logs("WATCHDOG_USEC is '.*', and must be a positive whole number: the watchdog is not fed")
 @pytest.mark.parametrize("given", ["", "0", "-5", "soon", "٣"], ids=ascii)
-def test_a_watchdog_that_is_no_time_is_not_fed(given: str, supervisor: socket.socket) -> None:
+def test_a_watchdog_without_a_valid_time_is_ignored(given: str, supervisor: socket.socket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": supervisor.getsockname(), "WATCHDOG_USEC": given})
     assert notifier.watchdog is None
     notifier.close()
 
 
 @pytest.mark.logs("cannot send (READY=1|STOPPING=1) to systemd")
-def test_one_that_does_not_listen_any_more_does_no_harm(
+def test_a_supervisor_that_no_longer_listens_does_no_harm(
     notifier: Notifier, supervisor: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervisor.close()
@@ -126,7 +126,7 @@ def test_one_that_does_not_listen_any_more_does_no_harm(
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2
 
 
-async def test_one_that_is_behind_does_not_hold_the_loop_up(supervisor: socket.socket) -> None:
+async def test_a_slow_supervisor_does_not_block_the_event_loop(supervisor: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, contextlib.suppress(BlockingIOError):
         other.setblocking(False)
         while True:

@@ -1,4 +1,4 @@
-"""What callers chose is shown as it is, steers no terminal, and leaves columns where they are."""
+"""Text of callers is shown literally, cannot steer a terminal, and keeps columns aligned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.terminal import HOSTILE
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_would_steer_a_terminal_is_replaced(text: str) -> None:
+def test_control_characters_are_replaced(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert len(shown) == len(text)
@@ -47,7 +47,7 @@ def test_escaped_json_has_the_same_value_and_steers_no_terminal(value: Any) -> N
 
 @pytest.mark.parametrize("text", ["\x7f", "\x80", "\x9b31m", "\u061c", "\u200b", "\u200e", "\u200f", "\u202a", "\u202e",
                                   "\u2066", "\u2069", "\ufeff", "\U000e0041"])  # fmt: skip
-def test_what_json_leaves_as_it_is_becomes_an_escape(text: str) -> None:
+def test_invisible_characters_in_json_become_escapes(text: str) -> None:
     line = msgspec.json.encode({text: text})
     assert text.encode() in line
     assert json_escaped(line) == json.dumps({text: text}, separators=(",", ":")).encode()
@@ -73,7 +73,7 @@ def test_a_name_is_cut_to_columns(text: str, width: int, expected: str) -> None:
 
 
 @given(st.text(), st.integers(1, 40))
-def test_what_is_cut_never_takes_more_columns(text: str, width: int) -> None:
+def test_a_cut_text_never_takes_more_columns(text: str, width: int) -> None:
     shown = cut(text, width)
     assert display_width(shown) <= width
     assert shown == text or text.startswith(shown.removesuffix("…"))

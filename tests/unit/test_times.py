@@ -51,7 +51,7 @@ def test_any_instant_can_be_shown_and_earlier_ones_sort_first(at: int) -> None:
     assert format_time(at - 1) <= format_time(at)
 
 
-def test_year_0_has_the_calendar_of_the_proleptic_leap_year_it_is() -> None:
+def test_year_0_is_a_proleptic_leap_year() -> None:
     assert (parse_time("0000-03-01T00:00:00Z") or 0) - (parse_time("0000-02-29T00:00:00Z") or 0) == 86_400_000
     assert (parse_time("0001-01-01T00:00:00Z") or 0) - (parse_time("0000-01-01T00:00:00Z") or 0) == 366 * 86_400_000
 
@@ -98,5 +98,5 @@ def test_rfc_3339_forms(text: str, expected: str) -> None:
         "-0001-01-01T00:00:00Z",
     ],
 )
-def test_anything_else_is_no_time(text: str) -> None:
+def test_anything_else_is_not_a_time(text: str) -> None:
     assert parse_time(text) is None

@@ -1,4 +1,4 @@
-"""What is in hand at a time is bounded, and everything gets its turn in the order it came."""
+"""The work in progress is bounded, and all work gets its turn in the order of its arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 10
 
 
 @given(st.lists(st.integers(1, 3 * MOST), max_size=30))
-def test_no_more_is_in_hand_than_may_be_and_all_get_their_turn_in_order(sizes: list[int]) -> None:
+def test_work_in_progress_is_bounded_and_all_get_their_turn_in_order(sizes: list[int]) -> None:
     asyncio.run(take_turns(sizes))
 
 
@@ -33,7 +33,7 @@ async def take_turns(sizes: list[int]) -> None:
     assert turns.in_hand == 0
 
 
-async def test_who_is_cancelled_while_it_waits_keeps_nobody_waiting() -> None:
+async def test_a_cancelled_waiter_blocks_no_other() -> None:
     turns = Turns(lambda: MOST)
     assert turns.begin_at_once(MOST)
     first, second = (asyncio.create_task(turns.begin(1)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Texts that are no id: the words of `[ids] unusable`, and no id that a shop would give."""
+"""Unusable ids: the words of `[ids] unusable`, and no id that a shop would assign."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def spellings(draw: st.DrawFn) -> str:
 
 
 @given(spellings())
-def test_any_spelling_of_a_word_is_no_id(text: str) -> None:
+def test_any_spelling_of_a_word_is_unusable(text: str) -> None:
     assert text in DEFAULT
 
 
 @given(AROUND)
-def test_a_text_of_nothing_is_no_id_whatever_the_words_are(text: str) -> None:
+def test_a_blank_text_is_always_unusable(text: str) -> None:
     assert text in DEFAULT
     assert text in UnusableIds([])
 
@@ -46,7 +46,7 @@ def test_a_text_of_nothing_is_no_id_whatever_the_words_are(text: str) -> None:
         "{00000000-0000-0000-0000-000000000000}", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "\ufeffnull",
     ],
 )  # fmt: skip
-def test_the_nothing_of_many_languages_is_no_id(text: str) -> None:
+def test_null_values_of_many_languages_are_unusable(text: str) -> None:
     assert text in DEFAULT
 
 
@@ -74,7 +74,7 @@ def test_an_id_that_only_resembles_a_word_is_an_id(text: str) -> None:
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.text(max_size=20))
-def test_a_list_of_ones_own_replaces_the_default(words: list[str], text: str) -> None:
+def test_a_configured_list_replaces_the_default(words: list[str], text: str) -> None:
     own = UnusableIds(words)
     assert all(word in own for word in words)
     assert "undefined" in own or "undefined" not in {word.casefold() for word in words}

@@ -1,4 +1,4 @@
-"""What becomes of a body: the order of the checks, what the sender is told, and hostile input."""
+"""Validation of a body: the order of the checks, the faults in the answer, and hostile input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
 @pytest.mark.parametrize(
     "body", [b"{}", b' {"a": [1, 2.5, null, "\\u0000 \xf0\x9f\x98\x80"]}\n', b'{"n": 1' + b"0" * 400 + b"}"]
 )
-def test_a_json_object_is_what_python_reads(body: bytes) -> None:
+def test_a_json_object_is_read_as_by_python(body: bytes) -> None:
     assert parse_body(body) == json.loads(body)
 
 
@@ -81,7 +81,7 @@ def test_anything_else_is_refused_with_the_reason(body: bytes, code: str, detail
     assert len(caught.value.detail) < 200
 
 
-def test_half_of_a_surrogate_pair_is_told_and_a_whole_one_is_not_taken_for_it() -> None:
+def test_half_of_a_surrogate_pair_is_reported_and_a_whole_pair_is_not() -> None:
     with pytest.raises(BadRequest, match=r"half of a surrogate pair \(byte 10\)"):
         parse_body(rb'{"a": "abc\ud83d')
     # Of a large body only a part is searched, which may end within a pair.
@@ -101,7 +101,7 @@ def test_nesting_is_bounded(opening: bytes, closing: bytes) -> None:
             parse_body(nested(levels))
 
 
-def test_the_deepest_body_that_passes_can_be_told_its_faults() -> None:
+def test_faults_of_the_deepest_valid_body_can_be_reported() -> None:
     deep = json.loads('{"a":' * (MAX_DEPTH - 1) + "{}" + "}" * (MAX_DEPTH - 1))
     assert pointers(refusal(VALIDATOR.event, parse_body(json.dumps(deep).encode()))) == {
         "/key",
@@ -111,12 +111,12 @@ def test_the_deepest_body_that_passes_can_be_told_its_faults() -> None:
 
 
 @given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists), min_size=1, max_size=MAX_EVENTS))
-def test_a_batch_is_taken_apart_and_nothing_in_it_is_judged(events: list[Any]) -> None:
+def test_a_batch_is_divided_without_validating_its_events(events: list[Any]) -> None:
     body = json.dumps({"sentAt": [{}], "events": events, "\u00e9": 1}).encode()
     assert [json.loads(bytes(event)) for event in parse_batch(body)] == events
 
 
-def test_what_only_one_event_is_to_blame_for_is_left_to_it() -> None:
+def test_faults_inside_an_event_do_not_refuse_the_batch() -> None:
     events = [b'"\xff"', b"[" * 300 + b"]" * 300, b"1"]
     assert [*map(bytes, parse_batch(b'{"events":[' + b" , ".join(events) + b"]}"))] == events
 
@@ -136,7 +136,7 @@ NO_BATCHES = {
 
 
 @pytest.mark.parametrize("detail", NO_BATCHES)
-def test_what_is_no_batch_is_refused_with_the_reason(detail: str) -> None:
+def test_a_body_that_is_not_a_batch_is_refused_with_the_reason(detail: str) -> None:
     for body in NO_BATCHES[detail]:
         with pytest.raises(BadRequest, match=detail):
             parse_batch(body)
@@ -192,7 +192,7 @@ def test_the_first_check_that_fails_is_the_answer(
     assert (refused.code if refused else "") == code
 
 
-def test_all_faults_are_told_wherever_they_are() -> None:
+def test_all_faults_are_reported_wherever_they_are() -> None:
     body = {"key": "Order Completed", "context": {"page": {"url": 1}}, "data": {"total": "1", "products": [{}, 2]}}
     error = refusal(VALIDATOR.event, body)
     assert error is not None
@@ -210,7 +210,7 @@ def test_an_empty_body_misses_its_required_fields() -> None:
     assert pointers(refusal(VALIDATOR.identify, {})) == {"/anonymousId"}
 
 
-def test_an_unknown_key_is_told_its_nearest() -> None:
+def test_the_error_of_an_unknown_key_names_the_nearest_key() -> None:
     error = refusal(VALIDATOR.event, GOOD | {"key": "order complete"})
     assert error is not None
     assert error.detail == '"order complete" is not a supported event key; did you mean "Order Completed"?'
@@ -375,7 +375,7 @@ def test_faults_are_capped_and_the_envelopes_come_first() -> None:
     assert "/anonymousId" in pointers(refusal(VALIDATOR.event, body))
 
 
-def test_of_a_very_large_body_the_first_fault_is_told() -> None:
+def test_a_very_large_body_gets_its_first_fault_only() -> None:
     body = GOOD | {"key": "Cart Viewed", "data": {"products": [{}] * 200_000 + [1] * 200_000}}
     error = refusal(VALIDATOR.event, body)
     assert error is not None
@@ -543,14 +543,14 @@ def broken() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("content", "message"), list(broken()))
-def test_a_broken_schema_stops_the_start_with_its_place(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_broken_schema_stops_the_start_with_its_location(tmp_path: Path, content: Any, message: str) -> None:
     write(tmp_path, "gift.json", content)
     with pytest.raises(ConfigError, match=f"^{tmp_path}/{message.replace('$', '[$]')}") as caught:
         Validator.load(tmp_path)
     assert len(str(caught.value)) < 500
 
 
-def test_names_that_look_like_keywords_are_no_references(tmp_path: Path) -> None:
+def test_names_that_look_like_keywords_are_not_references(tmp_path: Path) -> None:
     properties = {"$ref": {"const": {"$ref": "nowhere", "$id": "x"}}, "$id": {"type": "string"}}
     write(tmp_path, "gift.json", schema("gift", "Gift Wrapped", properties=properties, examples=[{"$ref": "nowhere"}]))
     assert "Gift Wrapped" in Validator.load(tmp_path).keys
@@ -566,7 +566,7 @@ def test_two_files_cannot_share_a_key_or_an_id(tmp_path: Path) -> None:
         Validator.load(tmp_path)
 
 
-def test_what_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+def test_an_unreadable_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing: the directory of schemas does not exist"):
         Validator.load(tmp_path / "missing")
     (tmp_path / "latin.json").write_bytes(b'{"title": "\xe9"}')

@@ -1,4 +1,4 @@
-"""Published vectors of HMAC-SHA256, where there are any beside the checkout: what is a signature, and what is none."""
+"""Published test vectors of HMAC-SHA256, if any are beside the checkout: valid and invalid signatures."""
 
 from __future__ import annotations
 
