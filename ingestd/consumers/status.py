@@ -33,7 +33,7 @@ class ConsumerStatus:
     reached: int = 0
     """The position of the last record in hand."""
     paused: bool = False
-    """Whether an operator has paused the consumer."""
+    """Whether the consumer has asked for nothing at present, as a sink does after an operator's pause."""
     removed: int = 0
     """The last position up to which records were removed from the journal, as far as known."""
     lost: int = 0

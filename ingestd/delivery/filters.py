@@ -31,7 +31,7 @@ TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
 
 
 def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
-    """Raises `ConfigError` for a key or type that no record has, because such a filter passes nothing.
+    """Raises `ConfigError` for an unknown event key, or a type that is probably misspelt, since no record has these.
 
     `keys` has the known event keys. `place` begins the message: the file and path of the filter.
     """

@@ -36,7 +36,7 @@ class RetryOptions(Options):
 
 
 class FilterOptions(Options):
-    """A filter passes everything for an option that is None."""
+    """The filter of a sink. An option that is None excludes nothing."""
 
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None

@@ -14,7 +14,7 @@ __all__ = ["HostName", "Origin"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WEB = {"", "http", "https", "ws", "wss"}
-"""Schemes whose hosts are domains and IP addresses. Other schemes (capacitor, chrome-extension) have other hosts."""
+"""Schemes whose hosts are domains and IP addresses. Hosts of other schemes (capacitor, chrome-extension) differ."""
 _OPAQUE = {"file", "data", "about"}
 """Schemes of pages without an origin."""
 # No port follows the colon of a scheme: `shop.example:8080` has a port, and no scheme.

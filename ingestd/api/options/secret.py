@@ -19,7 +19,7 @@ class Secret(str):
     """A password, token or key. It is a text whose `repr` is `***`.
 
     The configuration gives it as text, `{ file = "path" }`, `{ env = "NAME" }` or `{ credential = "name" }` (a
-    credential of systemd). The line end at the end of a file is removed. The daemon reads a secret once, together with
+    credential of systemd). The last line end of a file is removed. The daemon reads a secret once, together with
     the configuration.
     """
 
