@@ -395,7 +395,7 @@ def test_no_cell_is_a_formula(text: str) -> None:
 
 
 @given(ROWS)
-def test_csv_has_a_line_and_six_cells_a_row_whatever_the_names(rows: list[Row]) -> None:
+def test_csv_has_a_line_and_six_cells_a_row_for_any_names(rows: list[Row]) -> None:
     lines = [*csv_lines(rows)]
     assert all(line.isprintable() for line in lines)
     cells = read_csv(lines)
@@ -407,7 +407,7 @@ def test_csv_has_a_line_and_six_cells_a_row_whatever_the_names(rows: list[Row]) 
 
 
 @given(ROWS)
-def test_json_has_an_object_a_line_whatever_the_names(rows: list[Row]) -> None:
+def test_json_has_an_object_a_line_for_any_names(rows: list[Row]) -> None:
     lines = [*json_lines(rows)]
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert [json.loads(line) for line in lines] == [

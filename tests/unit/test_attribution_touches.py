@@ -253,7 +253,7 @@ def test_a_campaign_is_found_however_the_record_is_written(context: dict[str, An
 
 
 @pytest.mark.parametrize("data", [{}, {"dispatchId": None}, {"dispatchId": "d-2"}])
-def test_a_dispatch_is_found_whatever_else_has_that_name(data: dict[str, Any]) -> None:
+def test_a_dispatch_is_found_beside_other_members_of_that_name(data: dict[str, Any]) -> None:
     with_one = touch_of(event("{}", data=data, dispatchId="d-1"))
     assert with_one is not None
     assert with_one.dispatch_id == "d-1"

@@ -571,7 +571,7 @@ def test_a_record_always_rejected_with_wrong_indexes_becomes_a_dead_letter() -> 
     assert {*sink.has} == {1, 3}
 
 
-def test_reasons_can_be_stored_whatever_they_are() -> None:
+def test_any_reason_can_be_stored() -> None:
     class Odd(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
             texts: dict[int, Any] = {2: "ab\udcff\x00ż" + "x" * 10_000, 3: ValueError("no"), 4: None}
@@ -652,7 +652,7 @@ def test_being_cancelled_ends_a_write_at_once() -> None:
     assert len(sink.writes) == 1
 
 
-def test_a_record_that_is_no_event_can_stand_among_others() -> None:
+def test_a_batch_may_contain_records_that_are_not_events() -> None:
     """Plugins append records of their own, in which names may mean something else."""
     odd = [Record("odd", 0, body, at) for at, body in enumerate([b'{"anonymousId":7}', b'{"tenant":[]}', b"[1]"], 2)]
     sink = Moody({1})

@@ -61,7 +61,7 @@ def large_fields(number: int) -> Row:
 
 
 @pytest.mark.parametrize("make", [large_value, large_set, large_fields])
-async def test_state_entries_stay_within_their_bytes_whatever_is_in_them(make: Callable[[int], Row]) -> None:
+async def test_state_entries_of_any_content_stay_within_their_bytes(make: Callable[[int], Row]) -> None:
     numbers = count()
 
     def load(keys: Sequence[str], loaded: Loaded) -> None:
@@ -80,7 +80,7 @@ texts = st.text(st.sampled_from(f"ab{EMOJI}"), max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "restore"]), texts, st.integers(0, 9)), max_size=30))
-def test_a_set_weighs_what_its_members_do(steps: list[tuple[str, str, int]]) -> None:
+def test_the_size_of_a_set_is_the_size_of_its_members(steps: list[tuple[str, str, int]]) -> None:
     entry = SetEntry(set_key("touches:1"))
     saved = entry.saved()
     for what, member, at in steps:

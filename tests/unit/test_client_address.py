@@ -122,7 +122,7 @@ def test_nothing_a_client_writes_hides_the_address_its_proxy_appends(
 
 
 @given(words, words)
-def test_whatever_is_written_the_answer_is_an_address(first: str, second: str) -> None:
+def test_any_header_gives_an_address(first: str, second: str) -> None:
     told = client("10.0.0.1", first, second)
     assert str(ipaddress.ip_address(told)) == told
 

@@ -35,7 +35,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_option_goes_before_the_environment_and_that_before_the_working_folder(
+def test_the_option_precedes_the_environment_which_precedes_the_working_folder(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nowhere / "ingestd.toml").touch()
@@ -124,7 +124,7 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
         ("[http]\nmax_headers = " + "[" * 5000, r"ingestd\.toml: not TOML: nested too deeply"),
     ],
 )
-def test_a_wrong_file_is_told_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_of_a_wrong_file_names_the_location(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)
 
@@ -287,7 +287,7 @@ def numbers() -> list[tuple[str, type[Options], str, Any]]:
 @pytest.mark.parametrize(
     ("path", "options", "name", "zero"), numbers(), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_number_that_cannot_be_stops_the_start(path: str, options: type[Options], name: str, zero: Any) -> None:
+def test_an_impossible_number_stops_the_start(path: str, options: type[Options], name: str, zero: Any) -> None:
     def read(value: Any) -> Options:
         required = {field.name: "x:x" for field in msgspec.structs.fields(options) if field.required}
         return read_options(options, {**required, name: value}, path=path, source="x.toml", base=Path("/"))
@@ -313,6 +313,6 @@ def test_a_number_that_cannot_be_stops_the_start(path: str, options: type[Option
         ('[http]\nlisten = "127.0.0.1:70000"', r"http\.listen: expected an address and a port"),
     ],
 )
-def test_other_values_that_cannot_be_stop_it_too(tmp_path: Path, text: str, message: str) -> None:
+def test_other_impossible_values_stop_the_start(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)

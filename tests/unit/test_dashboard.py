@@ -258,7 +258,7 @@ class Broken:
 
 
 @pytest.mark.logs("^ingestd.overview WARNING plugin broken: show_panel failed: LookupError")
-async def test_a_plugin_that_cannot_show_its_panel_says_so_once_and_harms_no_other(
+async def test_a_plugin_with_a_failing_panel_is_logged_once_and_affects_no_other(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)

@@ -108,7 +108,7 @@ def test_a_password_in_an_origin_is_not_shown(written: str) -> None:
 
 
 @given(st.text() | st.text("htps:/.*[]@?#0123456789é").map("https://".__add__))
-def test_whatever_is_written_becomes_an_origin_or_is_refused(text: str) -> None:
+def test_any_text_becomes_an_origin_or_is_refused(text: str) -> None:
     try:
         origin = Origin.parse(text)
     except ValueError:

@@ -94,7 +94,7 @@ async def test_no_other_credential_is_a_public_key(tmp_path: Path, capsys: pytes
             assert plugin.authenticate(request(credential)) is None
 
 
-async def test_a_server_key_has_an_id_a_secret_and_what_it_was_granted(
+async def test_a_server_key_has_an_id_a_secret_and_its_grants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
