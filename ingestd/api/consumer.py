@@ -69,7 +69,7 @@ class Consumer(ABC):
     """The pause before a failed step is tried again."""
 
     polls_commands: bool = False
-    """Whether the consumer has work besides its records, so that the daemon must call `turn`."""
+    """Whether the consumer has work besides its records, so that the daemon must call `next_action`."""
 
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
         """Called before the first step, and again until it does not raise.
