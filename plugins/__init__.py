@@ -1,1 +1,1 @@
-"""The built-in plugins. They use only public names of ingestd, as anyone's would."""
+"""The built-in plugins. Like other plugins, they import public names of ingestd only."""

@@ -1,11 +1,11 @@
-"""A process beside the daemon that finds the canonical forms of large documents (`ecmascript`).
+"""A child process that computes the canonical forms of large documents (`ecmascript`).
 
 The canonical form of 64 KiB takes up to 25 ms of Python code. On a thread of the daemon that code would hold the
-interpreter, which the event loop needs. The process is started for the first document and answers one at a time.
+interpreter, which the event loop needs. The first document starts the process. It answers one document at a time.
 
-It is a plain program on one end of a socket. It has no other file of the daemon, and it ends when its input does, so
-also when the daemon is killed. A worker of `concurrent.futures` would outlive the daemon: it holds both ends of its own
-queue. Pipes would take twice as much of the event loop's time, since they hold only 64 KiB.
+The process is a plain program on one end of a socket. It inherits no other file of the daemon. It ends when its input
+ends, so also when the daemon is killed. A worker of `concurrent.futures` would outlive the daemon, because it holds
+both ends of its queue. Pipes would take twice as much of the event loop's time, since they hold only 64 KiB.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = logging.getLogger("ingestd.hmac_auth")
 
 _ANSWER_TIMEOUT = 10.0  # seconds, the start included
 _ATTEMPTS = 2
-_BUFFER = 512 * 1024  # bytes: the canonical form of 64 KiB has less
+_BUFFER = 512 * 1024  # bytes: the canonical form of 64 KiB is smaller
 
-# It needs no installed package, and starts in half of the time without them.
+# The program needs no installed package. Without them (-S) it starts in half of the time.
 _COMMAND = (sys.executable, "-I", "-S", ecmascript.__file__)
 
 
@@ -46,7 +46,7 @@ class CanonicalProcess:
         self._one_at_a_time = asyncio.Lock()
 
     async def canonical(self, document: bytes) -> bytes | None:
-        """As `ecmascript.canonical`. Raises `Unavailable` where the process fails twice."""
+        """The same as `ecmascript.canonical`. Raises `Unavailable` if the process fails twice."""
         async with self._one_at_a_time:
             for _ in range(_ATTEMPTS):
                 try:
@@ -65,11 +65,11 @@ class CanonicalProcess:
             length = await reader.readexactly(LENGTH_BYTES)
             return await reader.readexactly(int.from_bytes(length, "big")) or None
         except BaseException:
-            await self._kill()  # half of an answer may be in its socket
+            await self._kill()  # half of an answer may be in the socket
             raise
 
     async def close(self) -> None:
-        """End the process. It is started again for the next document."""
+        """End the process. The next document starts it again."""
         async with self._one_at_a_time:
             await self._kill()
 
@@ -93,5 +93,5 @@ async def _start() -> _Running:
 
 
 def _spawn(file: int) -> subprocess.Popen[bytes]:
-    """In a process group of its own, which Ctrl-C in a terminal does not reach. This takes a millisecond."""
+    """Start the program in a new process group, which Ctrl-C in a terminal does not reach. It takes a millisecond."""
     return subprocess.Popen(_COMMAND, stdin=file, stdout=file, process_group=0)  # noqa: S603 - a file of ingestd

@@ -1,16 +1,16 @@
-"""Signature checks that take more than a moment: who may cause one, and only one at a time.
+"""Budgets for costly signature checks. One such check runs at a time.
 
-Whoever knows the id of a server key can have signatures checked against it. For most bodies a check takes some
-microseconds. To decode and hash a body of megabytes takes milliseconds, and so does the canonical form of a large body.
-So such checks have a budget, which only failures use up:
+Anyone who knows the id of a server key can make the daemon check signatures against it. Most checks take some
+microseconds. Decoding and hashing a body of megabytes takes milliseconds. So does the canonical form of a large body.
+Such checks have a budget, and only failures use it up:
 
-- Each client address has a bucket of tokens. A single stranger comes to its end soon.
-- Each key has a larger one. Strangers at many addresses share that of the key they try.
-- An address where a costly check of a key has succeeded knows the secret. From then on this key and address have a
-  bucket of their own, so that strangers elsewhere cannot lock out a backend that signs its bodies in that form.
+- Each client address has a bucket of tokens. One stranger empties it soon.
+- Each key has a larger bucket. Strangers at many addresses share the bucket of the key that they try.
+- An address knows the secret if a costly check of the key has succeeded there. This key and address then share a
+  separate bucket. So strangers elsewhere cannot lock out a backend that signs its bodies in the canonical form.
 
-Success is free, so a backend is not bound to any rate. Without tokens the answer is 429 and not 401: the signature may
-be right, and a client that meets 429 sends the event again.
+Success is free, so no rate limits a backend. Without tokens the answer is 429 and not 401, because the signature may be
+right. A client that receives 429 sends the event again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..token_buckets import Rate, TokenBuckets
 
 __all__ = ["Caller", "CostlyChecks"]
 
-# A token is for about half a millisecond of work.
+# A token pays for about half a millisecond of work.
 _OF_ADDRESS = Rate("16/s")
 _OF_KEY = Rate("128/s")
 _BURST = 4  # seconds
@@ -39,7 +39,7 @@ _MOST_PROVEN = 10_000
 
 
 class Caller(NamedTuple):
-    """Who has signatures checked: with which key, and from where."""
+    """The sender of a signature: its key and its network."""
 
     key_id: str
     network: bytes | str
@@ -59,7 +59,7 @@ class CostlyChecks:
         self._waiting = 0
 
     def admit(self, caller: Caller) -> None:
-        """Raises `Limited` where too many checks have failed lately: where there is no token left."""
+        """Raises `Limited` if no token is left, because too many checks have failed lately."""
         now = self._clock()
         if caller in self._proven:
             wait = self._callers.wait(caller, now)
@@ -68,14 +68,14 @@ class CostlyChecks:
         if wait > 0:
             seconds = -(-wait // 10**9)
             raise Limited(
-                "Too many signatures of this key or from this address were wrong lately, so this one was not looked at"
-                f" any further. Send the request again after {seconds} s. Up to 256 KiB that are signed as they are"
-                " sent are always looked at.",
+                "Too many signatures of this key or from this address were wrong lately, so this one was not fully"
+                f" checked. Send the request again after {seconds} s. A body of up to 256 KiB is always checked if"
+                " the signature is that of the body as sent.",
                 retry_after=seconds,
             )
 
     def failed(self, caller: Caller, cost: int) -> None:
-        """Take so many tokens; if there are fewer, the rest is owed."""
+        """Take `cost` tokens. A bucket with fewer tokens owes the rest."""
         now = self._clock()
         if caller in self._proven:
             self._callers.take(caller, now, cost)
@@ -91,14 +91,14 @@ class CostlyChecks:
 
     @contextlib.asynccontextmanager
     async def turn(self, caller: Caller) -> AsyncIterator[None]:
-        """Wait until no other check is at work. Raises `Limited`, and `Unavailable` where too many wait already."""
+        """Wait until no other check runs. Raises `Limited`, or `Unavailable` if too many checks wait already."""
         self.admit(caller)
         if self._waiting >= _MOST_WAITING:
-            raise Unavailable("Too many signatures are being checked. Send it again.")
+            raise Unavailable("Too many signatures are being checked. Send the request again.")
         self._waiting += 1
         try:
             async with self._turn:
-                self.admit(caller)  # others of this caller may have failed meanwhile
+                self.admit(caller)  # other checks of this caller may have failed meanwhile
                 yield
         finally:
             self._waiting -= 1

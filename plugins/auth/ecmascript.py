@@ -1,7 +1,7 @@
-"""What ECMAScript's `JSON.stringify(JSON.parse(text))` makes of a JSON document, byte for byte (ECMA-262, 25.5).
+"""The canonical form of a JSON document: ECMAScript's `JSON.stringify(JSON.parse(text))`, byte for byte.
 
-Run as a program, this file does the same for documents from a socket (`canonical_process`). So it imports nothing but
-Python's library.
+ECMA-262, 25.5 defines it. `canonical_process` runs this file as a program that reads documents from a socket. So it
+imports Python's standard library only.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ __all__ = ["LENGTH_BYTES", "canonical", "serve"]
 LENGTH_BYTES = 4
 """Bytes of the length before each document and each answer in a socket, the most significant one first."""
 
-# An array index: these keys V8 keeps in ascending order, before all others (ECMA-262, 10.1.11.1).
+# An array index. V8 keeps such keys in ascending order, before all others (ECMA-262, 10.1.11.1).
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_INDEX = 2**32 - 2
 
 _MAX_EXACT = 2**53
 
-# Most documents hold nothing that Python's own encoder, in C, writes otherwise. The others may have an integer beyond
-# 2^53 or an array index as a key, here also with escaped digits, or a number that `_usual_number` refuses.
+# Python's encoder, in C, writes most documents as ECMAScript does. The pattern finds two exceptions: an integer beyond
+# 2^53, and an array index as a key, also with escaped digits. `_usual_number` refuses other numbers.
 _UNUSUAL = re.compile(r'(?<![.0-9])[0-9]{16}|"(?:[0-9]|\\u003[0-9]){1,10}+"[ \t\r\n]*+:')
 
 
 class _Unusual(Exception):
-    """The document holds a number that Python writes otherwise."""
+    """The document holds a number that Python writes differently."""
 
 
 def canonical(body: bytes) -> bytes | None:
-    """The document as ECMAScript would write it again, or None where JSON.parse would refuse it.
+    """The document as ECMAScript writes it, or None if JSON.parse refuses it.
 
-    None also for one that is nested deeper than Python's recursion allows, which is some hundred levels.
+    Also None if the nesting is deeper than Python's recursion allows, which is some hundred levels.
     """
     try:
         text = body.decode()
@@ -47,12 +47,12 @@ def canonical(body: bytes) -> bytes | None:
             rewritten = "".join(_texts(_read(text)))
     except (ValueError, RecursionError):  # ValueError: not UTF-8, not JSON
         return None
-    # A lone surrogate is all that UTF-8 cannot encode, and JSON.stringify writes it as this escape.
+    # UTF-8 cannot encode lone surrogates. JSON.stringify writes them as the same escapes as `backslashreplace`.
     return rewritten.encode(errors="backslashreplace")
 
 
 def _rewrite_usual(text: str) -> str | None:
-    """The document as Python's encoder writes it, or None where ECMAScript would write it otherwise."""
+    """The document as Python's encoder writes it, or None if ECMAScript may write it differently."""
     if _UNUSUAL.search(text) is not None:
         return None
     try:
@@ -62,7 +62,7 @@ def _rewrite_usual(text: str) -> str | None:
 
 
 def _usual_number(text: str) -> int | float:
-    """A number with a fraction or an exponent."""
+    """The value of a number with a fraction or an exponent. Raises `_Unusual`."""
     value = float(text)
     if value.is_integer() and -_MAX_EXACT <= value <= _MAX_EXACT:
         return int(value)
@@ -75,7 +75,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-# A key's last value stands in the place of its first: so does Python's own code have it.
+# If a key repeats, its last value stands where the first one stood. Python's decoder does the same.
 _decode = json.JSONDecoder(parse_constant=_refuse).decode
 _decode_usual = json.JSONDecoder(parse_float=_usual_number, parse_constant=_refuse).decode
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -87,12 +87,15 @@ def _read(text: str) -> Any:
         return _decode(text)
     except json.JSONDecodeError:
         raise
-    except ValueError:  # a whole number of more digits than Python reads as one
+    except ValueError:  # a whole number has more digits than Python converts to an int
         return _decode_long(text)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The document in pieces, none of them empty. Without recursion: each level would pass on what is below it."""
+    """The document in pieces, none of them empty.
+
+    Without recursion, because each level would pass on every piece from the levels below it.
+    """
     members, end = iter([("", value)]), ""
     open_ones: list[tuple[Iterator[tuple[str, Any]], str]] = []
     while True:
@@ -117,7 +120,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _fields(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The members in V8's order, each with what stands before its value."""
+    """The members in V8's order, each with the text before its value."""
     separator = ""
     indices = [key for key in filter(_INDEX.fullmatch, members) if len(key) < 10 or int(key) <= _MAX_INDEX]
     if indices:
@@ -128,7 +131,7 @@ def _fields(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _integer(value: int) -> str:
-    """A whole number beyond 2^53 is the double nearest to it."""
+    """The text of a whole number. Beyond 2^53 it is the text of the nearest double."""
     if -_MAX_EXACT <= value <= _MAX_EXACT:
         return str(value)
     try:
@@ -138,7 +141,7 @@ def _integer(value: int) -> str:
 
 
 def _number(value: float) -> str:
-    """ECMA-262, 6.1.6.1.20 Number::toString; what is no finite number JSON.stringify writes as null."""
+    """The text of a number by ECMA-262, 6.1.6.1.20 Number::toString. JSON.stringify writes infinity as null."""
     shortest = repr(value)
     if "e" not in shortest:
         if shortest.endswith(".0"):
@@ -146,7 +149,7 @@ def _number(value: float) -> str:
         return "null" if shortest.endswith("inf") else shortest
     sign = "-" if value < 0 else ""
     mantissa, _, exponent = shortest.removeprefix("-").partition("e")
-    digits = mantissa.replace(".", "").rstrip("0")  # as the standard has it: the value is 0.digits times 10^point
+    digits = mantissa.replace(".", "").rstrip("0")  # as in the standard: the value is 0.digits times 10^point
     point = int(exponent) + 1
     if len(digits) <= point <= 21:
         return sign + digits.ljust(point, "0")
@@ -168,7 +171,7 @@ _SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def serve(documents: BinaryIO, answers: BinaryIO) -> None:
-    """Answer each document with its canonical form, and with nothing where there is none, until there are no more."""
+    """Answer each document with its canonical form, until the input ends. Without a form the answer is empty."""
     while length := documents.read(LENGTH_BYTES):
         answer = canonical(documents.read(int.from_bytes(length, "big"))) or b""
         answers.write(len(answer).to_bytes(LENGTH_BYTES, "big") + answer)
@@ -176,5 +179,5 @@ def serve(documents: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end at once where nobody reads the answers any more
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end at once when nobody reads the answers
     serve(sys.stdin.buffer, sys.stdout.buffer)

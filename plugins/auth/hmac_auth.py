@@ -1,11 +1,11 @@
-"""Server keys: a key's id as the bearer credential and an HMAC of the body in `x-signature`.
+"""Authentication with server keys: the key's id is the bearer credential, and `x-signature` holds an HMAC of the body.
 
-The HMAC may be that of the body as it was sent, or of its canonical form, which ECMAScript would make of it: some
-clients sign the one and send the other. The canonical form of 64 KiB takes up to 25 ms. So larger bodies have none,
-`costly_checks` says who may have one, and another process finds it (`canonical_process`).
+The HMAC is computed from the body as sent, or from its canonical form, which is ECMAScript's text of the same JSON.
+Some clients sign the canonical form and send another form. The canonical form of 64 KiB takes up to 25 ms. So larger
+bodies have none, `costly_checks` limits the callers, and another process computes it (`canonical_process`).
 
-The body as it was sent is always checked first, also for a key whose clients sign the canonical form: that check takes
-0.04 ms at most, and the other form is only looked for after it.
+The body as sent is always checked first, even if a key's clients sign the canonical form. That check takes 0.04 ms at
+most. The canonical form is computed only if it fails.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .replays import ReplayRules
 __all__ = ["HmacPlugin", "is_signed"]
 
 _MAX_CANONICAL = 64 * 1024
-_MAX_AT_ONCE = 2 * 1024  # of any content: up to 0.6 ms; by the other process it takes the event loop 0.1 to 0.7 ms
+_MAX_AT_ONCE = 2 * 1024  # here this takes up to 0.6 ms; the other process costs the event loop 0.1 to 0.7 ms
 
-_MAX_ON_LOOP = 256 * 1024  # to decode and hash that takes a millisecond
+_MAX_ON_LOOP = 256 * 1024  # decoding and hashing this many bytes takes a millisecond
 
-_COST_OF_LARGE = 16  # tokens; a canonical form costs one for each KiB of the body
+_COST_OF_LARGE = 16  # tokens; a canonical form costs a token for each KiB of the body
 
 _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -54,11 +54,11 @@ class HmacPlugin:
         rules = ReplayRules(max_age=options.max_age, require_message_id=options.require_message_id)
         self._check_event = rules.check if rules else None
         self._principals: dict[str, tuple[Key, Principal]] = {}
-        """Of keys that have signed, each with the key that it was made of."""
+        """The principals of keys that have signed, each with the key that it was made from."""
 
     @hookimpl
     async def startup(self, daemon: Daemon) -> None:
-        self._tells_missing = daemon.plugin("keys") is None  # which tells it otherwise
+        self._tells_missing = daemon.plugin("keys") is None  # else that plugin reports missing keys
         await self._registry.start(daemon, name="hmac_auth: follow changes of keys")
 
     @hookimpl
@@ -73,18 +73,18 @@ class HmacPlugin:
         await self._canonical_process.close()
 
     async def refresh(self, store: Store) -> None:
-        """Know at once which keys there are. Raises `Unavailable`."""
+        """Load changed keys at once. Raises `Unavailable`."""
         await self._registry.refresh(store)
 
     @hookimpl
     async def store_lost(self, store: Store) -> str | None:
-        """Know the keys that the plugin keys has written again."""
+        """Load the keys that the plugin `keys` has written again."""
         await self._registry.refresh(store)
         return self._registry.missing() if self._tells_missing else None
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | Awaitable[Principal] | None:
-        """The server key that signed the request; None leaves any other credential to other plugins."""
+        """The principal of the server key that signed the request. None leaves other credentials to other plugins."""
         credential = None if request.endpoint.is_public else request.bearer()
         key = self._registry.server(credential) if credential is not None else None
         if key is None:
@@ -106,14 +106,14 @@ class HmacPlugin:
         return check(request, key, signature, secrets)
 
     async def _check_large(self, request: Request, key: Key, signature: str, secrets: list[bytes]) -> Principal:
-        """Decode and hash on another thread, which leaves the interpreter to the event loop meanwhile."""
+        """Decode and hash on another thread. These calls release the interpreter, so the event loop runs on."""
         caller = Caller.of(key.id, request.peer)
         async with self._checks.turn(caller):
             try:
                 body = await request.load_body()
             except Unavailable:
                 raise
-            except Refused:  # it cannot be decoded
+            except Refused:  # the body cannot be decoded
                 self._checks.failed(caller, _COST_OF_LARGE)
                 raise
             signed = await asyncio.to_thread(is_signed, body, signature, secrets)
@@ -125,7 +125,7 @@ class HmacPlugin:
     async def _check_canonical(
         self, request: Request, key: Key, signature: str, secrets: list[bytes], *, cost: int = 0
     ) -> Principal:
-        """`cost` is what the check has cost until here."""
+        """Check the canonical form. `cost` is the number of tokens that the check has cost so far."""
         body = request.body
         caller = Caller.of(key.id, request.peer)
         if len(body) > _MAX_CANONICAL:
@@ -156,13 +156,13 @@ class HmacPlugin:
 def _wrong() -> Unauthorized:
     return Unauthorized(
         "x-signature does not match: it must be the HMAC-SHA256, in hex, of exactly the bytes of the body, keyed with"
-        " the secret that belongs to this key. (Up to 64 KiB that of JSON.stringify(JSON.parse(body)) will do.)",
+        " this key's secret. (Up to 64 KiB, the HMAC-SHA256 of JSON.stringify(JSON.parse(body)) is accepted too.)",
         code="invalid_signature",
     )
 
 
 def is_signed(body: bytes, signature: str, secrets: list[bytes]) -> bool:
-    """Whether the signature, in hex, is that of one of the secrets over exactly these bytes."""
+    """Whether the signature, in hex, is the HMAC of exactly these bytes with one of the secrets."""
     if not _SHA256_HEX.fullmatch(signature):
         return False
     given = bytes.fromhex(signature)

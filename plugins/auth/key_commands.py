@@ -1,4 +1,4 @@
-"""`ingestd keys create|list|rotate|revoke`."""
+"""The commands `ingestd keys create|list|rotate|revoke`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register(commands: Commands) -> None:
         metavar="TEXT",
         type=_argument(_check_label),
         default="",
-        help="a note for people, which keys list shows",
+        help="a note for people; keys list shows it",
     )
     parser.add_argument(
         "--app",
@@ -103,7 +103,7 @@ async def create(args: Namespace, daemon: Daemon) -> None:
             "--app and --permission are for server keys: a public key writes to the public endpoints only"
         )
     if args.permission and not args.app:
-        raise CommandError("--permission needs the app it is for, such as --app CRM")
+        raise CommandError("--permission needs --app, such as --app CRM")
     server = args.kind == "server"
     key = Key(
         id=str(uuid4()) if server else f"pk_{secrets.token_urlsafe(32)}",
@@ -135,7 +135,7 @@ async def rotate(args: Namespace, daemon: Daemon) -> None:
     def change(key: Key) -> Key:
         if key.kind == "public":
             raise CommandError(
-                "a public key has no secret to rotate: it is its own id; create a new one, put it where the old"
+                "a public key has no secret to rotate: its id is the key; create a new one, put it where the old"
                 " one is used, and then revoke the old one"
             )
         if key.revoked_at is not None:
@@ -160,7 +160,7 @@ async def revoke(args: Namespace, daemon: Daemon) -> None:
 
 
 async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: str) -> Key:
-    """Change one key that was made by the command line, and return it as it is then."""
+    """Change one key that a command created, and return the changed key."""
     changed: list[Key] = []
 
     def change_one(keys: dict[str, Key]) -> Iterable[Key]:
@@ -179,7 +179,7 @@ async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: 
 
 
 def _show(key: Key, *, as_json: bool) -> None:
-    """A key just made or rotated, with its secret."""
+    """Print a new or rotated key with its secret."""
     if as_json:
         write_data([json.dumps({"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key))])
         return
@@ -197,7 +197,7 @@ def _show(key: Key, *, as_json: bool) -> None:
 
 
 def _facts(key: Key) -> dict[str, Any]:
-    """What may be shown of a key at any time."""
+    """The members of a key that are not secret."""
     return {
         "id": key.id,
         "kind": key.kind,
@@ -218,7 +218,7 @@ def _check_label(label: str) -> str:
 
 
 def _short(key: Key) -> str:
-    """Enough to find it in the list: errors are logged, and a key is never logged whole."""
+    """A shortened key that an operator can find in the list. Errors are logged, and a key is never logged whole."""
     return f"{key.id[:13]}… ({key.kind}, {key.tenant})"
 
 
@@ -237,7 +237,7 @@ def _new_secret() -> str:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """An argparse type that says what a `ValueError` says."""
+    """An argparse type that shows the text of a `ValueError`."""
 
     def convert(text: str) -> Any:
         try:

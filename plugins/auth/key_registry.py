@@ -1,4 +1,4 @@
-"""The keys: how they are stored, and a view of them in memory that follows the store."""
+"""The stored keys, and the registry that keeps a copy of them in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("ingestd.keys")
 _KEYS = state_key("keys", "", "")
 _VERSION = state_key("keys-version", "", "")
 
-# With a back end that applies a command's writes within a second, a change is seen within two.
+# If the back end applies a command's writes within a second, every daemon sees a change within two.
 _POLL_SECONDS = 0.5
 
 _ATTEMPTS = 5
@@ -34,9 +34,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One key as it is stored. Times are in milliseconds.
+    """A key in its stored form. Times are in milliseconds.
 
-    A public key's id is the key itself. `declared` ones come from the configuration and are changed there.
+    A public key's id is the key itself. A `declared` key comes from the configuration and can change only there.
     """
 
     id: str
@@ -52,23 +52,23 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     declared: bool = False
 
     def __repr__(self) -> str:
-        """Without the key and its secrets: a repr may end up in a log."""
+        """A text without the key and its secrets, because it may appear in a log."""
         return f"<{self.kind} key of {self.tenant}>"
 
     @property
     def access(self) -> dict[str, frozenset[str]]:
-        """The grants as a `Principal` has them."""
+        """The grants in the form of a `Principal`."""
         return {app: frozenset(names) for app, names in self.grants.items()}
 
     def principal(self) -> Principal:
         return Principal(self.tenant, self.id, self.access)
 
     def revoked(self, at: int) -> Key:
-        """The key without its secrets, which can never be used again."""
+        """The revoked key, without its secrets. It can never be used again."""
         return msgspec.structs.replace(self, revoked_at=at, secret=None, previous_secret=None, previous_until=None)
 
     def secrets(self, at: int) -> list[str]:
-        """The secrets that are valid at that time, the present one first."""
+        """The secrets that are valid at that time, the current one first."""
         valid = [] if self.secret is None else [self.secret]
         if self.previous_secret is not None and (self.previous_until is None or at < self.previous_until):
             valid.append(self.previous_secret)
@@ -78,32 +78,32 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class KeyRegistry:
     """The live keys in memory, as the store had them a moment ago.
 
-    They are looked up with a random secret of this object before them: a dictionary compares what has the same
-    hash, so how long that takes tells a caller something about hashes that they cannot compute, and nothing of a key.
+    A lookup puts a random secret of this object before the credential. The time of a dictionary lookup depends on the
+    hashes of its keys. Callers cannot compute hashes that include the secret, so this time tells them nothing of a key.
     """
 
     def __init__(self) -> None:
         self._secret = os.urandom(32).hex()
         self._version: str | None = ""  # no stored version is empty, so the first refresh loads
         self._stored: Mapping[str, Field] = {}
-        """As the store had them, revoked ones included."""
+        """The stored keys as last read, revoked keys included."""
         self._losses = 0
         self._before: Mapping[str, Field] | None = None
-        """As the store had them before the loss of data that stands; None where this registry knows of none."""
+        """The keys that were stored before the current loss of data. None if this registry knows none of them."""
         self._public: dict[str, Principal] = {}
         self._server: dict[str, Key] = {}
         self._revoked: frozenset[str] = frozenset()
 
     async def start(self, daemon: Daemon, *, name: str) -> None:
-        """Load the keys, and follow their changes for as long as the daemon runs. Raises `Unavailable`."""
+        """Load the keys, and follow their changes while the daemon runs. Raises `Unavailable`."""
         self._losses = daemon.store.losses
         await self.refresh(daemon.store)
         daemon.watch(self._follow(daemon.store), name=name)
 
     async def refresh(self, store: Store) -> None:
-        """Load the keys again if they have changed. Raises `Unavailable`; the known ones stay valid.
+        """Load the keys again if they have changed. Raises `Unavailable`; the known keys stay valid.
 
-        No key is ever removed, so a store without one that it had has lost data.
+        No key is ever removed. So if a key is missing, the store has lost data.
         """
         if self._losses == store.losses and store.loss is None:
             self._before = None
@@ -125,15 +125,16 @@ class KeyRegistry:
         self._version = version
 
     def _remember(self, store: Store) -> None:
-        """After a loss, which keys the store had before."""
+        """After a loss of data, remember the keys that the store had before."""
         if self._losses != store.losses:
             self._losses = store.losses
             self._before = {**(self._before or {}), **self._stored}
 
     async def bring_up_to_date(self, store: Store) -> None:
-        """After a loss, give keys that the store has in an older form the one they had: revoked ones stay revoked.
+        """After a loss of data, write the newer known form of keys that the store has in an older form.
 
-        Each keeps the time of its last change, so what was changed since then stays. Raises `Unavailable`.
+        So revoked keys stay revoked. Each key keeps the time of its last change, so later changes stay. Raises
+        `Unavailable`.
         """
         state = store.begin(now())
         newer = {
@@ -147,22 +148,22 @@ class KeyRegistry:
             await store.commit(state)
 
     def missing(self) -> str | None:
-        """Which live keys the store had before the loss that stands, and has not now; for operators."""
+        """A text for operators about the live keys that the store has lost; None if it has lost none."""
         if self._before is None:
-            return "the keys that were made by a command, unless there were none"
+            return "the keys that commands created, if there were any"
         lost = [key for key in _decode(self._before).values() if key.revoked_at is None and key.id not in self._stored]
-        return f"{len(lost)} of the keys that were made by a command" if lost else None
+        return f"{len(lost)} of the keys that commands created" if lost else None
 
     def public(self, credential: str) -> Principal | None:
-        """Whose live public key this is."""
+        """The principal of this live public key."""
         return self._public.get(self._name(credential))
 
     def server(self, credential: str) -> Key | None:
-        """The live server key of this id."""
+        """The live server key with this id."""
         return self._server.get(self._name(credential))
 
     def is_revoked(self, credential: str) -> bool:
-        """Whether it is the id of a key that is stored and revoked."""
+        """Whether the credential is the id of a stored, revoked key."""
         return self._name(credential) in self._revoked
 
     def _name(self, credential: str) -> str:
@@ -176,14 +177,14 @@ class KeyRegistry:
                 await self.refresh(store)
             except Unavailable as error:
                 if not failing:
-                    _log.warning("changes of keys are not seen while the store cannot be read: %s", error)
+                    _log.warning("the store cannot be read; until it can, changes of keys have no effect: %s", error)
                 failing = True
             else:
                 failing = False
 
 
 def check_name(name: str) -> str:
-    """The name of a tenant, an app or a permission, if it is one. Raises `ValueError`."""
+    """Return a valid name of a tenant, an app or a permission. Raises `ValueError`."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise ValueError(f"expected a name of 1 to 64 letters, digits, - _ and ., got {name!r}")
     return name
@@ -194,12 +195,12 @@ def is_uuid(text: str) -> bool:
 
 
 def normal_id(credential: str) -> str:
-    """The one form of an id that is a UUID: its case does not matter. Other ids are as they are."""
+    """The id in lower case if it is a UUID, whose case does not matter. Other ids stay unchanged."""
     return credential.lower() if is_uuid(credential) else credential
 
 
 async def read_keys(state: State) -> dict[str, Key]:
-    """All keys by id, revoked ones included."""
+    """All keys by id, revoked keys included."""
     return _decode(await state.fields(_KEYS))
 
 
@@ -214,10 +215,9 @@ def _decode(stored: Mapping[str, Field]) -> dict[str, Key]:
 
 
 async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[Key]]) -> None:
-    """Store what `change` makes of the present keys: the new and the changed ones.
+    """Store the new and changed keys that `change` returns for the present keys.
 
-    Raises what `change` raises, `CommandError` when others keep changing the keys meanwhile, and
-    `Unavailable`.
+    Passes on errors of `change`. Raises `CommandError` if others keep changing the keys, and `Unavailable`.
     """
     for _ in range(_ATTEMPTS):
         state = store.begin(now())
@@ -225,14 +225,14 @@ async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[
         changed = list(change(_decode(stored)))
         if not changed:
             return
-        # A revocation must not get lost because the clock was set back since the key was made.
+        # A revocation must not get lost if the clock has gone back since the key was created.
         at = max([state.now, *(field.at for field in stored.values())])
         await state.merge(_KEYS, {key.id: Field(at, msgspec.json.encode(key).decode()) for key in changed})
-        # Behind the keys, so that who has seen this version has not loaded the keys before it.
+        # The version is written after the keys. So a reader of this version never loads the keys before it.
         await state.put(_VERSION, str(uuid4()))
         try:
             await store.commit(state)
         except Conflict:
             continue
         return
-    raise CommandError("the keys are being changed by others at the same time; try again")
+    raise CommandError("other commands or daemons are changing the keys at the same time; try again")

@@ -25,7 +25,7 @@ __all__ = ["DeclaredKey", "KeysPlugin"]
 
 
 class DeclaredKey(BaseOptions):
-    """A `[[plugins.keys.declared]]` of the configuration."""
+    """An entry `[[plugins.keys.declared]]` of the configuration."""
 
     id: str
     kind: Literal["public", "server"]
@@ -33,7 +33,7 @@ class DeclaredKey(BaseOptions):
     label: str = ""
     secret: Secret | None = None
     previous_secret: Secret | None = None
-    """The one before, which is still valid."""
+    """The secret before the current one, still valid."""
     grants: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -52,41 +52,41 @@ class KeysPlugin:
     def register_commands(self, commands: Commands) -> None:
         key_commands.register(commands)
 
-    @hookimpl(tryfirst=True)  # before others who read the keys, so that they know the declared ones at once
+    @hookimpl(tryfirst=True)  # before other plugins that read the keys, so that they find the declared keys
     async def startup(self, daemon: Daemon) -> None:
         self._store = daemon.store
         await self._declare(daemon.store)
         await self._registry.start(daemon, name="keys: follow changes")
 
-    @hookimpl(trylast=True)  # it cannot be undone, so after all that may refuse the reload
+    @hookimpl(trylast=True)  # after every plugin that may refuse the reload, because this cannot be undone
     async def take_over(self, predecessor: KeysPlugin, daemon: Daemon) -> None:
         await self._declare(daemon.store)
         self._store = daemon.store
         self._registry = predecessor._registry
         await self._registry.refresh(daemon.store)
-        refresh = getattr(daemon.plugin("hmac_auth"), "refresh", None)  # or it knows them half a second later
+        refresh = getattr(daemon.plugin("hmac_auth"), "refresh", None)  # else it sees them half a second later
         if refresh is not None:
             await refresh(daemon.store)
 
-    @hookimpl(tryfirst=True)  # before others who read the keys
+    @hookimpl(tryfirst=True)  # before other plugins that read the keys
     async def store_lost(self, store: Store) -> str | None:
-        """Declare the keys again, and tell which of the others are missing."""
+        """Declare the keys again. Returns a text about other keys that are missing."""
         await self._registry.refresh(store)
         await self._registry.bring_up_to_date(store)
-        # None is revoked that is not declared: the store may be another shop's.
+        # Keys that are no longer declared are not revoked, because the store may be another shop's.
         declared = {key.id: key for key in self._declared}
         await change_keys(store, lambda keys: _undeclared(keys, declared))
         await self._registry.refresh(store)
         return self._registry.missing()
 
     async def _declare(self, store: Store) -> None:
-        """Through the store, so that every plugin and command knows them like any other key."""
+        """Write the declared keys to the store, so that plugins and commands find them like other keys."""
         declared = {key.id: key for key in self._declared}
         await change_keys(store, lambda keys: _differences(keys, declared))
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:
-        """Whose public key this is, on any endpoint; without grants, so good for the public ones only."""
+        """The principal of a public key, on any endpoint. It has no grants, so only public endpoints accept it."""
         credential = request.bearer()
         if credential is None:
             return None
@@ -96,14 +96,14 @@ class KeysPlugin:
         return principal
 
     def _refuse_known(self, endpoint: Endpoint, credential: str) -> None:
-        """A key that is known is refused as ever while unknown ones may be among those lost."""
+        """Refuse a known key as always. After a loss of data, an unknown key may be one that was lost."""
         is_server = endpoint.is_public and self._registry.server(credential) is not None
         if is_server or self._registry.is_revoked(credential):
             raise Unauthorized("This key is not valid here.")
 
 
 def _read(declared: DeclaredKey, path: str) -> Key:
-    # Messages do not name the key: ids of public ones are not for logs.
+    # Messages do not name the key, because the id of a public key must not be logged.
     try:
         check_name(declared.tenant)
     except ValueError as error:
@@ -132,14 +132,14 @@ def _read(declared: DeclaredKey, path: str) -> Key:
 
 
 def _plain(secret: Secret | None, path: str) -> str | None:
-    """The secret as it is stored."""
+    """The secret in its stored form."""
     if secret is not None and re.search(r"\s", secret):
         raise ConfigError(f"{path}: a key's secret has no spaces or line breaks")
     return None if secret is None else str(secret)
 
 
 def _undeclared(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:
-    """The declared keys that are not stored as declared."""
+    """Declared keys that differ from the stored ones, or are not stored."""
     for key_id, key in declared.items():
         known = keys.get(key_id)
         wanted = key if known is None else replace(key, created_at=known.created_at)
@@ -148,7 +148,7 @@ def _undeclared(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]
 
 
 def _differences(keys: dict[str, Key], declared: dict[str, Key]) -> Iterable[Key]:
-    """What must be stored for the declared keys to be as declared, and those no longer declared revoked."""
+    """The keys to store: declared keys that differ, and revoked forms of keys that are no longer declared."""
     yield from _undeclared(keys, declared)
     for key_id, known in keys.items():
         if known.declared and known.revoked_at is None and key_id not in declared:

@@ -1,4 +1,4 @@
-"""Whether a signed event may be one that was sent before: how old it is, and whether it could be known again."""
+"""Rules against replayed signed events: their age, and a message id by which a copy is recognised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STALE = "stale_timestamp"
 
 
 class ReplayRules:
-    """What `timestamp` and `messageId` of a signed event must be. Only the body is signed, so no header could tell."""
+    """Checks `timestamp` and `messageId` of a signed event. No header can replace them: only the body is signed."""
 
     def __init__(self, *, max_age: Duration | None, require_message_id: bool) -> None:
         self._max_age = max_age
@@ -28,7 +28,7 @@ class ReplayRules:
         return self._max_age is not None or self._require_message_id
 
     def check(self, body: Mapping[str, Any], received_at: int) -> None:
-        """Raises `BadRequest`, with all faults."""
+        """Raises `BadRequest` with all faults."""
         faults: list[tuple[SchemaViolation, str]] = []
         if self._require_message_id and "messageId" not in body:
             faults.append((SchemaViolation("/messageId", _MISSING), "required"))
@@ -48,13 +48,13 @@ class ReplayRules:
 
 
 def _time_fault(body: Mapping[str, Any], max_age: Duration, received_at: int) -> tuple[str, str] | None:
-    """What is wrong with the timestamp, if anything, and the reason by which that is counted."""
+    """The fault of the timestamp and the reason in the metric; None if there is no fault."""
     if "timestamp" not in body:
         return _MISSING, "required"
     sent = body["timestamp"]
     at = parse_time(sent) if isinstance(sent, str) else None
     if at is None:
-        return "expected a time as RFC 3339 has it", "format"
+        return "expected an RFC 3339 time", "format"
     if received_at - at > max_age.milliseconds:
         return f"more than {max_age} ago", _STALE
     if at - received_at > min(max_age.milliseconds, _MAX_SKEW):
