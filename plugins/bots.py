@@ -1,4 +1,4 @@
-"""Drops or marks the events of crawlers, which their user agent tells."""
+"""Drops or marks events of crawlers, which it recognises by their user agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class BotsPlugin:
-    """Off unless an action is given. It then has the hook `prepare`; without one no event may be slower for it."""
+    """Off unless an action is given. Only then does it have the hook `prepare`, so it slows no event while off."""
 
     class Options(BaseOptions):
         action: Literal["drop", "mark"] | None = None
@@ -48,7 +48,7 @@ class BotsPlugin:
         self, action: Literal["drop", "mark"], crawlers: CrawlerList, *, include_signed: bool
     ) -> Callable[[Event, Request], str | None]:
         def prepare(event: Event, request: Request) -> str | None:
-            if event.signed and not include_signed:  # a backend's user agent is that of its HTTP library
+            if event.signed and not include_signed:  # a backend's user agent names its HTTP library
                 return None
             name = crawlers.find_name(request.headers.get("User-Agent", ""))
             if name is None:
@@ -63,7 +63,7 @@ class BotsPlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+        from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
         events = Counter(
             "ingestd_bots_events", "Events and identify requests of crawlers.", ["action"], registry=daemon.registry

@@ -1,4 +1,4 @@
-"""Identity: which user a visitor is, and the traits of visitors and users."""
+"""Identity: links between visitors and users, and the traits of both."""
 
 from __future__ import annotations
 
@@ -34,16 +34,20 @@ _DAY = 86_400_000
 _MONTH = 30 * _DAY
 
 _CHANGES, _GATHERED = "link-changes", "user-new-visitors"
-"""Kinds of entries: when a visitor changed users, and which visitors a user has gathered."""
+"""Kinds of entries: the times at which a visitor changed users, and the visitors newly linked to a user."""
 
 _Count = Annotated[int, Meta(ge=1)]
-_LONGEST = 512  # characters of a user id that is linked: events of the visitor would carry it, and the cache hold it
+_LONGEST = 512  # characters of a linked user id: each event of the visitor carries it, and the cache keeps it
 _Reason = Literal["unsigned", "max_links", "max_visitors", "long_user_id"]
 _REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors", "long_user_id")
 
 
 class IdentityPlugin:
-    """A signed link is made unless the user id is too long. One of a public key may be forbidden or one too many."""
+    """Makes links and keeps traits.
+
+    A signed request makes its link unless the user id is too long. A link by a public key can also be forbidden
+    (`links`) or exceed a limit (`max_links`, `max_visitors`).
+    """
 
     class Options(BaseOptions):
         links: Literal["any", "signed"] = "any"
@@ -57,12 +61,12 @@ class IdentityPlugin:
         self._unusable_ids = UnusableIds()
         self._traits = TraitBounds(options.max_traits, int(options.max_traits_size))
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of the links that are being made."""
+        """A lock for each visitor and each user whose link is being made."""
         self._refused: Mapping[_Reason, Callable[[], None]] = dict.fromkeys(_REASONS, lambda: None)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+        from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
         self._unusable_ids = daemon.unusable_ids
         self._traits.count_dropped = Counter(
@@ -106,9 +110,9 @@ class IdentityPlugin:
         await self._traits.merge(state, profile, trait_fields(event.traits, state.now))
 
     async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
-        """Link the visitor; returns whether it is its first link, and why there is none.
+        """Link the visitor. Returns whether this is the visitor's first link, and the reason if no link was made.
 
-        Of several simultaneous first links, exactly one finds that there was none.
+        Of several simultaneous first links, exactly one is the first.
         """
         key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
         if len(user_id) > _LONGEST:
@@ -121,7 +125,7 @@ class IdentityPlugin:
         await state.load(keys=[key], sets=[gathered])
         if await state.get(key) == wanted:
             return False, None
-        # Requests of one visitor, or for one user, go one after the other, or more might pass than may.
+        # Requests of one visitor or for one user wait for each other. Otherwise some could pass beyond the limits.
         async with self._lock(key), self._lock(gathered):
             return await self._make_public_link(event, key, wanted, gathered, state)
 
@@ -158,7 +162,7 @@ class IdentityPlugin:
         if self._options.links == "signed" or not await has_server_keys(store):
             return []
         text = (
-            'links = "any": anybody can link a visitor to any user with the public key. There is a server key:'
+            'links = "any": anybody can link a visitor to any user with the public key. There is a server key, so'
             ' if the backend identifies users, set plugins.identity.links = "signed" (docs/trust.md)'
         )
         return [CheckResult("identity.links", text)]
@@ -174,7 +178,7 @@ class IdentityPlugin:
         links = profiles = 0
         for key in person.visitor_keys("link"):
             linked = await state.get(key)
-            # A user's visitor may have become another's since it was found.
+            # The visitor may have become another user's since `find_visitors` found it.
             if linked is not None and person.user_id in {None, linked[_TAG:]}:
                 await state.delete(key)
                 await state.pull(state_key(_GATHERED, person.tenant, linked[_TAG:]), [key.partition(":")[2]])
@@ -193,11 +197,11 @@ class IdentityPlugin:
 
 
 def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None]]:
-    from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+    from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
     refused = Counter(
         "ingestd_identity_links_refused",
-        "Links that were not made, by why.",
+        "Links that were not made, by reason.",
         ["reason"],
         registry=registry,
     )
@@ -205,12 +209,12 @@ def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None
 
 
 def anonymous_profile(tenant: str, anonymous_id: str) -> str:
-    """The state key of a visitor's own traits: a field each, its value JSON."""
+    """The state key of a visitor's own traits. Each trait is a field with a JSON value."""
     return state_key("anonymous-profile", tenant, anonymous_id)
 
 
 def user_profile(tenant: str, user_id: str) -> str:
-    """The state key of a user's traits: a field each, its value JSON."""
+    """The state key of a user's traits. Each trait is a field with a JSON value."""
     return state_key("user-profile", tenant, user_id)
 
 
@@ -219,7 +223,7 @@ def _link(tenant: str, anonymous_id: str) -> str:
 
 
 def _linked(tenant: str, user_id: str) -> str:
-    """What a link holds: the user's id, behind a digest of the tenant, since keys do not tell whose they are."""
+    """The value of a link: a digest of the tenant, then the user's id. The key of a link does not tell its tenant."""
     return _digest(tenant) + user_id
 
 

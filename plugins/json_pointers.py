@@ -1,4 +1,4 @@
-"""JSON pointers with wildcards: members of a record that an option names."""
+"""JSON pointers with wildcards, by which an option names members of a record."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class MemberPointer(str):
             hint = f"; did you mean {'/'.join(['', near[0], *tokens])}?" if near else ""
             raise ValueError(f"{expected}{hint}")
         if not tokens:
-            raise ValueError(f"{expected}; {text}/* is everything in it")
+            raise ValueError(f"{expected}; {text}/* stands for everything in {text}")
         if re.search("~(?![01])", text):
             raise ValueError("expected a JSON pointer, in which ~0 stands for ~ and ~1 for /")
         return cls(text)
 
     @property
     def root(self) -> str:
-        """The member of the record that it leads into."""
+        """The member of the record that the pointer starts in."""
         return self.split("/", 2)[1]
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The names behind the root."""
+        """The names after the root, unescaped."""
         return tuple(token.replace("~1", "/").replace("~0", "~") for token in self.split("/")[2:])
 
     def meets(self, other: MemberPointer) -> bool:
-        """Whether both may lead to the same member."""
+        """Whether both pointers may name the same member."""
         mine, others = self.tokens, other.tokens
         return (
             self.root == other.root
@@ -56,11 +56,14 @@ class MemberPointer(str):
 
 
 Change = Callable[[Any, Any], None]
-"""Changes one member or element: of which container, and under which name or index."""
+"""A function that changes one member or element, given its container and its name or index."""
 
 
 def change_members(container: Any, tokens: tuple[str, ...], change: Change) -> None:
-    """Change what a pointer's tokens lead to. An element comes before those in front of it, and so may be deleted."""
+    """Change each member or element that a pointer's tokens name.
+
+    Elements of an array are changed from the last to the first, so that `change` may delete them.
+    """
     name, rest = tokens[0], tokens[1:]
     for key in _keys(container, name):
         if rest:
@@ -77,7 +80,7 @@ def _keys(container: Any, name: str) -> Iterable[Any]:
     if isinstance(container, list):
         if name == "*":
             return range(len(container) - 1, -1, -1)
-        # An index of more digits than the length is beyond it, and may be too long to be read.
+        # An index of more than ten digits is beyond any array, and Python may refuse to convert it.
         if len(name) <= 10 and _INDEX.fullmatch(name) and int(name) < len(container):
             return (int(name),)
     return ()

@@ -1,4 +1,4 @@
-"""Limits on the rate of events, of each key and of each client address. Off unless a rate is given."""
+"""Limits on the rate of events, for each key and each client address. Off unless a rate is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .token_buckets import Rate, TokenBuckets
 __all__ = ["RateLimitPlugin"]
 
 _FAILURE = 10
-"""Tokens of an address for a request whose sender is not known: a key that is none, a signature that is wrong."""
+"""Tokens that an address loses for a request without a known sender: an invalid key or a wrong signature."""
 
 _Burst = Annotated[int, Meta(ge=1, le=10**9)]
 _Whose = Callable[[Request, Principal | None], Hashable]
@@ -32,7 +32,7 @@ class _Limit(NamedTuple):
     burst: int
     buckets: TokenBuckets
     whose: _Whose
-    """Which bucket a request takes from; None if from none."""
+    """The name of the bucket that a request takes tokens from, or None."""
 
 
 class RateLimitPlugin:
@@ -52,7 +52,7 @@ class RateLimitPlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+        from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
         refused = Counter(
             "ingestd_rate_limit_refused", "Requests refused for their rate.", ["by"], registry=daemon.registry
@@ -62,13 +62,13 @@ class RateLimitPlugin:
     @hookimpl
     def take_over(self, predecessor: RateLimitPlugin) -> None:
         self._count = predecessor._count
-        # Of a limit that stays, those who are over it stay so.
+        # An unchanged limit keeps its buckets, so callers over it stay over it.
         same = {limit[:3]: limit for limit in predecessor._limits}
         self._limits = [same.get(limit[:3], limit) for limit in self._limits]
 
     @hookimpl
     def screen(self, request: Request) -> None:
-        """Refuse an address that is over its rate before anything of its request is looked at. This takes no token."""
+        """Refuse an address over its rate before the daemon looks at the request. This takes no token."""
         for limit in self._limits:
             name = _address(request) if limit.by == "address" else None
             wait = 0 if name is None else limit.buckets.wait(name, self._clock())
@@ -77,9 +77,9 @@ class RateLimitPlugin:
 
     @hookimpl
     def admit(self, request: Request, principal: Principal | None) -> None:
-        """Take a token for each event from the request's buckets, or from none if one of them has too few.
+        """Take a token for each event from each of the request's buckets, or none if one bucket has too few.
 
-        A sender that is not known takes ten of its address, which may then owe some of them.
+        An unknown sender takes ten tokens of its address, which may then owe some of them.
         """
         if not self._limits:
             return
@@ -116,7 +116,7 @@ def _limit(by: str, rate: Rate | None, burst: int | None, whose: _Whose) -> list
 
 
 def _key(request: Request, principal: Principal | None) -> Hashable:
-    # Only keys that are valid: made-up ones would fill the table.
+    # Only valid keys have a bucket. Invented ones would fill the table.
     return None if principal is None else (principal.tenant, principal.key_id)
 
 

@@ -1,4 +1,4 @@
-"""Removes or hashes members of events and identify requests before anything is stored."""
+"""Removes or hashes members of events and identify requests before they are stored."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["ScrubPlugin"]
 _SHORTEST_SECRET = 16
 
 _Rule = tuple[str, tuple[str, ...], Change]
-"""The field of the event, the names to follow in it, and what is done with what they lead to."""
+"""A field of the event, the pointer's tokens in it, and the change of the members that they name."""
 
 
 class ScrubPlugin:
-    """Off unless a pointer is given. It then has the hook `prepare`; without one no event may be slower for it."""
+    """Off unless a pointer is given. Only then does it have the hook `prepare`, so it slows no event while off."""
 
     class Options(BaseOptions):
         drop: tuple[MemberPointer, ...] = ()
@@ -35,16 +35,16 @@ class ScrubPlugin:
     def __init__(self, options: Options) -> None:
         for index, pointer in enumerate(options.hash):
             if pointer in options.drop:
-                raise ConfigError(f"plugins.scrub.hash[{index}]: {pointer} is in drop, too; leave it out of one")
+                raise ConfigError(f"plugins.scrub.hash[{index}]: {pointer} is in drop too; remove it from one of them")
             for before in options.hash[:index]:
-                if pointer.meets(before):  # it would be the hash of a hash
+                if pointer.meets(before):  # a member named by both would become the hash of a hash
                     raise ConfigError(
-                        f"plugins.scrub.hash[{index}]: {pointer} may lead to the same as {before}; leave one out"
+                        f"plugins.scrub.hash[{index}]: {pointer} may name the same member as {before}; remove one"
                     )
         rules: list[_Rule] = [(pointer.root, pointer.tokens, _drop) for pointer in options.drop]
         if options.hash:
             if options.secret is None:
-                raise ConfigError("plugins.scrub.secret: must be given where there is hash")
+                raise ConfigError("plugins.scrub.secret: must be given if hash has a pointer")
             if len(options.secret) < _SHORTEST_SECRET:
                 raise ConfigError(f"plugins.scrub.secret: expected at least {_SHORTEST_SECRET} characters")
             change = _make_hash(options.secret)
@@ -54,7 +54,7 @@ class ScrubPlugin:
 
     @hookimpl
     def take_over(self) -> None:
-        """There is nothing to take over: other options are other rules."""
+        """Nothing to take over: the options make all rules."""
 
 
 def _make_prepare(rules: Sequence[_Rule]) -> Callable[[Event], None]:
@@ -74,14 +74,14 @@ def _make_hash(secret: str) -> Change:
 
     def hash_member(container: Any, name: Any) -> None:
         value = container[name]
-        if value is not None:  # nothing is told by that
+        if value is not None:  # null reveals nothing
             container[name] = hmac.digest(key, _bytes_of(value), "sha256").hex()
 
     return hash_member
 
 
 def _bytes_of(value: Any) -> bytes:
-    """A text's own bytes; of anything else its JSON, in which the members of objects are sorted."""
+    """The bytes of a text, or the JSON of another value with the members of objects sorted."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return msgspec.json.encode(value, order="deterministic")

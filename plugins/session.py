@@ -1,4 +1,4 @@
-"""Sessions: a visitor's activity until they have been idle for a while, by the time of receipt."""
+"""Sessions: events of one visitor without a long pause between them. The times of receipt decide."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["SessionPlugin"]
 
 
 _UNTOLD = " untold"
-"""Behind the id of a session that no record has told yet: the event that began it has been dropped."""
+"""A mark after the id of a session that no record has announced yet, because its first event was dropped."""
 
 
 class SessionPlugin:
-    """One entry a visitor: the id of the current session, which lives for `idle` after the last activity."""
+    """Keeps one entry for each visitor: the id of the current session. It lives for `idle` after the last event."""
 
     class Options(BaseOptions):
         idle: PositiveDuration = Duration.parse("30m")
@@ -28,11 +28,11 @@ class SessionPlugin:
     def __init__(self, options: Options) -> None:
         self._idle = options.idle.milliseconds
         self._unused: list[str] = []
-        """Ids that were proposed to visitors whose session went on: a new one takes as long as to look that up."""
+        """Ids that were proposed but not used. A new id would take as long as the lookup of the session."""
 
     @hookimpl
     def take_over(self) -> None:
-        """All that is remembered is in the store."""
+        """Nothing to take over: the store keeps all sessions."""
 
     @hookimpl
     async def resolve_session(self, event: Event, state: State) -> Session:
@@ -42,7 +42,7 @@ class SessionPlugin:
             current, _ = await state.renew(key, proposed, self._idle)
             if current.endswith(_UNTOLD):
                 session_id = current.removesuffix(_UNTOLD)
-                # Of simultaneous events one tells it.
+                # Of simultaneous events, only one says that the session is new.
                 return Session(session_id, is_new=await state.swap(key, current, session_id, self._idle))
             is_new = current == proposed
             if not is_new and event.message_id is None:
@@ -50,17 +50,17 @@ class SessionPlugin:
             return Session(current, is_new)
         supplied = event.session_id.lower()
         if not event.endpoint.is_public:
-            # A late payment callback must not replace the live session: it only keeps alive the current one.
+            # A late payment callback must not replace the current session. It only extends that session's life.
             await state.swap(key, supplied, supplied, self._idle)
             return Session(supplied, is_new=False)
         return Session(supplied, is_new=await state.put(key, supplied, self._idle) != supplied)
 
     def _propose(self, event: Event) -> str:
-        """The id of the session this event begins, if it begins one.
+        """The id for a session that this event may begin.
 
-        Of copies of one message, the one that is stored need not be the one that came first, nor does the first that
-        came need to have been stored at all. They propose the same, so whichever is stored tells that the session is
-        new. An ended session is not proposed again: to end takes longer than a span.
+        Any copy of a message may be the stored one, whatever copy came first. All copies propose the same id, so the
+        stored one says that the session is new. The id of an ended session is not proposed again, because a session
+        ends after more than one span.
         """
         if event.message_id is None:
             return self._unused.pop() if self._unused else random_uuid()
@@ -69,7 +69,7 @@ class SessionPlugin:
 
     @hookimpl
     async def event_dropped(self, event: Event, state: State) -> None:
-        """Leave it to the next event of the session to tell that it is new."""
+        """Let the next event of the session say that the session is new."""
         if event.session_is_new and event.has_visitor and event.session_id is not None:
             key = state_key("session", event.tenant, event.anonymous_id)
             await state.swap(key, event.session_id, event.session_id + _UNTOLD, self._idle)
@@ -77,8 +77,8 @@ class SessionPlugin:
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:
         sessions = 0
-        # That of a shared device goes on: it is somebody else's now, and holds nothing but its own id.
+        # The session of a shared device continues. It belongs to another person now, and holds only its id.
         for key in person.visitor_keys("session"):
             sessions += await state.get(key) is not None
-            await state.delete(key)  # also one that has ended and is still in the storage
+            await state.delete(key)  # an ended session too, which may still be in the storage
         return {"sessions": sessions}

@@ -1,4 +1,4 @@
-"""Token buckets: a rate, and many buckets at that rate in bounded memory."""
+"""Token buckets: many buckets with one rate, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERIODS = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 
 
 class Rate(str):
-    """So many in a second, minute, hour or day, written as `100/s`, `6000/m`, `10000/h`, `50000/d`."""
+    """A number in a second, minute, hour or day, written as `100/s`, `6000/m`, `10000/h`, `50000/d`."""
 
     __slots__ = ()
 
@@ -25,23 +25,23 @@ class Rate(str):
 
     @property
     def number(self) -> int:
-        """How many may come in a period."""
+        """The number allowed in a period."""
         return int(self[:-2])
 
     @property
     def period(self) -> int:
-        """In nanoseconds."""
+        """The period in nanoseconds."""
         return _PERIODS[self[-1]]
 
 
 class TokenBuckets:
-    """A bucket of `burst` tokens for every name, full at first, that is filled again at `rate`.
+    """A bucket of `burst` tokens for every name. It is full at first and refills at `rate`.
 
-    At most `most` of them are kept: one that is full again is forgotten, which changes nothing; beyond
-    `most` the one goes from which nothing was taken for longest, and is full when it is next asked for.
+    At most `most` buckets are kept. A full bucket is forgotten, which changes nothing. Beyond `most`, the bucket that
+    was used least recently is forgotten too. Its name then has a full bucket again.
 
-    Of a bucket only the moment is kept at which it will be full. That and all times here are in
-    nanoseconds multiplied by the rate's number: so everything is a whole number, and no rounding adds up.
+    A bucket is stored as the moment at which it will be full. Stored times are nanoseconds multiplied by the rate's
+    number. So all of them are whole numbers, and no rounding errors add up.
     """
 
     def __init__(self, rate: Rate, burst: int, *, most: int = 100_000) -> None:
@@ -49,14 +49,14 @@ class TokenBuckets:
         self._token = rate.period
         self._burst = burst
         self._most = most
-        self._full_at: OrderedDict[Hashable, int] = OrderedDict()  # what was taken from last at the end
+        self._full_at: OrderedDict[Hashable, int] = OrderedDict()  # the bucket used last is at the end
 
     def __len__(self) -> int:
-        """How many buckets are kept."""
+        """The number of buckets that are kept."""
         return len(self._full_at)
 
     def wait(self, name: Hashable, now: int, count: int = 1) -> int:
-        """How many nanoseconds from `now` until the bucket has so many tokens, or is full; 0 if it is so far."""
+        """Nanoseconds from `now` until the bucket has `count` tokens or is full; 0 if it already is."""
         full_at = self._full_at.get(name)
         if full_at is None:
             return 0
@@ -65,9 +65,9 @@ class TokenBuckets:
         return -(-missing // self._speed) if missing > 0 else 0
 
     def take(self, name: Hashable, now: int, count: int = 1) -> None:
-        """Take tokens when there is nothing to wait for. `now` never goes back.
+        """Take tokens after `wait` has returned 0. `now` never goes back.
 
-        Of more than a bucket holds, it owes the rest: nothing can be taken until that has come in too.
+        A bucket with too few tokens owes the rest. It gives no token until it has refilled that debt too.
         """
         now *= self._speed
         full_at = self._full_at.get(name)
@@ -79,7 +79,7 @@ class TokenBuckets:
             self._full_at.move_to_end(name)
 
     def _forget(self, now: int) -> None:
-        """Two at most for each that is new: that keeps pace, and makes nobody wait for many at once."""
+        """Forget at most two buckets for each new one. That keeps pace, and no call waits for a long clean-up."""
         for _ in range(2):
             name, full_at = next(iter(self._full_at.items()))
             if full_at > now and len(self._full_at) <= self._most:

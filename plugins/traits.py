@@ -1,4 +1,4 @@
-"""Bounds of traits: what one request may bring, and what a profile keeps."""
+"""Bounds on the traits of a request and of a profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TraitBounds", "trait_fields"]
 
 
 class TraitBounds:
-    """At most `traits` traits, and at most `size` bytes of names and values. A value counts as JSON."""
+    """At most `traits` traits, and at most `size` bytes of names and JSON values."""
 
     def __init__(self, traits: int, size: int) -> None:
         self._traits = traits
@@ -22,7 +22,7 @@ class TraitBounds:
         self.count_dropped: Callable[[int], None] = _ignore
 
     def check(self, traits: Mapping[str, Any]) -> None:
-        """Raises `BadRequest` for more traits than a profile can keep."""
+        """Raises `BadRequest` if a profile cannot keep so many or so large traits."""
         if len(traits) > self._traits:
             raise _refusal(f"expected at most {self._traits} traits, got {len(traits)}", "maxProperties")
         size = sum([len(name.encode()) + len(msgspec.json.encode(value)) for name, value in traits.items()])
@@ -30,7 +30,7 @@ class TraitBounds:
             raise _refusal(f"expected at most {self._size} bytes of names and values, got {size}", "size")
 
     async def merge(self, state: State, profile: str, fields: Mapping[str, Field]) -> None:
-        """Add to a profile. Beyond the bounds its oldest traits go, and are counted."""
+        """Add traits to a profile. Beyond the bounds, its oldest traits are dropped and counted."""
         if fields:
             dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size)
             if dropped:
@@ -38,7 +38,7 @@ class TraitBounds:
 
 
 def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
-    """The traits as a profile keeps them: the value as JSON."""
+    """The fields of a profile for these traits. Each value is JSON."""
     return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
 
 

@@ -124,7 +124,7 @@ def test_any_pointer_drops_exactly_its_members_of_any_data(data: dict[str, Any],
         ("/userId", "expected a JSON pointer below /data"),
         ("/dat/card", "did you mean /data/card?"),
         ("/trait/email", "did you mean /traits/email?"),
-        ("/data", "/data/* is everything in it"),
+        ("/data", "/data/* stands for everything in /data"),
         ("/data/a~b", "~0 stands for ~"),
         (7, "expected a JSON pointer below /data"),
     ],
@@ -144,12 +144,12 @@ def test_hash_without_a_good_secret_or_with_conflicting_pointers_is_refused() ->
     with pytest.raises(ConfigError, match=r"plugins\.scrub\.secret: expected at least 16") as error:
         make(hash=["/data/a"], secret="hunter2")
     assert "hunter2" not in str(error.value)
-    with pytest.raises(ConfigError, match=r"plugins\.scrub\.hash\[1\]: /data/a is in drop, too"):
+    with pytest.raises(ConfigError, match=r"plugins\.scrub\.hash\[1\]: /data/a is in drop too"):
         make(drop=["/data/a"], hash=["/data/b", "/data/a"], secret=SECRET)
     make(hash=["/data/*", "/data/a/*", "/traits/a", "/context/*/a"], secret=SECRET)
     for one, other in (("/data/a", "/data/a"), ("/data/*/b", "/data/a/*"), ("/data/1", "/data/*")):
         with pytest.raises(
-            ConfigError, match=r"plugins\.scrub\.hash\[1\]: .* may lead to the same as .*; leave one out"
+            ConfigError, match=r"plugins\.scrub\.hash\[1\]: .* may name the same member as .*; remove one"
         ):
             make(hash=[one, other], secret=SECRET)
 
