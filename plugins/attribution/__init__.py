@@ -1,4 +1,4 @@
-"""Attribution: which campaign brought an order. docs/attribution.md tells the rules."""
+"""Attribution: finds the campaign that brought an order. docs/attribution.md has the rules."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class AttributionPlugin:
         if self._orders == "signed" or not await has_server_keys(store):
             return []
         text = (
-            'orders = "any": anybody can send an order or a refund with the public key. There is a server key:'
+            'orders = "any": anybody can send an order or a refund with the public key. There is a server key, so'
             ' if the backend sends all orders, set plugins.attribution.orders = "signed" (docs/trust.md)'
         )
         return [CheckResult("attribution.orders", text)]
@@ -113,13 +113,11 @@ class AttributionPlugin:
 
 
 def _counted(registry: CollectorRegistry) -> Tally:
-    from prometheus_client import Counter  # here: commands, which count nothing, start sooner without it
+    from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
-    orders = Counter(
-        "ingestd_attribution_orders", "Completed orders by what became of them.", ["result"], registry=registry
-    )
+    orders = Counter("ingestd_attribution_orders", "Completed orders by result.", ["result"], registry=registry)
     reversals = Counter(
-        "ingestd_attribution_reversals", "Refunds and cancellations by what became of them.", ["result"],
+        "ingestd_attribution_reversals", "Refunds and cancellations by result.", ["result"],
         registry=registry,
     )  # fmt: skip
     amounts = Counter(

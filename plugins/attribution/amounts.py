@@ -1,4 +1,4 @@
-"""Amounts and currencies: what orders, refunds and items are worth, computed exactly."""
+"""Amounts and currencies of orders, refunds and items, computed exactly."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 __all__ = ["EXACT", "MAX_AMOUNT", "amount_of_refund", "currency_code", "decimal", "is_ignored", "number_of", "worth"]
 
 EXACT = Context(prec=1500)
-"""Enough digits for exact sums and products of any numbers that JSON brings. Small numbers cost no more for it."""
+"""Enough digits for exact sums and products of all numbers in JSON. Small numbers cost no more with it."""
 
 MAX_AMOUNT = 10**12
-"""The largest amount that counts, in size: one that nobody has would take all digits from the others."""
+"""The largest absolute amount that counts. An absurd amount would hide the digits of all others in a sum."""
 
 _MAX_CURRENCY = 80  # characters: callers choose currencies, and state and reports keep them
 
 
 def number_of(value: Any) -> int | float | None:
-    """The value if it is a number that counts as an amount, else None. A boolean is no number."""
+    """The value if it is a number within `MAX_AMOUNT`, else None. A boolean is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if abs(value) <= MAX_AMOUNT else None  # not so for what is no number or infinite
+    return value if abs(value) <= MAX_AMOUNT else None  # false for NaN and infinity
 
 
 def is_ignored(value: Any) -> bool:
-    """Whether the value is a number, but none that counts."""
+    """Whether the value is a number that does not count: too large, or not finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and number_of(value) is None
 
 
 def decimal(value: float) -> Decimal:
-    """The number as it was written: 0.1 is one tenth."""
+    """The number exactly as written: 0.1 is one tenth."""
     return Decimal(str(value))
 
 
 def worth(revenue: float | None, total: float | None) -> int | float | None:
-    """What an order is worth: its revenue, or else its total."""
+    """The value of an order: its revenue, or else its total."""
     return revenue if revenue is not None else total
 
 
 def amount_of_refund(amounts: Iterable[Any], products: Any) -> Decimal | None:
-    """The first of the amounts that is a number, else what the items are worth. None where there is neither.
+    """The first of the amounts that is a number, else the value of the items. None without either.
 
-    An amount counts by its size: some clients write refunds as negative numbers. One that is too large counts as 0
-    where nothing else is said: it must not reverse the whole order.
+    The sign does not matter, because some clients write refunds as negative numbers. If nothing but a too large
+    amount is given, the result is 0, because it must not reverse the whole order.
     """
     amounts = [*amounts]
     given = next((number for number in map(number_of, amounts) if number is not None), None)
@@ -54,9 +54,9 @@ def amount_of_refund(amounts: Iterable[Any], products: Any) -> Decimal | None:
 
 
 def _worth_of_items(products: Any) -> Decimal | None:
-    """The sum of price times quantity. None where there is no item.
+    """The sum of price times quantity. None without items.
 
-    An item without a price adds nothing: a refund that names some items must not take the whole order back.
+    An item without a price adds nothing, because a refund that names some items must not reverse the whole order.
     """
     items = [item for item in products if isinstance(item, dict)] if isinstance(products, list) else []
     if not items:
@@ -71,5 +71,5 @@ def _worth_of_items(products: Any) -> Decimal | None:
 
 
 def currency_code(currency: str | None) -> str | None:
-    """The form in which currencies are compared: trimmed and in capitals. A blank one is none."""
+    """The form in which currencies are compared: trimmed and in capitals. None for a blank text."""
     return (currency.strip().upper()[:_MAX_CURRENCY].rstrip() or None) if currency is not None else None

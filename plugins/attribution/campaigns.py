@@ -1,4 +1,4 @@
-"""Campaigns as the report and the operators' page name them, and their shares of an order."""
+"""Names of campaigns in the report and on the operators' page, and shares of campaigns in an order."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NOT_SET = "(not set)"
 OTHERS = "(others)"
 
 MAX_NAME = 80
-"""Characters of a campaign's name that are kept beside the journal: callers choose names."""
+"""Characters of a campaign's name that the state keeps. Callers choose names, so they need a bound."""
 
 
 def campaign_name(source: str | None, medium: str | None, name: str | None) -> str:
-    """Source, medium and name in one text."""
+    """The source, medium and name in one text."""
     return " / ".join(part for part in (source, medium, name) if part) or NOT_SET
 
 
 @lru_cache(maxsize=1024)
 def campaign_digest(name: str) -> int:
-    """Stands for the name, cut to `MAX_NAME`, where the name must not be kept: somebody may have put a person in it."""
+    """A number for the name, cut to `MAX_NAME`. It replaces names that must not be kept: they may name a person."""
     kept = name[:MAX_NAME].encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(kept, digest_size=6).digest())
 
 
 def add_weights(touchpoints: Iterable[tuple[Campaign, float]], direct: Campaign) -> dict[Campaign, list[float]]:
-    """The weights of touchpoints by campaign. An order without a touchpoint is direct."""
+    """The weights of touchpoints by campaign. An order without touchpoints is `direct`."""
     weights: dict[Campaign, list[float]] = {}
     for campaign, weight in touchpoints:
         if weight:

@@ -1,4 +1,4 @@
-"""`ingestd attribution show|report`: the journey of one order, and what each campaign has brought."""
+"""The commands `ingestd attribution show|report`: the journey of an order, and the revenue of each campaign."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
             if len(found) == expected:
                 break
     _only_one({body["tenant"] for body in found})
-    # An attribution comes before its reversals, so retention may have left these alone.
+    # An attribution comes before its reversals, so retention may have removed the attribution only.
     if mark is None and not found:
         raise CommandError(await _undecided(arguments.order_id, arguments.tenant, daemon))
     if mark is not None and mark.attribution_id not in [body["id"] for body in found]:
         raise CommandError(_removed(arguments.order_id, mark))
-    while found and found[0]["type"] != "attribution":  # those of an order that was superseded
+    while found and found[0]["type"] != "attribution":  # reversals of a superseded order
         del found[0]
     if arguments.json:
         write_data(json.dumps(body) for body in found)
@@ -105,11 +105,11 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
 
 def _only_one(tenants: set[str]) -> None:
     if len(tenants) > 1:
-        raise CommandError(f"there is such an order of {', '.join(sorted(tenants))}: choose one with --tenant")
+        raise CommandError(f"several shops have this order, {', '.join(sorted(tenants))}: choose one with --tenant")
 
 
 async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, DecidedOrder]:
-    """The marks of the order, by tenant: they tell where in the journal it is."""
+    """The marks of the order, by tenant. They hold its position in the journal."""
     marks = Marks(daemon.store.begin(times.now()), 0)
     found = {}
     for name in await _tenants(tenant, daemon):
@@ -128,11 +128,11 @@ def _is_of(body: dict[str, Any], order_id: str) -> bool:
 
 
 async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
-    text = f"the order {order_id!r} is not attributed: it has not been sent, or its turn has not come yet"
+    text = f"the order {order_id!r} is not attributed: it has not been sent, or attribution has not read it yet"
     waiting = WaitingRefunds(daemon.store.begin(times.now()), 0)
     for name in await _tenants(tenant, daemon):
         for refund in await waiting.find(name, order_id):
-            asked = "all that is left" if refund.amount is None else _money(refund.amount, refund.currency)
+            asked = "the rest of the order" if refund.amount is None else _money(refund.amount, refund.currency)
             kind = "refund" if refund.reason == "refund" else "cancellation"
             text += (
                 f"; the {kind} {refund.event_id} of {name} waits for its order:"
@@ -144,7 +144,7 @@ async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
 
 
 async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[Untrusted]:
-    """What public keys sent of the order and was ignored."""
+    """Records of the order that were ignored because a public key sent them."""
     records = UntrustedRecords(daemon.store.begin(times.now()))
     return [each for name in await _tenants(tenant, daemon) for each in await records.find(name, order_id)]
 
@@ -153,7 +153,7 @@ def _removed(order_id: str, mark: DecidedOrder) -> str:
     value = worth(mark.revenue, mark.total)
     amount = "no value" if value is None else _money(value, mark.currency)
     return (
-        f"the attribution of the order {order_id!r} has been removed from the journal. What is remembered:"
+        f"the attribution of the order {order_id!r} has been removed from the journal. ingestd still remembers:"
         f" received {times.format_time(mark.at)}, {amount}, {mark.reversed} of it reversed,"
         f" {len(mark.touches)} touchpoints, the last one {_age(mark)} before it"
     )
@@ -185,7 +185,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
 
 
 async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:
-    """The attributions and reversals in the journal behind a position, decided at that time (milliseconds) or later."""
+    """The attributions and reversals after a position of the journal, decided at or after a time (milliseconds)."""
     last = await journal.last()
     while after < last:
         records = await journal.read(after, _PAGE)

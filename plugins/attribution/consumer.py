@@ -1,4 +1,4 @@
-"""The consumer that follows the journal, remembers who was touched by what, and decides each order once."""
+"""The consumer that reads the journal, remembers touchpoints and links, and decides each order once."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["AttributionConsumer", "Rules", "Tally"]
 
 log = logging.getLogger("ingestd.attribution")
 
-_TURN = 0.0002  # seconds, after which it is the events' turn
-_PART = 32  # records whose state is loaded at a time: each may need a megabyte of it
-_MOST_STATE = 8 << 20  # bytes of it with which a step ends,
-_MOST_NEW = 2 << 20  # and bytes of records that it appends
+_TURN = 0.0002  # seconds after which the consumer gives way to events
+_PART = 32  # records whose state is loaded at a time: each may need a megabyte of state
+_MOST_STATE = 8 << 20  # bytes of state after which a step ends
+_MOST_NEW = 2 << 20  # bytes of appended records after which a step ends
 
 
 class Rules(NamedTuple):
-    """How orders are decided. Times are in milliseconds."""
+    """The rules by which orders are decided. Times are in milliseconds."""
 
     model: Model
     half_life: int
@@ -49,7 +49,7 @@ class Rules(NamedTuple):
 
 
 class _Turn:
-    """Gives way to events as soon as its time is over. `pause` is in seconds."""
+    """A turn of the consumer. It gives way to events when its time is over. `pause` is in seconds."""
 
     def __init__(self, step: Step, pause: float) -> None:
         self._step = step
@@ -63,7 +63,7 @@ class _Turn:
 
 
 class Tally(NamedTuple):
-    """What is counted: an order by what became of it, a refund or cancellation likewise."""
+    """The counters: orders by result, refunds and cancellations by result, and ignored amounts."""
 
     order: Callable[[str], None]
     reversal: Callable[[str], None]
@@ -72,18 +72,18 @@ class Tally(NamedTuple):
 
 
 class AttributionConsumer(Consumer):
-    """Its results are a function of the journal alone: of what is before an order, in the journal's order."""
+    """Decides orders. The result is a function of the rules and of the records before the order in the journal."""
 
     name = "attribution"
     start = "beginning"
     max_records = 1000
-    linger = 0.05  # touchpoints of one step share pages of the store; but events wait for the commit of a long one
+    linger = 0.05  # touchpoints of a step share pages of the store; but events wait for the commit of a long step
     pause = 0.001
-    """Seconds that events have between two turns, as long as this can keep up."""
+    """Seconds for events between two turns, while the consumer keeps up with the journal."""
 
     def __init__(self, rules: Rules) -> None:
         self.unusable_ids = UnusableIds()
-        """Texts that are no id of a visitor, a user or an order."""
+        """Texts that are not ids of a visitor, a user or an order."""
         self.tally = Tally(lambda result: None, lambda result: None, lambda number: None)
         self._rules = rules
 
@@ -103,9 +103,9 @@ class AttributionConsumer(Consumer):
     async def _apply_all(
         self, found: Sequence[tuple[int, Seen | Erasure]], step: Step, changes: list[Change], turn: _Turn
     ) -> int | None:
-        """Apply events and erasures, each with the index of its record, until the step has much in hand.
+        """Apply events and erasures, each with the index of its record, until the step is large.
 
-        Returns the number of records that are done, or None if all are.
+        Returns the number of records that are done, or None if all are done.
         """
         size = 0
         for start in range(0, len(found), _PART):
@@ -127,11 +127,11 @@ class AttributionConsumer(Consumer):
         return None
 
     async def _apply(self, seen: Seen, step: Step, changes: list[Change]) -> None:
-        # The time is the record's own, so what comes of it is the same however late this is.
+        # The clock is the record's time of receipt, so the result does not depend on when this runs.
         journeys = Journeys(step.state, self._rules.limits, seen.received_at)
         if seen.amounts_ignored:
             self.tally.amounts_ignored(seen.amounts_ignored)
-        # An order's own campaign is no touch before it, and a link counts from the next record on.
+        # An order's own campaign is not a touchpoint of that order, and a link counts from the next record on.
         if seen.order is not None:
             await self._decide(seen.order, journeys, step, changes)
         elif seen.refund is not None:
@@ -155,7 +155,7 @@ class AttributionConsumer(Consumer):
                 return
             self.tally.order("conflict")
             log.warning(
-                "the order %r of %s was sent again with another value; its attribution %s keeps the first",
+                "the order %r of %s was sent again with another value; its attribution %s keeps the first value",
                 order.order_id, order.tenant, earlier.attribution_id, extra=_about(order),
             )  # fmt: skip
             return
@@ -165,7 +165,7 @@ class AttributionConsumer(Consumer):
             _add(changes, superseded_change(order.tenant, earlier))
         if order.user_id is None and order.anonymous_id not in self.unusable_ids:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
-        # What many send has no journey of its own, whatever was kept of it before it was on the list.
+        # An unusable id has no journey. State from before it became unusable does not count either.
         user_id = None if order.user_id is None or order.user_id in self.unusable_ids else order.user_id
         visitors = await journeys.visitors(order.tenant, order.anonymous_id, user_id)
         visitors = [visitor for visitor in visitors if visitor not in self.unusable_ids]
@@ -173,7 +173,7 @@ class AttributionConsumer(Consumer):
         record, mark = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
-        if earlier is not None:  # all that was derived of it is told where this order is asked about
+        if earlier is not None:  # `attribution show` also finds the records of the superseded order
             mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
         changes.append(order_change(order.tenant, mark, (touch.campaign for touch, _ in candidates.touches)))
@@ -186,7 +186,7 @@ class AttributionConsumer(Consumer):
         await marks.set(order, mark)
 
     async def _ignore(self, refund: Refund, step: Step) -> None:
-        """Count a refund that is less trusted than its order, and remember it for whoever asks."""
+        """Count a refund that is less trusted than its order, and remember it for `attribution show`."""
         self.tally.reversal("untrusted")
         await UntrustedRecords(step.state).add(refund)
 
@@ -209,7 +209,8 @@ class AttributionConsumer(Consumer):
         if after is not mark:
             await marks.set(refund, after)
         if refund.signed and mark.signed is False:
-            # A signed order may yet supersede this one. Of more than can wait, the rest is not applied to it.
+            # A signed order may still supersede this one, so the refund waits for it. Refunds beyond `MAX_WAITING` do
+            # not wait, and are not applied to the signed order.
             applied = msgspec.structs.replace(refund, is_applied=True)
             await WaitingRefunds(step.state, self._rules.order_memory).add(applied)
 
@@ -218,7 +219,7 @@ class AttributionConsumer(Consumer):
         self.tally.reversal(result)
         if result == "too_many":
             log.warning(
-                "the %s %s of the order %r of %s came before its order and is ignored: %d already wait for that order",
+                "the %s %s of the order %r of %s came before its order and is ignored: %d others wait for that order",
                 refund.reason, refund.event_id, refund.order_id, refund.tenant, MAX_WAITING,
                 extra=_about(refund),
             )  # fmt: skip
@@ -226,7 +227,7 @@ class AttributionConsumer(Consumer):
     def _reversed(
         self, refund: Refund, mark: DecidedOrder, step: Step, decided_at: int, changes: list[Change]
     ) -> DecidedOrder:
-        """Append the reversal, if the refund makes one; returns the mark of the order after it."""
+        """Append the reversal, if the refund makes one. Returns the new mark of the order."""
         if mark.has_reversed(refund):
             self.tally.reversal("repeated")
             return mark
@@ -262,12 +263,12 @@ def _add(changes: list[Change], change: Change | None) -> None:
 
 
 def _about(event: Order | Refund) -> dict[str, dict[str, str]]:
-    """Extra of a log line: the id by which the event is found in the journal."""
+    """The `extra` of a log line: the id of the event in the journal."""
     return {"ingestd_fields": {"record_id": event.event_id}}
 
 
 async def _load(state: State, found: Sequence[Seen]) -> None:
-    """Most of what these will need, at once: what a step reads one by one, it waits for one by one."""
+    """Load most of the state that these records need in one trip. Otherwise each read would be a trip."""
     orders = [each.order for each in found if each.order is not None]
     refunds = [each.refund for each in found if each.refund is not None]
     about_orders: list[Order | Refund] = [*orders, *(refund for refund in refunds if refund.order_id is not None)]

@@ -1,4 +1,4 @@
-"""The journey of an order, as a person reads it."""
+"""The journey of an order as lines of text for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHY = {
     "last_touch": "it is the last one before the order",
     "first_touch": "it is the first one in the window",
     "linear": "all have the same share; it is the newest",
-    "position_based": "the first and the last have the largest shares; it is the newest of those",
+    "position_based": "the first and the last have the largest shares; it is the newer of the two",
     "time_decay": "the nearer to the order, the larger the share",
 }
 _KINDS = {"order": "order", "refund": "refund", "cancel": "cancellation"}
@@ -47,7 +47,7 @@ def _reversal(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def ignored(untrusted: Sequence[Untrusted]) -> Iterator[str]:
-    """Lines for what public keys sent of an order and was ignored."""
+    """Lines for records of an order that were ignored because public keys sent them."""
     if untrusted:
         yield "  ignored:"
     for each in untrusted:
@@ -104,7 +104,7 @@ def _order_at(record: Mapping[str, Any]) -> int:
 
 
 def _device(touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> str:
-    """`visitors` begins with the order's own."""
+    """`visitors` begins with the visitor of the order."""
     if touchpoint["anonymousId"] is None:
         return "a device that has been forgotten"
     index = visitors.index(touchpoint["anonymousId"])

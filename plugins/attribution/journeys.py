@@ -1,4 +1,4 @@
-"""What attribution knows of visitors and users at one position of the journal: links and touchpoints."""
+"""Journeys: the links and touchpoints of visitors and users at a position of the journal."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ __all__ = [
 ]
 
 LINK, VISITORS, TOUCHES, WITHOUT = "attribution-link", "attribution-visitors", "touches", "touches-excluded"
-"""Kinds of entries: a visitor's user, a user's visitors, a visitor's touchpoints, and those an exclusion takes out."""
+"""Kinds of entries: a visitor's user, a user's visitors, a visitor's touchpoints and its excluded touchpoints."""
 
 _DAY = 86_400_000
 _MARGIN = 30 * _DAY
-"""Entries stay so much longer than they count: their life is by the clock, what counts by the journal."""
+"""Entries stay this much longer than they count: the clock ends their life, but the journal decides what counts."""
 
 MAX_IGNORED = 20
-"""Touchpoints of an order that are told although they do not count: the newest."""
-_MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, to be told why they do not count
+"""Touchpoints of an order that its record lists although they do not count. The newest stay."""
+_MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, for the reason why they do not count
 _encode = msgspec.json.Encoder().encode
 _decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
 _POSITION = 16  # hexadecimal digits
 
 
 class Limits(NamedTuple):
-    """Milliseconds and numbers. `late`: how much later than it happened an order may come and find all its touches."""
+    """Limits of journeys. Times are in milliseconds. An order that is at most `late` finds all its touchpoints."""
 
     window: int
     late: int
@@ -57,7 +57,7 @@ class Limits(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A touchpoint that was known and does not count, and why."""
+    """A known touchpoint that does not count, and the reason."""
 
     touch: Touch
     anonymous_id: str
@@ -65,12 +65,12 @@ class Ignored(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The touchpoints of an order with their visitors, oldest first, and the newest that were not counted."""
+    """The touchpoints of an order with their visitors, oldest first, and the newest ones that do not count."""
 
     touches: list[tuple[Touch, str]]
     ignored: list[Ignored]
     left_out: int
-    """Touchpoints beyond the limit: between the first and the newest."""
+    """The number of touchpoints beyond the limit. They lie between the first and the newest."""
 
 
 def link_key(tenant: str, anonymous_id: str) -> str:
@@ -86,12 +86,12 @@ def touches_key(tenant: str, anonymous_id: str) -> str:
 
 
 def without_key(tenant: str, anonymous_id: str) -> str:
-    """Where touchpoints are that an exclusion keeps from counting."""
+    """The key of a visitor's excluded touchpoints."""
     return state_key(WITHOUT, tenant, anonymous_id)
 
 
 class Journeys:
-    """Reads and changes what is known, in a unit of work. `clock` is the time at the journal's position."""
+    """Reads and changes links and touchpoints in a transaction. `clock` is the time at the journal's position."""
 
     def __init__(self, state: State, limits: Limits, clock: int) -> None:
         self._state = state
@@ -99,7 +99,7 @@ class Journeys:
         self.clock = clock
 
     async def link(self, tenant: str, anonymous_id: str, user_id: str, position: int) -> None:
-        """The visitor belongs to this user from here on, and to no other."""
+        """Link the visitor to this user, and unlink it from any other user."""
         before = await self._state.put(link_key(tenant, anonymous_id), user_id)
         if before is not None and before != user_id:
             await self._state.pull(visitors_key(tenant, before), [anonymous_id])
@@ -110,24 +110,24 @@ class Journeys:
         return await self._state.get(link_key(tenant, anonymous_id))
 
     async def visitors(self, tenant: str, anonymous_id: str, user_id: str | None) -> list[str]:
-        """The visitor, and all who are linked to the user."""
+        """The visitor, and all visitors that are linked to the user."""
         linked = await self._state.window(visitors_key(tenant, user_id)) if user_id is not None else []
         return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
 
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
-        """Remember a touchpoint; or one that is `excluded`, only to be told why it does not count."""
+        """Remember a touchpoint. `excluded` is the reason why it does not count, or None."""
         since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
         if excluded is None:
             key = touches_key(tenant, anonymous_id)
             await add_touch(self._state, key, touch, keep=self._limits.max_touches, since=since, ttl=ttl)
             return
-        # The position comes first and has always as many digits, so it orders touchpoints of one time.
+        # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
         member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
         key = without_key(tenant, anonymous_id)
         await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
-        """Forget a user and those of the visitors that are no other user's by now; or, without a user, the visitors."""
+        """Forget the visitors, and the user if one is given. Visitors that now belong to another user stay then."""
         for visitor in visitors:
             linked = await self.user(tenant, visitor)
             if user_id is not None and linked not in {None, user_id}:
@@ -140,7 +140,7 @@ class Journeys:
             await self._state.delete(visitors_key(tenant, user_id))
 
     async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
-        """What counts for an order of this time."""
+        """The touchpoints for an order at this time."""
         keys = [touches_key(tenant, visitor) for visitor in visitors]
         without = [without_key(tenant, visitor) for visitor in visitors]
         await self._state.load(sets=[*keys, *without])
@@ -167,7 +167,7 @@ class Journeys:
 
 
 def _leave_out(touches: list[tuple[Touch, str]], most: int) -> int:
-    """Sort them, and keep the first and the newest. Returns how many went."""
+    """Sort the touchpoints, and keep the first and the newest. Returns the number of removed touchpoints."""
     touches.sort(key=lambda each: each[0].order)
     excess = max(0, len(touches) - most)
     del touches[1 : 1 + excess]

@@ -1,4 +1,4 @@
-"""Orders and refunds as the journal has them, and the marks of decided orders: none is decided twice."""
+"""Orders and refunds of the journal, and the marks of decided orders. With its mark no order is decided twice."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TENANTS = "attribution-tenant"
 """The kind of entries that name the tenants with decided orders or waiting refunds."""
 
 _MARGIN = 30 * 86_400_000
-"""Marks stay so much longer than they count: their life is by the clock, what counts by the journal."""
+"""Marks stay this much longer than they count: the clock ends their life, but the journal decides what counts."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """An `Order Completed` as the journal has it. Times are in milliseconds."""
+    """An `Order Completed` in the journal. Times are in milliseconds."""
 
     tenant: str
     event_id: str
@@ -55,9 +55,9 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Refund(msgspec.Struct, frozen=True, array_like=True):
-    """An `Order Refunded` or `Order Cancelled` as the journal has it. Times are in milliseconds.
+    """An `Order Refunded` or `Order Cancelled` in the journal. Times are in milliseconds.
 
-    Nothing of a person is in it. It is stored while it waits: a later version may append members with defaults.
+    It holds no personal data. A waiting refund is stored, so a later version may only append members with defaults.
     """
 
     tenant: str
@@ -66,73 +66,73 @@ class Refund(msgspec.Struct, frozen=True, array_like=True):
     received_at: int
     reason: Reason
     amount: Decimal | None
-    """How much it asks for, never negative. None asks for all that is left of the order."""
+    """The amount to reverse, never negative. None stands for the rest of the order."""
     currency: str | None
-    """As `currency_code` gives it."""
+    """The result of `currency_code`."""
     refund_id: str | None
-    """As `refund_id_digest` gives it."""
+    """The result of `refund_id_digest`."""
     signed: bool = False
     is_applied: bool = False
-    """Whether it was applied to an order of a public key. It waits for a signed order that supersedes that one."""
+    """Whether it was applied to an order of a public key. It still waits for a signed order to supersede that one."""
 
     def repeats(self, other: Refund) -> bool:
-        """Whether this is the other one sent again under the same refund id."""
+        """Whether this refund is the other one, sent again under the same refund id."""
         terms = (self.refund_id, self.reason, self.amount, self.currency)
         return self.refund_id is not None and terms == (other.refund_id, other.reason, other.amount, other.currency)
 
 
 def refund_id_digest(refund_id: str) -> str:
-    """A refund id in 16 characters: callers choose its length, and the mark of an order keeps many."""
+    """A digest of a refund id in 16 characters. Callers choose the id's length, and a mark keeps many of them."""
     return blake2b(refund_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 class DecidedOrder(msgspec.Struct, array_like=True):
-    """What is remembered of a decided order, for repeats and reversals: longer than the journal may keep it.
+    """The mark of a decided order, for repeats and reversals. It may stay longer than the order's journal records.
 
-    Nothing of a person is in it.
+    It holds no personal data.
     """
 
     at: int
-    """When it was received: the age of the mark goes by it."""
+    """The time of the order's receipt, from which the age of the mark counts."""
     position: int
     attribution_id: str
     revenue: int | float | None
     total: int | float | None
     currency: str | None
     reversed: str
-    """How much of its worth has been reversed, as a decimal."""
+    """The reversed part of the order's value, as a decimal."""
     is_reversed: bool
-    """Whether all of it has."""
+    """Whether the whole value is reversed."""
     reversals: int
-    """How many reversals there are."""
+    """The number of reversals."""
     touches: list[tuple[str, int]]
-    """Id and age at the order of each touchpoint, oldest first."""
+    """The event id of each touchpoint and its age at the order, oldest first."""
     model: Model
     half_life: int
     refund_ids: list[str] = []
-    """Digests of the refund ids that have reversed something, the oldest first; their number is bounded.
+    """Digests of the refund ids of signed refunds that reversed something, the oldest first. Their number is bounded.
 
-    Those of public keys are in another list: whoever guesses a refund id must not block the shop's own refund.
+    Refund ids of public keys have a separate list. A stranger who guesses a refund id must not block the shop's refund.
     """
     signed: bool | None = None
-    """Whether the order came signed. None: an earlier program decided it, and nobody knows."""
+    """Whether the order was signed. None if an earlier version decided it, which did not record this."""
     public_refund_ids: list[str] = []
-    """As `refund_ids`, of refunds that did not come signed."""
+    """The same as `refund_ids`, for refunds of public keys."""
     superseded: tuple[int, int] | None = None
-    """Of the public key's order that this one superseded: its position, and how many records were derived of it."""
+    """The position of the public key's order that this order superseded, and the number of records derived from it."""
     campaigns: list[int] | None = None
-    """The digest of each touchpoint's campaign. None: an earlier program decided the order."""
+    """The digest of each touchpoint's campaign. None if an earlier version decided the order."""
 
     def trusts(self, refund: Refund) -> bool:
-        """Whether the refund may reverse this order: it is at least as trusted as the order."""
+        """Whether the refund may reverse this order. It must be at least as trusted as the order."""
         return refund.signed or not self.signed
 
     def yields_to(self, order: Order) -> bool:
-        """Whether the order supersedes this one."""
+        """Whether `order` supersedes this one."""
         return order.signed and self.signed is False
 
     def has_reversed(self, refund: Refund) -> bool:
-        """Whether a refund of the same refund id, no less trusted, has reversed something."""
+        """Whether a refund with the same refund id, at least as trusted, has reversed something."""
         known = self.refund_ids if refund.signed else [*self.refund_ids, *self.public_refund_ids]
         return refund.refund_id is not None and refund.refund_id in known
 
@@ -142,7 +142,7 @@ class DecidedOrder(msgspec.Struct, array_like=True):
 
 
 def mark_key(tenant: str, order_id: str | None, event_id: str) -> str:
-    """Where the mark of an order is: by its id, or by that of its event where it has none."""
+    """The key of an order's mark. It is made from the order id, or from the event id if there is no order id."""
     if order_id is None:
         return state_key("attribution-event", tenant, event_id)
     return state_key("attribution-order", tenant, order_id)
@@ -152,7 +152,7 @@ _decode = msgspec.json.Decoder(DecidedOrder).decode
 
 
 class Marks:
-    """Reads and writes marks, in a unit of work. `memory` is how long one counts, in milliseconds."""
+    """Reads and writes marks in a transaction. A mark counts for `memory` milliseconds."""
 
     def __init__(self, state: State, memory: int) -> None:
         self._state = state
@@ -175,9 +175,9 @@ class Marks:
 
 
 def entry_life(at: int, now: int, memory: int) -> int:
-    """How long the store keeps an entry that counts for `memory` from `at` on, all in milliseconds.
+    """The life of an entry that counts for `memory` from `at` on, all in milliseconds.
 
-    It begins at `at` also where the clock is behind that: a refund must not make its order forgotten.
+    The life begins at `at` even if the clock is behind it. So a refund cannot shorten the memory of its order.
     """
     return max(0, at - now) + memory + _MARGIN
 

@@ -1,4 +1,4 @@
-"""The five models: how the credit for an order is divided among its touchpoints."""
+"""The five models that divide the credit for an order among its touchpoints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MODELS: tuple[Model, ...] = get_args(Model)
 
 
 def weights(model: Model, ages: Sequence[int], half_life: int) -> list[float]:
-    """The weight of each touchpoint, oldest first, given its age at the order. They sum to 1.
+    """The weight of each touchpoint by its age at the order, oldest first. The weights sum to 1.
 
-    `ages` and `half_life` are in milliseconds. There is at least one touchpoint.
+    `ages` and `half_life` are in milliseconds. There must be at least one touchpoint.
     """
     return _MODELS[model](ages, half_life)
 
@@ -38,7 +38,7 @@ def _position_based(ages: Sequence[int], half_life: int) -> list[float]:
 
 
 def _time_decay(ages: Sequence[int], half_life: int) -> list[float]:
-    # Counted from the newest, whose share is 1 then: a journey of many half-lives would come to nothing else.
+    # Ages count from the newest touchpoint, whose share is 1. Otherwise all shares of an old journey could round to 0.
     newest = min(ages)
     shares = [2.0 ** (-(age - newest) / half_life) for age in ages]
     total = sum(shares)

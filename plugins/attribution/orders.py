@@ -1,4 +1,4 @@
-"""What an order comes to: the records of its attribution and of its reversals."""
+"""The records that an order produces: its attribution and its reversals."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .touches import Touch
 __all__ = ["MAX_REFUND_IDS", "attribution_id", "decide", "reverse", "supersede"]
 
 _NAMESPACE = UUID("6f1f4e0a-8a7f-5c6b-9a53-0d6b8f7a2c11")
-"""Ids of records that are derived come from it and what they are derived from (RFC 9562, version 5)."""
+"""The namespace for ids of derived records. Each id is made from the source of the record (RFC 9562, version 5)."""
 
 MAX_REFUND_IDS = 1000
-"""Refund ids that the mark of an order keeps; of more, the oldest go."""
+"""Refund ids that the mark of an order keeps. Beyond that, the oldest are dropped."""
 
 
 def attribution_id(order: Order) -> str:
-    """One for each order of a tenant, or, for an event without order id, for each event.
+    """The id of an order's attribution, one for each order of a tenant. Without an order id, one for each event.
 
-    An order of a public key has another one than the signed order of the same order id: no public order changes
-    anything in the attribution of the signed one.
+    A public key's order and the signed order of the same order id have different ids. So no public order can change
+    the attribution of the signed order.
     """
     if order.order_id is None:
         return str(uuid5(_NAMESPACE, f"event:{order.event_id}"))
@@ -43,14 +43,14 @@ def attribution_id(order: Order) -> str:
 def decide(
     order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int
 ) -> tuple[Record, DecidedOrder]:
-    """The attribution of an order, as the record that tells it and the mark that keeps it from being decided again."""
+    """The attribution of an order: the record, and the mark that prevents a second decision."""
     ages = [order.at - touch.at for touch, _ in candidates.touches]
     ids = [touch.event_id for touch, _ in candidates.touches]
     touchpoints = [_touchpoint(touch, visitor) for touch, visitor in candidates.touches]
     credited = None
     if touchpoints:
         shares = weights(model, ages, half_life)
-        # Where several have the most, the newest of them: it is the one nearest to the order.
+        # Of several touchpoints with the largest share, the newest is credited: it is the nearest to the order.
         credited = touchpoints[max(range(len(shares)), key=lambda index: (shares[index], index))]
     identity = attribution_id(order)
     body = {
@@ -96,10 +96,10 @@ def decide(
 
 
 def reverse(refund: Refund, mark: DecidedOrder, decided_at: int) -> tuple[Record, DecidedOrder] | None:
-    """The reversal that a refund or cancellation makes of a decided order, and the mark after it.
+    """The reversal that a refund or cancellation makes of a decided order, and the new mark.
 
-    None where it reverses nothing: it asks for nothing, or nothing is left. `decided_at` is when the second one
-    of refund and order was received.
+    None if it reverses nothing, because its amount is 0 or nothing is left. `decided_at` is the receipt of the refund
+    or of the order, whichever came later.
     """
     if mark.is_reversed:
         return None
@@ -123,9 +123,9 @@ def reverse(refund: Refund, mark: DecidedOrder, decided_at: int) -> tuple[Record
 
 
 def supersede(order: Order, mark: DecidedOrder) -> Record:
-    """The reversal of a public key's order that the signed order of the same id supersedes.
+    """The reversal of a public key's order when the signed order of the same id supersedes it.
 
-    It takes back what is left, which may be nothing: it says that the order does not count any more.
+    It reverses the rest of the value, which may be nothing. It says that the order no longer counts.
     """
     return _reversal(
         f"superseded:{order.event_id}", order, mark, _left(mark), reason="superseded", decided_at=order.received_at
@@ -133,7 +133,7 @@ def supersede(order: Order, mark: DecidedOrder) -> Record:
 
 
 def _left(mark: DecidedOrder) -> Decimal | None:
-    """How much of the order's worth has not been reversed, in size; None where it has no worth."""
+    """The part of the order's value that is not reversed, without sign. None if the order has no value."""
     whole = worth(mark.revenue, mark.total)
     if whole is None:
         return None
@@ -144,7 +144,7 @@ def _left(mark: DecidedOrder) -> Decimal | None:
 def _reversal(
     name: str, cause: Order | Refund, mark: DecidedOrder, amount: Decimal | None, *, reason: str, decided_at: int
 ) -> Record:
-    """The record of a reversal; its id is derived from the name."""
+    """The record of a reversal. Its id is made from `name`."""
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}
     whole = worth(mark.revenue, mark.total)
     if whole is not None and amount is not None:
@@ -195,5 +195,5 @@ def _touchpoint(touch: Touch, anonymous_id: str) -> dict[str, Any]:
 
 
 def _number(amount: Decimal) -> int | float:
-    """As JSON has it: whole ones without a point."""
+    """The number for JSON. Whole numbers have no decimal point."""
     return int(amount) if amount == amount.to_integral_value() and abs(amount) < 2**53 else float(amount)

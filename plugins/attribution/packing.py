@@ -1,8 +1,8 @@
-"""Touchpoints of a visitor in little room: what several have in common, a session or a campaign, is kept once.
+"""The compact form of a visitor's touchpoints. A session or campaign that several of them share is stored once.
 
-They are one set. A touchpoint is a member of some forty characters: its position, its event's id, and the numbers of
-its parts, which are members too, with times that no event has: these tell the number, and the day of the last
-touchpoint that has it, so that a part outlives all of them.
+All of them are members of one set. A touchpoint is a member of some forty characters: its position, its event's id and
+the numbers of its parts. Each part is a member too, with a time that no event has. That time holds the part's number,
+and the day of the last touchpoint that uses the part. So a part outlives all its touchpoints.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .touches import Touch
 __all__ = ["add_touch", "read_touches"]
 
 _PARTS = 1 << 52
-"""The times of parts begin here: milliseconds, in the year 144,000. Then comes the day, and then the number."""
+"""The first time of a part, in milliseconds: the year 144,000. The day and the number are added to it."""
 _NUMBERS = 1 << 24
 _DAY = 86_400_000
 
 _MANY = 32
 
 _DIGITS = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # in the order in which text is sorted
-_POSITION = 6  # digits; the position comes first, so it orders touchpoints of one time
+_POSITION = 6  # digits; the position comes first, so it orders touchpoints of the same time
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT = 22  # characters of a UUID in base 64
-_AS_IT_IS = "!"  # before an id that is no UUID
+_AS_IT_IS = "!"  # before an id that is not a UUID
 
 _encode = msgspec.json.Encoder().encode
 _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
@@ -39,12 +39,12 @@ _FIELDS = 6  # of a campaign, with its dispatch id
 
 
 async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
-    """Add a touchpoint to the set; of more than `keep`, the first and the newest stay."""
+    """Add a touchpoint to the set. Of more than `keep` touchpoints, the first and the newest stay."""
     wanted = [_session(touch), _campaign(touch)]
     today = _PARTS + state.now // _DAY * _NUMBERS
     parts = await _parts(state, key)
     if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
-        parts = await _tidied(state, key, parts)  # now and then: it looks at all touchpoints
+        parts = await _tidied(state, key, parts)  # seldom, because it reads all touchpoints
     numbers = []
     for text in wanted:
         at = parts.get(text)
@@ -68,7 +68,7 @@ async def read_touches(state: State, key: str, since: int | None = None, until: 
 
 
 async def _parts(state: State, key: str) -> dict[str, int]:
-    """All parts with their times."""
+    """All parts and their times."""
     return {member.partition(":")[2]: at for member, at in await state.window(key, _PARTS)}
 
 
@@ -77,7 +77,7 @@ def _part(number: int, text: str) -> str:
 
 
 async def _tidied(state: State, key: str, parts: Mapping[str, int]) -> dict[str, int]:
-    """The parts that touchpoints still have; the others go."""
+    """The parts that touchpoints still use. The others are removed."""
     used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[0]}
     gone = [_part(at % _NUMBERS, text) for text, at in parts.items() if at % _NUMBERS not in used]
     if gone:
@@ -91,7 +91,7 @@ def _numbers(member: str) -> tuple[Sequence[int], str]:
 
 
 def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch | None:
-    """None where its parts are gone: then its own life is over too, for theirs is longer, and it is about to go."""
+    """The touchpoint, or None if its parts are gone. Parts live longer, so the touchpoint's own life is over then."""
     (session, campaign), event = _numbers(member)
     if session not in parts or campaign not in parts:
         return None

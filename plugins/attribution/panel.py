@@ -1,4 +1,4 @@
-"""What operators see of attribution: the report by campaign, of a day, a week or a month, for each model."""
+"""The panel on the operators' page: the report by campaign for a day, a week or a month, for each model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .rollups import PERIODS, Sums, read, read_tenants, rows_of, sum_up
 
 __all__ = ["show"]
 
-_MOST = 12  # campaigns of a currency
+_MOST = 12  # campaigns in the table of a currency
 _MOST_CURRENCIES = 6
 _ALL = ""
 
 
 async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Panel:
-    """`model` is the one that gets the credit; `selection` is what the page asks for."""
+    """The panel. `model` is the configured model, and `selection` holds the filters of the page."""
     state = store.begin(times.now())
     name = selection.get("period", "day")
     name = name if name in PERIODS else "day"
@@ -58,9 +58,9 @@ def _note(since: int, tenant: str, model: Model) -> str:
     at = f"{times.format_time(since)[:19]}Z"
     of = f" --tenant {shlex.quote(tenant)}" if tenant != _ALL else ""
     return (
-        f"Orders received since {at[:16].replace('T', ' ')} UTC, and what was reversed of them since."
+        f"Orders received since {at[:16].replace('T', ' ')} UTC, and their reversals."
         f" The command “ingestd attribution report --by campaign --since {at}{of} --model {model}” has the same"
-        " figures, or those of another model."
+        " figures. It takes other models too."
     )
 
 
@@ -102,6 +102,6 @@ def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
 
 
 def _cells(row: Row) -> Sequence[Cell]:
-    """Rounded as the report is."""
+    """The cells of a row, rounded as in the report."""
     amounts = (float(money(amount)) for amount in (row.revenue, row.reversed, row.net))
     return [printable(row.campaign), float(f"{row.orders:.2f}"), *amounts]

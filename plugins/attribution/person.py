@@ -1,4 +1,4 @@
-"""What attribution remembers of a person goes with them."""
+"""Deletes the state of attribution about a person who is to be forgotten."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["forget"]
 
 
 async def forget(person: Person, state: State) -> Mapping[str, int]:
-    """Delete the touchpoints and links of a user's own visitors, or of a visitor alone; returns how many."""
+    """Delete the touchpoints and links of a user's visitors, or of a single visitor. Returns their numbers."""
     touches = links = 0
     for key in person.visitor_keys(TOUCHES):
         touches += len(await read_touches(state, key))
@@ -29,7 +29,7 @@ async def forget(person: Person, state: State) -> Mapping[str, int]:
             continue
         links += 1
         await state.delete(key)
-        # A visitor alone leaves a user who stays. The user's visitors are there by name.
+        # A single visitor is removed from its user, who stays. The set holds visitors by name, not by digest.
         visitors = state_key(VISITORS, person.tenant, user)
         names = [name for name, _ in await state.window(visitors) if key_digest(person.tenant, name) in digests]
         await state.pull(visitors, names)

@@ -1,4 +1,4 @@
-"""What in a record of the journal attribution has something to do with."""
+"""Reads records of the journal: touchpoints, links, orders, refunds and erasures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Context(msgspec.Struct, gc=False):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    """What is read of an event or identify record; without cycles, so the collector need not look at it."""
+    """The members of an event or identify record that attribution reads. It has no cycles, so `gc` is off."""
 
     id: str
     tenant: str
@@ -45,7 +45,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
     @property
     def is_signed(self) -> bool:
-        """As the record says, or, where an earlier program wrote it, by its endpoint."""
+        """The record's `signed`. The endpoint decides for a record without it, which an earlier version wrote."""
         return self.endpoint == "customer-events" if self.signed is None else self.signed
 
 
@@ -58,19 +58,19 @@ class Seen(NamedTuple):
     position: int
     touch: Touch | None
     excluded: str | None
-    """Why the touchpoint does not count, None if it does."""
+    """The reason why the touchpoint does not count, or None."""
     user_id: str | None
-    """The user it links the visitor to."""
+    """The user to whom it links the visitor."""
     order: Order | None
-    """The order it completes."""
+    """The order that it completes."""
     refund: Refund | None
-    """The refund or cancellation it is."""
+    """The refund or cancellation that it makes."""
     amounts_ignored: int
-    """How many amounts it has that are too large to count."""
+    """The number of its amounts that are too large to count."""
 
 
 class Erasure(msgspec.Struct):
-    """That a person has been forgotten: a user with visitors, or a visitor alone."""
+    """An erasure record: a user with visitors, or a single visitor, has been forgotten."""
 
     tenant: str
     userId: str | None  # noqa: N815
@@ -78,7 +78,7 @@ class Erasure(msgspec.Struct):
 
 
 class _OrderData(msgspec.Struct, gc=False):
-    """A shop's own schema may allow other types than ours: an order is decided whatever they are."""
+    """Members of an order's `data`. A shop's schema may allow any type, and the order is decided all the same."""
 
     order_id: Any = None
     revenue: Any = None
@@ -110,8 +110,8 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         and envelope.key not in _ORDER_KEYS
         and not may_have_campaign(context.page)
     ):
-        return None  # as with most
-    if envelope.anonymousId is None:  # its person has been forgotten
+        return None  # most events end here
+    if envelope.anonymousId is None:  # the person has been forgotten
         return None
     has_visitor = envelope.anonymousId not in unusable_ids
     campaign = campaign_of(context.campaign, context.page)
@@ -124,7 +124,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
     if (
         record.type != "identify"
         or envelope.linked is False
-        # Where the record does not say: an earlier program wrote it, or another plugin keeps links.
+        # A record without `linked`: an earlier version wrote it, or another plugin keeps links.
         or (envelope.linked is None and user_id is not None and (not has_visitor or user_id in unusable_ids))
     ):
         user_id = None
@@ -143,7 +143,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
 
 
 def _time(envelope: _Envelope, record: Record) -> int:
-    """When it happened, in milliseconds: its timestamp, or its receipt where a plugin has stored another text."""
+    """The event's timestamp in milliseconds, or its time of receipt if a plugin stored a text that is not a time."""
     at = parse_time(envelope.timestamp)
     return record.at if at is None else at
 
@@ -169,10 +169,10 @@ def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Or
 
 
 def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: UnusableIds) -> tuple[Refund, int]:
-    """The refund, and how many of its amounts are too large to count."""
+    """The refund, and the number of its amounts that are too large to count."""
     data = _decode_refund_data(envelope.data)
     amount, refund_id, ignored = None, None, 0
-    if reason == "refund":  # a cancellation takes back all that is left, whatever amounts it repeats of the order
+    if reason == "refund":  # a cancellation reverses the rest of the order, whatever amounts it repeats
         amounts = data.revenue, data.total, data.value
         amount = amount_of_refund(amounts, data.products)
         ignored = sum(map(is_ignored, amounts))
@@ -192,13 +192,13 @@ def _refund(envelope: _Envelope, record: Record, reason: Reason, unusable_ids: U
 
 
 def _id(value: Any, unusable_ids: UnusableIds) -> str | None:
-    """The id as it was sent. None where it is blank, or a word that clients write for nothing."""
+    """The id as sent. None if it is blank or unusable, such as a word that clients write for no value."""
     text = _text(value)
     return text if text is not None and text not in unusable_ids else None
 
 
 def _text(value: Any) -> str | None:
-    """A text that is not blank, as it was sent, or a whole number as text."""
+    """A text that is not blank, as sent, or a whole number as text. None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value.strip() else None

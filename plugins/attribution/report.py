@@ -1,4 +1,4 @@
-"""Sums of orders and revenue by campaign, with what has been reversed of them."""
+"""The report: sums of orders, revenue and reversals by campaign."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Shares = tuple[tuple[str, Decimal], ...]
 
 
 class Row(NamedTuple):
-    """One campaign in one currency. `orders` are shares of orders; an order is one, however it was reversed."""
+    """One campaign in one currency. `orders` adds up shares of orders. Reversals do not reduce it."""
 
     campaign: str
     currency: str | None
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class _Order:
-    """An order that counts: what it is credited to, and its number, revenue and what was reversed of it."""
+    """An order that counts: the shares of its campaigns, and its sums of orders, revenue and reversals."""
 
     __slots__ = ("currency", "shares", "sums")
 
@@ -37,9 +37,9 @@ class _Order:
 
 
 class Report:
-    """Takes attributions and reversals. `model` is each order's own if None.
+    """Adds up attributions and reversals. If `model` is None, each order counts by the model of its attribution.
 
-    `by` names a field of touchpoints, or is `campaign`: source, medium and name together.
+    `by` is a field of touchpoints, or `campaign`: source, medium and name together.
     """
 
     def __init__(self, by: str, model: str | None) -> None:
@@ -49,15 +49,15 @@ class Report:
         self.not_counted = 0
         """Orders with an amount that is too large to count."""
         self._orders: dict[str, _Order] = {}
-        """By the id of the attribution."""
+        """The orders by the id of their attribution."""
         self._equal: dict[_Shares, _Shares] = {}
         self._reversals: set[str] = set()
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """Add a record; one that comes again counts once.
+        """Add a record. A repeated record counts once.
 
-        A reversal counts where its attribution does, if that was added before it, and else not at all. An order that
-        has been superseded does not count.
+        A reversal counts in the rows of its attribution, and only if the attribution was added before. A superseded
+        order does not count.
         """
         amount = amount_of(body["value"]) or Decimal(0)
         with localcontext(EXACT):
@@ -80,7 +80,7 @@ class Report:
         touchpoints = body["credits"][self._model or body["model"]]
         weights = add_weights(((campaigns[each["eventId"]], each["weight"]) for each in touchpoints), DIRECT)
         shares = tuple((campaign, sum(map(decimal, parts), Decimal(0))) for campaign, parts in weights.items())
-        return self._equal.setdefault(shares, shares)  # many orders have the same ones
+        return self._equal.setdefault(shares, shares)  # many orders have equal shares
 
     def _campaign_of(self, touchpoint: Mapping[str, Any]) -> str:
         if self._by == "campaign":
@@ -88,7 +88,7 @@ class Report:
         return touchpoint[self._by] or NOT_SET
 
     def _count(self, order: _Order, amounts: Sequence[Decimal]) -> None:
-        """Add these to the order's own sums, and each campaign's share of them to the campaign's."""
+        """Add the amounts to the order's sums, and each campaign's share of them to the campaign's sums."""
         for column, amount in enumerate(amounts):
             if not amount:
                 continue
@@ -103,7 +103,7 @@ class Report:
             return ranked(
                 Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
                 for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
-                if orders  # or all of them have been superseded
+                if orders  # 0 if all of them have been superseded
             )
 
     @staticmethod
@@ -115,35 +115,32 @@ class Report:
 
 
 def ranked(rows: Iterable[Row]) -> list[Row]:
-    """Currency by currency; what has most left of its revenue first, and then what has most orders.
-
-    What stands for other campaigns comes last.
-    """
+    """The rows by currency, then by net revenue and orders, the largest first. `OTHERS` comes last in a currency."""
     return sorted(
         rows, key=lambda row: (row.currency or "", row.campaign == OTHERS, -row.net, -row.orders, row.campaign)
     )
 
 
 def amount_of(value: Mapping[str, Any]) -> Decimal | None:
-    """What the `value` of a record comes to, or None if it has neither revenue nor total that counts."""
+    """The amount of a record's `value`, or None if neither revenue nor total counts."""
     amount = worth(number_of(value["revenue"]), number_of(value["total"]))
     return None if amount is None else decimal(amount)
 
 
 def is_too_large(body: Mapping[str, Any]) -> bool:
-    """Whether an attribution has an amount that is too large to count; an earlier program kept it in `value`."""
+    """Whether an attribution has an amount that is too large to count. An earlier version kept it in `value`."""
     value = body["value"]
     return bool(body.get("notCounted")) or is_ignored(value["revenue"]) or is_ignored(value["total"])
 
 
 def divide(amount: Decimal, weights: Sequence[Decimal]) -> list[Decimal]:
-    """Parts of an amount by weights that sum to about 1. The parts sum to the amount: the last one sees to it."""
+    """Parts of an amount by weights that sum to about 1. The last part is the rest, so the parts sum to the amount."""
     with localcontext(EXACT):
         parts = [amount * weight for weight in weights[:-1]]
         return [*parts, amount - sum(parts)]
 
 
 def number(amount: Decimal) -> int | float:
-    """As JSON has it: whole ones without a point, and never more than JSON can say."""
+    """The number for JSON. Whole numbers have no decimal point, and huge ones stay finite."""
     whole = int(amount)
     return whole if whole == amount or abs(whole) >= 2**53 else float(amount)

@@ -1,4 +1,4 @@
-"""The report as a table with bars, and as lines of CSV and JSON."""
+"""Formats of the report: a table with bars, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .report import Report, Row, number
 __all__ = ["csv_lines", "json_lines", "money", "table"]
 
 _BAR = 24
-_CURRENCY = 3  # columns of a currency, over the bars
-_NAME = 12  # columns of a campaign's name that there is room for, if need be in place of numbers
+_CURRENCY = 3  # columns for the currency above the bars
+_NAME = 12  # columns that a campaign's name always gets; columns of numbers are left out for it
 _LARGE = Decimal(10) ** 12
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets take the wide ones for the same
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets treat wide characters alike
 
 
 def json_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """An object a line; plain ASCII, so nothing in it can steer a terminal."""
+    """A JSON object a line, in ASCII, so that no control character reaches a terminal."""
     return (json.dumps(dict(zip(Row._fields, _values(row), strict=True))) for row in rows)
 
 
 def csv_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """A header and a line each (RFC 4180), without their ends; no cell is a formula to a spreadsheet that opens it."""
+    """A header and a line for each row (RFC 4180), without line ends. No cell is a formula in a spreadsheet."""
     yield _csv_line(Row._fields)
     for row in rows:
         campaign, currency, *numbers = _values(row)
@@ -47,13 +47,13 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Callers chose it: with an apostrophe before it a spreadsheet shows a formula instead of running it."""
+    """A text that a spreadsheet does not run. Callers choose it, so an apostrophe before a formula disables it."""
     text = printable(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
 def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
-    """A table for each currency, with its total; no line longer than `width`, unless that is very narrow."""
+    """A table for each currency, with its total. No line is longer than `width`, unless `width` is very small."""
     blocks = [[*block] for _, block in groupby(rows, key=lambda row: row.currency)]
     shown = [[*block, Report.total(block)] for block in blocks]
     heads = ["orders", "revenue", "reversed", "net"]
@@ -93,7 +93,7 @@ def _cells(row: Row, *, whole: bool) -> list[str]:
 
 
 def money(amount: Decimal) -> str:
-    """Two digits behind the point; an amount that nobody has, as its power of ten."""
+    """The amount with two decimals, or in exponent notation from 10^12 on."""
     return f"{amount:z.2f}" if abs(amount) < _LARGE else f"{amount:.2e}"
 
 
@@ -102,5 +102,5 @@ def _all_whole(rows: Sequence[Row]) -> bool:
 
 
 def _length(row: Row, total: Row) -> Decimal:
-    """What a bar shows: the revenue that is left or, where no order has a value, the orders."""
+    """The length of a row's bar: the net revenue, or the orders if the total revenue is 0."""
     return max(Decimal(0), row.net if total.revenue else row.orders)

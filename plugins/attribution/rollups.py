@@ -1,7 +1,8 @@
-"""Rollups: sums of orders, revenue and reversals by campaign, an hour or a day each, for the operators' page.
+"""Rollups: sums of orders, revenue and reversals by campaign for an hour or a day, for the operators' page.
 
-A rollup is an entry of the state. The step that decides or reverses an order writes it too. So each order counts once,
-a restart forgets none, and every daemon can show it. A reversal counts in the rollups of its order, as in the report.
+A rollup is an entry of the state. The step that decides or reverses an order also writes its rollups. So each order
+counts once, a restart loses nothing, and every daemon can show it. A reversal counts in the rollups of its order, as in
+the report.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ __all__ = [
 HOUR, DAY = 3_600_000, 86_400_000
 
 _KEPT = {HOUR: 24, DAY: 30}
-"""How many rollups of each length are kept, the present one among them."""
-_MAX_ROWS = 100  # of a rollup: callers choose the names of campaigns
-_MAX_ROWS_OF_OTHERS = 20  # beyond these, one for each currency
+"""The number of rollups of each length that are kept, including the current one."""
+_MAX_ROWS = 100  # in a rollup: callers choose the names of campaigns
+_MAX_ROWS_OF_OTHERS = 20  # further rows, `OTHERS` in one currency each
 _MAX_TENANTS = 1000
-_DIGITS = 6  # of a sum of floats that are told: the rest is rounding
+_DIGITS = 6  # decimals of a sum of floats that are kept: the others are rounding errors
 
 _KIND, _KIND_OF_ALL = "attribution-rollup", "attribution-rollup-all"
 _TENANTS = state_key("attribution-rollup-tenants", "", "")
 
 
 class Period(NamedTuple):
-    """The time that a table is of: the newest `number` rollups, of `length` milliseconds each."""
+    """The period of a table: the newest `number` rollups of `length` milliseconds."""
 
     title: str
     length: int
@@ -71,23 +72,23 @@ PERIODS: Mapping[str, Period] = {
 
 
 class Change(NamedTuple):
-    """What an order, or a reversal of it, adds to the rollups of that order."""
+    """The amounts that an order, or a reversal of it, adds to the rollups of that order."""
 
     tenant: str
     received_at: int
-    """When the order was received, in milliseconds."""
+    """The time of the order's receipt, in milliseconds."""
     currency: str | None
     shares: Mapping[int, Sequence[float]]
-    """The share of each campaign, by its digest, by each of `MODELS`."""
+    """The shares of each campaign, by its digest: one for each of `MODELS`."""
     orders: float
     revenue: float
     reversed: float
     names: Mapping[int, str] = MappingProxyType({})
-    """The names of the campaigns, for an order; a reversal finds the rows of its order without them."""
+    """The names of an order's campaigns. A reversal finds the rows of its order without names."""
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """One campaign in one currency: orders, revenue and reversed revenue by each of `MODELS`."""
+    """One campaign in one currency: orders, revenue and reversed revenue for each of `MODELS`."""
 
     digest: int
     campaign: str
@@ -103,15 +104,15 @@ _decode = msgspec.json.Decoder(list[Sums]).decode
 
 
 def order_change(tenant: str, mark: DecidedOrder, campaigns: Iterable[str]) -> Change:
-    """What an order adds that has been decided; `campaigns` are those of its touchpoints."""
+    """The change for a decided order. `campaigns` holds the campaigns of its touchpoints."""
     names = {campaign_digest(name): name[:MAX_NAME] for name in (*campaigns, DIRECT)}
     return _change(tenant, mark, 1, _revenue(mark), 0.0)._replace(names=names)
 
 
 def reversal_change(tenant: str, before: DecidedOrder, after: DecidedOrder) -> Change | None:
-    """What a reversal adds, by the marks of its order before and after it.
+    """The change for a reversal, from the marks of its order before and after it.
 
-    None where an earlier program decided the order: it is in no rollup then.
+    None if an earlier version decided the order, because no rollup has that order.
     """
     if before.campaigns is None:
         return None
@@ -119,7 +120,7 @@ def reversal_change(tenant: str, before: DecidedOrder, after: DecidedOrder) -> C
 
 
 def superseded_change(tenant: str, mark: DecidedOrder) -> Change | None:
-    """What takes an order off, with its reversals. None as for `reversal_change`."""
+    """The change that removes an order and its reversals. None in the same case as `reversal_change`."""
     return None if mark.campaigns is None else _change(tenant, mark, -1, -_revenue(mark), -_reversed(mark))
 
 
@@ -132,7 +133,7 @@ def _revenue(mark: DecidedOrder) -> float:
 
 
 def _reversed(mark: DecidedOrder) -> float:
-    """With the sign of the order's revenue, as its reversals have it."""
+    """The reversed amount, with the sign of the order's revenue."""
     return float(mark.reversed) if _revenue(mark) >= 0 else -float(mark.reversed)
 
 
@@ -147,7 +148,7 @@ def _shares(mark: DecidedOrder) -> Mapping[int, Sequence[float]]:
 
 
 async def add_all(state: State, changes: Iterable[Change], give_way: Callable[[], Awaitable[None]]) -> None:
-    """Write the changes of a step into the rollups that are still kept. `give_way` is called between any two."""
+    """Add the changes of a step to the rollups that are still kept. Calls `give_way` after each change."""
     wanted: dict[tuple[str | None, int, int], list[Change]] = {}
     tenants = set()
     for change in changes:
@@ -186,13 +187,13 @@ def _add(rows: dict[_Key, Sums], change: Change) -> None:
 def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | None, bool]:
     """The row for the campaign in the change's currency, and whether amounts count there.
 
-    Rows are never removed. So what is added later to an order finds the row that the order was added to.
+    Rows are never removed. So a reversal finds the row of its order.
     """
     name, currency, counts = change.names.get(digest), change.currency, True
     if (digest, currency) not in rows and len(rows) >= _MAX_ROWS:
         digest, name = campaign_digest(OTHERS), OTHERS
         if (digest, currency) not in rows and len(rows) >= _MAX_ROWS + _MAX_ROWS_OF_OTHERS:
-            currency, counts = None, False  # nobody has so many currencies
+            currency, counts = None, False  # no shop has so many currencies
     row = rows.get((digest, currency))
     if row is None and change.orders > 0 and name is not None:
         none = [0.0] * len(MODELS)
@@ -201,7 +202,7 @@ def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | No
 
 
 async def _remember_tenants(state: State, tenants: Iterable[str]) -> None:
-    """Once a day each: they are to be chosen from as long as they have rollups."""
+    """Write each tenant once a day, so that the page can offer every tenant that has rollups."""
     today = state.now // DAY * DAY
     known = dict(await state.window(_TENANTS))
     life = (_KEPT[DAY] + 1) * DAY
@@ -212,13 +213,13 @@ async def _remember_tenants(state: State, tenants: Iterable[str]) -> None:
 
 
 async def read_tenants(state: State) -> Sequence[str]:
-    """The tenants that have had orders in the last 30 days, by name."""
+    """The tenants with orders in the last 30 days, sorted by name."""
     since = (state.now // DAY - _KEPT[DAY]) * DAY
     return sorted(tenant for tenant, _ in await state.window(_TENANTS, since))
 
 
 async def read(state: State, period: Period, tenant: str | None) -> Sequence[str]:
-    """The rollups of a period as they are stored; `tenant` None: those of all tenants together."""
+    """The stored rollups of a period. If `tenant` is None, the rollups of all tenants together."""
     now = state.now // period.length
     keys = [_key(tenant, period.length, index) for index in range(now - period.number + 1, now + 1)]
     await state.load(keys=keys)
@@ -245,13 +246,13 @@ def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
     rows = []
     for each in sums:
         orders, revenue, reversed_ = (_decimal(column[place]) for column in _columns(each))
-        if orders:  # else it has no share by this model, or all of it was superseded
+        if orders:  # 0 if the campaign has no share by this model, or all its orders were superseded
             rows.append(Row(each.campaign, each.currency, orders, revenue, reversed_, revenue - reversed_))
     return ranked(rows)
 
 
 def _decimal(value: float) -> Decimal:
-    """Without what floats add to exact sums."""
+    """The value without the rounding errors of floats."""
     return Decimal(str(round(value, _DIGITS)))
 
 

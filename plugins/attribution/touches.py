@@ -1,4 +1,4 @@
-"""Touchpoints: what of an event or identify request says that a campaign brought the visitor."""
+"""Touchpoints: events and identify requests with a campaign that brought the visitor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
 
 _MAX_TEXT = 256  # characters of a touchpoint's field; names are labels for people
-_MAX_PARAMETERS = 500  # of an address that are looked at
-_MAX_NAME = 60  # characters of a parameter's name, each letter of it written as %xx
+_MAX_PARAMETERS = 500  # parameters of an address that are read
+_MAX_NAME = 60  # characters of a parameter's name, enough for `utm_campaign` with each letter as %xx
 
 Campaign = tuple[str | None, str | None, str | None, str | None, str | None]
-"""Source, medium, name, term and content; None where it has none."""
+"""Source, medium, name, term and content, each None if missing."""
 
 _HOST_FIRST = re.compile(r"(?://)?([^\s/?#@:\\]+)(?::[0-9]{1,5})?(?:[/?#].*)?", re.DOTALL)
-"""A referrer without a scheme, as some apps send it: a host, maybe with a port, a path or a query."""
+"""A referrer without a scheme, as some apps send: a host, with or without a port, a path or a query."""
 
 _NONE: Campaign = (None, None, None, None, None)
 
@@ -34,7 +34,7 @@ _NONE: Campaign = (None, None, None, None, None)
 class Touch(msgspec.Struct, frozen=True, array_like=True):
     """One touchpoint of a visitor.
 
-    `at` is the event's timestamp in milliseconds, `position` its place in the journal.
+    `at` is the event's timestamp in milliseconds, `position` its position in the journal.
     """
 
     position: int
@@ -55,18 +55,18 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Earlier ones sort first; the journal decides between those of one time."""
+        """The sort key: the time, then the position in the journal."""
         return self.at, self.position
 
 
 def may_have_campaign(page: Any) -> bool:
-    """Whether the address of `context.page` can have `utm_…` parameters: a quick look, since most have none."""
+    """Whether the address of `context.page` may have `utm_…` parameters. This test is quick, since most have none."""
     url = page.get("url") if isinstance(page, dict) else None
     return isinstance(url, str) and "?" in url and ("%" in url or "utm_" in url.lower())
 
 
 def campaign_of(given: Any, page: Any) -> Campaign:
-    """The campaign that `context.campaign` is, or else that of the `utm_…` parameters of `context.page.url`."""
+    """The campaign in `context.campaign`, or else in the `utm_…` parameters of `context.page.url`."""
     if isinstance(given, dict):
         campaign = _campaign(map(given.get, CAMPAIGN_FIELDS))
         if campaign != _NONE:
@@ -76,7 +76,11 @@ def campaign_of(given: Any, page: Any) -> Campaign:
 
 
 def _utm(url: str) -> Campaign:
-    """Names in any case; names and values percent- and plus-decoded; of several, the first that says anything."""
+    """The campaign in the parameters of an address.
+
+    A name may have any case. Percent signs and pluses are decoded in names and values. Of repeated parameters, the
+    first value that is not blank counts.
+    """
     query = url.partition("?")[2].partition("#")[0]
     found: list[str | None] = [None] * len(_UTM)
     for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
@@ -94,18 +98,18 @@ def _campaign(values: Iterable[Any]) -> Campaign:
 
 
 def text_of(value: Any) -> str | None:
-    """What a field of a touchpoint says, without blanks around it and cut to a bound; None if that is nothing."""
+    """The text of a touchpoint's field, without blanks around it and cut to `_MAX_TEXT`. None if it is blank."""
     return (value.strip()[:_MAX_TEXT].strip() or None) if isinstance(value, str) else None
 
 
 class Exclusions:
-    """Campaigns that may not be a touchpoint: of these sources or mediums, or of a shop's own domains.
+    """Campaigns that make no touchpoint: campaigns with these sources or mediums, or from a shop's own domains.
 
-    Own is a campaign whose source is one of the domains or below it, or that came from a page there.
+    A campaign is the shop's own if its source or the referring host is one of the domains or a subdomain.
     """
 
     def __init__(self, sources: Iterable[str], mediums: Iterable[str], domains: Iterable[str]) -> None:
-        # A blank one would be that of every campaign without source, medium or referrer.
+        # A blank text would exclude every campaign without a source, medium or referrer.
         self._sources = {source.strip().casefold() for source in sources} - {""}
         self._mediums = {medium.strip().casefold() for medium in mediums} - {""}
         self._domains = {ascii_domain(domain.strip()).strip(".") for domain in domains} - {""}
@@ -114,7 +118,7 @@ class Exclusions:
         return bool(self._sources or self._mediums or self._domains)
 
     def reason(self, campaign: Campaign, page: Any) -> str | None:
-        """Why this campaign, of an event with `context.page`, is no touchpoint; or None if it is one."""
+        """The reason why this campaign, of an event with `context.page`, is no touchpoint; None if it is one."""
         source, medium = ((value or "").casefold() for value in campaign[:2])
         if source in self._sources:
             return "excluded_source"
@@ -137,6 +141,6 @@ def _referring_host(page: Any) -> str:
     plain = _HOST_FIRST.fullmatch(referrer)
     try:
         host = (urlsplit(referrer).hostname or "") if plain is None else plain[1]
-    except ValueError:  # no address
+    except ValueError:  # not an address
         return ""
     return unquote(host) if "%" in host else host

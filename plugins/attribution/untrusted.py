@@ -1,4 +1,4 @@
-"""Orders, refunds and cancellations that were ignored because a public key sent them, for whoever asks why."""
+"""Orders, refunds and cancellations that were ignored because a public key sent them. `attribution show` lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .marks import Order, Refund, remember_tenant
 __all__ = ["Untrusted", "UntrustedRecords"]
 
 _MAX_KEPT = 20  # of an order
-_LIFE = 30 * 86_400_000  # strangers choose order ids, and nobody asks for ever
+_LIFE = 30 * 86_400_000  # strangers choose order ids, so entries must end
 
 
 class Untrusted(NamedTuple):
@@ -22,7 +22,7 @@ class Untrusted(NamedTuple):
 
 
 class UntrustedRecords:
-    """The newest of each order id, for 30 days."""
+    """Keeps the newest ignored records of each order id for 30 days."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -34,7 +34,7 @@ class UntrustedRecords:
         await remember_tenant(self._state, ignored.tenant)
 
     async def find(self, tenant: str, order_id: str) -> list[Untrusted]:
-        """Of an order id or, where an order had none, of the id of its event; the oldest first."""
+        """The ignored records of an order id, or of an event id for an order without id. The oldest is first."""
         members = await self._state.window(_key(tenant, order_id))
         return [Untrusted(kind, event_id, at) for member, at in members for kind, event_id in [member.split(" ", 1)]]
 

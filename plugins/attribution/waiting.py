@@ -13,7 +13,7 @@ from .marks import Order, Refund, entry_life, remember_tenant
 __all__ = ["MAX_WAITING", "WaitingRefunds", "waiting_key"]
 
 MAX_WAITING = 20
-"""Signed refunds that can wait for one order, and as many of public keys: callers choose order ids."""
+"""Signed refunds that can wait for one order. As many of public keys can wait too. Callers choose order ids."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -26,10 +26,10 @@ def waiting_key(tenant: str, order_id: str) -> str:
 
 
 class WaitingRefunds:
-    """Keeps refunds until their order is decided. `memory` is how long one counts, in milliseconds.
+    """Keeps refunds until their order is decided. A refund counts for `memory` milliseconds.
 
-    A signed refund waits until a signed order is decided, also when an order of a public key comes first: it is applied
-    to both. Age goes by the times of receipt, so the same refunds count however late the work is done.
+    A signed refund waits until a signed order is decided. If an order of a public key comes first, the refund applies
+    to both. Ages count from the times of receipt, so the result does not depend on when attribution runs.
     """
 
     def __init__(self, state: State, memory: int) -> None:
@@ -37,7 +37,7 @@ class WaitingRefunds:
         self._memory = memory
 
     async def add(self, refund: Refund) -> Literal["waiting", "repeated", "too_many"]:
-        """Keep a refund, unless it repeats another one of its trust or too many of its trust are kept already."""
+        """Keep a refund, unless it repeats another one of the same trust, or `MAX_WAITING` of that trust wait."""
         assert refund.order_id is not None
         kept = self._remembered(await self.find(refund.tenant, refund.order_id), refund.received_at)
         rivals = [each for each in kept if each.signed == refund.signed]
@@ -49,9 +49,9 @@ class WaitingRefunds:
         return "waiting"
 
     async def take(self, order: Order) -> list[Refund]:
-        """The refunds that wait for this order, in the order of the journal.
+        """The refunds that wait for this order, as sorted in the journal.
 
-        A signed order takes all of them. After an order of a public key the signed ones wait on, for a signed order.
+        A signed order takes all of them. After an order of a public key, signed refunds still wait for a signed order.
         """
         if order.order_id is None:
             return []

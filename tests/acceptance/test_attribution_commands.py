@@ -230,7 +230,7 @@ def test_an_order_of_two_shops_asks_for_one(filled: tuple[Shop, dict[str, str]])
 
 def test_an_order_nobody_knows(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
-    expected = "the order 'o-?' is not attributed: it has not been sent, or its turn has not come yet"
+    expected = "the order 'o-?' is not attributed: it has not been sent, or attribution has not read it yet"
     assert refused(shop, "show", "o-?").endswith(expected)
     for tenant in ("other", "none"):
         assert "is not attributed" in refused(shop, "show", "o-1", "--tenant", tenant)
@@ -242,7 +242,7 @@ def test_what_waits_for_an_order_that_has_not_come(filled: tuple[Shop, dict[str,
         line = refused(shop, "show", "o-late", *tenant)
         assert "the order 'o-late' is not attributed" in line
         assert f"; the refund {ids['early']} of shop waits for its order: 7.5 " in line
-        assert f"; the cancellation {ids['early_cancel']} of shop waits for its order: all that is left, " in line
+        assert f"; the cancellation {ids['early_cancel']} of shop waits for its order: the rest of the order, " in line
         assert line.isprintable()
     assert "waits" not in refused(shop, "show", "o-late", "--tenant", "other")
 
@@ -357,7 +357,7 @@ def test_what_is_remembered_of_an_order_the_journal_no_longer_has(tmp_path: Path
         wait_until(lambda: daemon.metric('ingestd_journal_removed_total{reason="age"}') == 5)
         [attribution] = derived(shop, "o-1")
         assert refused(shop, "show", "o-1").endswith(
-            "the attribution of the order 'o-1' has been removed from the journal. What is remembered: "
+            "the attribution of the order 'o-1' has been removed from the journal. ingestd still remembers: "
             f"received {attribution['decidedAt']}, 40 EUR, 0 of it reversed, 1 touchpoints, the last one "
             "1 day, 2:00:00 before it"
         )
