@@ -1,1 +1,1 @@
-"""Built-in sinks."""
+"""The built-in sinks."""

@@ -1,7 +1,7 @@
-"""A thread that compresses rotated files, the oldest first, while others are being written.
+"""A thread that compresses rotated files, the oldest first, while the sink writes the current file.
 
-A file is compressed under a name of its own, synced and only then renamed. So a `.gz` is always whole, the plain file
-goes when the compressed one is on the disk, and what was interrupted is done anew the next time.
+The compressed file has a temporary name until it is complete and synced. So a `.gz` is always whole. The plain file is
+deleted when the compressed one is on the disk. An interrupted compression starts again the next time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _log = logging.getLogger("ingestd.jsonl")
 
 _BLOCK = 1 << 18
 _LEVEL = 6
-_GZIP = 16 + zlib.MAX_WBITS  # the format, as zlib has it
-_PAUSE = 60.0  # seconds after which what failed is tried again, if no rotation comes first
-_SPARE = 32 << 20  # bytes of the disk that are for records alone
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's number for the gzip format
+_PAUSE = 60.0  # seconds until the next attempt after a failure, if no rotation comes first
+_SPARE = 32 << 20  # bytes of the disk that are reserved for records
 
 
 class Compressor:
-    """Of the rotated files of one sink. `start` and `stop` may come again; both are called by one thread at a time."""
+    """Compresses the rotated files of one sink. `start` may follow `stop`; one thread at a time calls them."""
 
     def __init__(self, files: RotatedFiles, *, sink: str) -> None:
         self._files = files
@@ -41,16 +41,16 @@ class Compressor:
     def start(self) -> None:
         if self._thread is None:
             self._stopping.clear()
-            # A daemon thread: it may be cut off anywhere, so nobody needs to wait for a disk that hangs.
+            # A daemon thread, so that no exit waits for a disk that hangs. It may be cut off anywhere.
             self._thread = threading.Thread(target=self._run, name=f"jsonl-{self._sink}-gzip", daemon=True)
             self._thread.start()
 
     def wake(self) -> None:
-        """There is a new file."""
+        """Tell the thread of a new rotated file."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Returns when nothing is being compressed any more; a file half done is done anew after the next start."""
+        """Stop the thread and wait for its end. The next start repeats an interrupted compression."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
@@ -61,18 +61,18 @@ class Compressor:
         told = ""
         while True:
             self._awake.clear()
-            if self._stopping.is_set():  # looked at behind `clear`, which may have undone what `stop` set
+            if self._stopping.is_set():  # checked after `clear`, which may have cleared the wake-up of `stop`
                 return
             problem = self._compress_all()
             if problem and problem != told:
-                _log.warning("sink:%s: %s; it stays as it is, and is tried again", self._sink, problem)
+                _log.warning("sink:%s: %s; it stays uncompressed, and the sink will try again", self._sink, problem)
             elif told and not problem and not self._stopping.is_set():
                 _log.info("sink:%s: all rotated files are compressed", self._sink)
             told = problem
             self._awake.wait(_PAUSE if problem else None)
 
     def _compress_all(self) -> str:
-        """Returns the first problem; it does not keep the others from being compressed."""
+        """Compress all plain files. Returns the first problem, or an empty text. A problem does not stop the others."""
         problem = ""
         try:
             self._files.remove_parts()
@@ -84,11 +84,12 @@ class Compressor:
                 if self._stopping.is_set():
                     break
         except OSError as error:
-            problem = f"rotated files cannot be looked at: {error.strerror}"
+            problem = f"rotated files cannot be inspected: {error.strerror}"
         return problem
 
     def _compress(self, plain: Path) -> None:
-        # Nobody else's name: another process that is given the same path must not rename our half. And no `events-*`.
+        # A random name, so that another process with the same path never renames this incomplete file. It does not
+        # match `events-*`.
         part = plain.with_name(f".{plain.name}.gz.{secrets.token_hex(4)}.part")
         try:
             if self._write(plain, part):
@@ -96,12 +97,12 @@ class Compressor:
         except FileNotFoundError:
             if plain.exists():
                 raise
-            # It was removed before it was begun.
+            # Rotation removed the file before its compression began.
         finally:
             part.unlink(missing_ok=True)
 
     def _write(self, plain: Path, part: Path) -> bool:
-        """Returns whether it came to the end; then the compressed file is on the disk."""
+        """Returns whether the compressed file is complete and on the disk."""
         with plain.open("rb", buffering=0) as source:
             facts = os.fstat(source.fileno())
             compress = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
@@ -109,7 +110,7 @@ class Compressor:
                 os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))
                 while block := source.read(_BLOCK):
                     if self._stopping.is_set() or not os.fstat(source.fileno()).st_nlink:
-                        return False  # in the second case it was removed, since there are too many
+                        return False  # stopping, or rotation removed the file because of `keep`
                     _spare_room(file.fileno())
                     file.write(compress.compress(block))
                 file.write(compress.flush())
@@ -120,7 +121,7 @@ class Compressor:
 
 
 def _spare_room(fd: int) -> None:
-    """Records come first: without room for them nothing is compressed, though it would make room."""
+    """Raises `OSError` if the disk is nearly full. Records need that space, although compression would free some."""
     disk = os.fstatvfs(fd)
     if disk.f_bavail * disk.f_frsize < _SPARE:
         raise OSError(errno.ENOSPC, f"less than {_SPARE >> 20} MiB of the disk are free")

@@ -1,11 +1,11 @@
 """The `jsonl` sink: appends each record as a line to a file, and rotates it.
 
-A write returns when its lines are on the disk (fsync). The file holds whole lines only: a torn one
-that a crash left is cut off when the file is opened, and the lines of a write that failed are taken
-back; their records come again. So a record may be there twice after a crash, and never none.
+A write returns when its lines are on the disk (fsync). The file holds whole lines only. Opening the file cuts off a
+torn line that a crash left. A failed write removes its lines again, and its records come again. So after a crash a
+record may be there twice, but never be missing.
 
-A file that is full or old is renamed, and compressed behind the writes if `gzip` says so. One moved
-away by another (logrotate) is followed by a new one.
+A full or old file is renamed, and with `gzip` compressed in the background. If another program moves the file away
+(logrotate), the sink creates a new one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 class JsonlOptions(Options):
     path: Path
     max_size: PositiveSize = Size.parse("100MiB")
-    """A file that would grow beyond this is rotated first; only a single write may be larger."""
+    """A file that would grow beyond this is rotated first. Only a single write may be larger."""
     rotate_every: PositiveDuration | None = None
-    """A file that is older than this is rotated by the next write; none unless given."""
+    """The next write rotates a file that is older than this. Without it, age rotates no file."""
     keep: Annotated[int, Meta(ge=1)] | None = None
-    """How many rotated files stay, the newest ones; all unless given."""
+    """The number of rotated files to keep, the newest ones. Without it, all stay."""
     gzip: bool = False
     """Whether rotated files are compressed."""
 
@@ -56,8 +56,8 @@ class JsonlSink(Sink):
         super().__init__(name, options)
         if options.path.suffix == ".gz":
             raise ConfigError(
-                f"sinks.{name}.path: the file being written is plain; leave .gz out, and set gzip = true to have"
-                " rotated files compressed"
+                f"sinks.{name}.path: the current file is never compressed; remove .gz, and set gzip = true to compress"
+                " rotated files"
             )
         every = options.rotate_every
         rotated = RotatedFiles(options.path, keep=options.keep)
@@ -78,7 +78,7 @@ class JsonlSink(Sink):
     async def write(self, batch: Sequence[Record]) -> None:
         try:
             await self._do(self._append, batch)
-        except OSError as error:  # of the disk, the file or its folder, whatever the records are
+        except OSError as error:  # a fault of the disk, the file or its folder, never of a record
             raise SinkRetry(reason_of(error)) from error
 
     async def check(self) -> None:
@@ -88,12 +88,12 @@ class JsonlSink(Sink):
         await self._do(self._close)
         if self._thread is not None:
             self._thread.shutdown(wait=False)
-            self._thread = None  # it may be opened again
+            self._thread = None  # the sink may be opened again
 
     def _open(self) -> None:
         self._file.open()
         if self._compressor is not None:
-            self._compressor.start()  # also for what was not compressed before
+            self._compressor.start()  # also compresses files that were rotated before
 
     def _append(self, batch: Sequence[Record]) -> None:
         if self._file.append(lines_of(batch)) and self._compressor is not None:
@@ -105,11 +105,11 @@ class JsonlSink(Sink):
         self._file.close()
 
     async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
-        # A thread cannot be cancelled: what a cancelled call left running ends first, and nothing piles up.
+        # A thread cannot be cancelled. So the work of a cancelled call ends first, and calls do not pile up.
         if self._job is not None and not self._job.done():
             await asyncio.wait([self._job])
         if self._thread is None:
-            # Of its own: a disk that hangs must not take the threads that others share.
+            # A separate thread, because a disk that hangs must not block the threads that others share.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{self.name}")
         self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         await asyncio.shield(self._job)

@@ -1,4 +1,4 @@
-"""A file of lines that are whole and on the disk, whatever happens to the disk, the file or the process."""
+"""A file of whole, durable lines, whatever happens to the disk, the file or the process."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .rotated_files import RotatedFiles, sync_folder
 
 __all__ = ["LineFile"]
 
-_MODE = 0o640  # less the umask: what customers do is not for everyone on the machine
+_MODE = 0o640  # minus the umask: other users of the machine must not read events of customers
 _BLOCK = 1 << 16
-_FOLLOWED = 8 << 20  # bytes at the end that the system may keep in memory, for who follows the file
-_STEP = 4 << 20  # and lets go of at a time: a call may have every core hand in what it has put aside
+_FOLLOWED = 8 << 20  # bytes at the end that may stay in the system's memory, for programs that follow the file
+_STEP = 4 << 20  # bytes to release at a time, because each call may make every core drain its page lists
 _TIMES = ("receivedAt", "decidedAt", "erasedAt")
-"""Where the records of ingestd have the time they came at."""
+"""Members of records that hold the time at which the record was made."""
 
 
 class LineFile:
-    """The file and its rotation. Every method blocks, raises `OSError`, and may be called again after.
+    """The file and its rotation. Every method blocks, raises `OSError`, and may be called again afterwards.
 
-    `rotate_every` is in milliseconds, as what `now` returns. Unless `read_again`, what is far behind the end leaves the
-    system's memory, which others need: written once, it would have as much of it as what is read all the time.
+    `rotate_every` and the result of `now` are in milliseconds. Unless `read_again` is set, bytes far before the end are
+    released from the system's memory. Otherwise bytes that are never read again would displace data in use.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class LineFile:
         self._now = now
         self._fd: int | None = None
         self._begun = 0
-        """When its first line was written, or that line's record received."""
+        """The time at which its first line was written, or that line's record received."""
 
     def open(self) -> None:
         self._open()
 
     def _open(self) -> int:
-        """The descriptor, of a new file if the one that was open is no longer in its place."""
+        """The descriptor. It is a new file if the open one is no longer at the path."""
         if self._fd is not None and self._is_in_place(self._fd):
             return self._fd
         self.close()
@@ -75,7 +75,7 @@ class LineFile:
         return fd
 
     def append(self, lines: bytes) -> bool:
-        """Returns whether the file was rotated before; the lines are in the new one then."""
+        """Write the lines durably. Returns whether the file was rotated first."""
         fd = self._open()
         size = os.fstat(fd).st_size
         rotate = size > 0 and (size + len(lines) > self._max_size or self._is_old())
@@ -87,11 +87,11 @@ class LineFile:
             self._begun = self._now()
         rest = memoryview(lines)
         try:
-            while rest:  # one write takes it all, but for a disk that is full: the next one says so
+            while rest:  # one write takes all lines unless the disk is full; then the next write raises
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
         except OSError:
-            # Should this fail too, the next open cuts off what is torn.
+            # If this fails too, the next open cuts off the torn line.
             with suppress(OSError):
                 os.ftruncate(fd, size)
             self.close()
@@ -126,11 +126,11 @@ class LineFile:
 
     def _let_go(self, fd: int, start: int, end: int) -> None:
         if not self._read_again:
-            with suppress(OSError):  # it is advice: the lines are on the disk whatever a file system makes of it
+            with suppress(OSError):  # only advice: the lines are on the disk even if the file system ignores it
                 os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def _own(self, fd: int) -> None:
-        """Make sure that no other writes to the file: taking back lines would take theirs."""
+        """Lock the file. If others wrote to it too, removing the lines of a failed write would remove theirs."""
         self._refuse_special(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ class LineFile:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durably."""
+    """Create a folder and its missing parents, each durably."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -160,7 +160,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _cut_torn_line(fd: int) -> None:
-    """Shorten the file to behind its last line end."""
+    """Cut off everything after the last line end."""
     size = end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - _BLOCK)
@@ -174,7 +174,7 @@ def _cut_torn_line(fd: int) -> None:
 
 
 def _begun(fd: int) -> int:
-    """When the file was begun, as its first record tells; else when it was written last."""
+    """The time in the file's first record, or the time of the last write if the record has none."""
     written = os.fstat(fd).st_mtime_ns // 1_000_000
     with open(fd, "rb", closefd=False) as file:
         line = file.readline()

@@ -1,7 +1,7 @@
-"""Files that were rotated: their names, which of them stay, and how a compressed one takes the place of a plain one.
+"""Rotated files: their names, their number, and the replacement of plain files by compressed ones.
 
-`events.jsonl` becomes `events-20261121T040506Z-0001.jsonl`, with the time of the renaming, and compressed
-`….jsonl.gz`. The number goes up by one whichever kind was the last, and no other file is ever written over.
+`events.jsonl` becomes `events-20261121T040506Z-0001.jsonl`, with the time of the renaming, and `….jsonl.gz` when it is
+compressed. The number grows by one, whether or not the last file is compressed. No other file is ever overwritten.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["RotatedFiles", "sync_folder"]
 class _Rotated(NamedTuple):
     number: int
     plain: Path
-    """Its name while it is not compressed; it may be there under both."""
+    """The path without compression. Both the plain and the compressed file may exist."""
 
 
 class RotatedFiles:
-    """Those of one path. Every method blocks and raises `OSError`; two threads may use it at a time."""
+    """The rotated files of one path. Every method blocks and raises `OSError`. Two threads may use it at a time."""
 
     def __init__(self, path: Path, *, keep: int | None) -> None:
         self._path = path
@@ -34,12 +34,12 @@ class RotatedFiles:
         self._lock = threading.Lock()
 
     def add(self) -> None:
-        """Rename the file at the path, and remove the oldest beyond those that are kept."""
+        """Rename the file at the path, and remove the oldest files beyond `keep`."""
         with self._lock:
             rotated = self._all()
             number = rotated[-1].number + 1 if rotated else 1
             time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            # Free by construction: the number is greater than that of any other.
+            # No file has this name, because its number is greater than all others.
             plain = self._path.with_name(f"{self._path.stem}-{time}-{number:04d}{self._path.suffix}")
             self._path.rename(plain)
             if self._keep is not None:
@@ -48,29 +48,29 @@ class RotatedFiles:
                     _compressed(old.plain).unlink(missing_ok=True)
 
     def plain(self) -> list[Path]:
-        """Those not compressed yet, oldest first."""
+        """The files that are not compressed yet, oldest first."""
         with self._lock:
             return [each.plain for each in self._all() if each.plain.is_file()]
 
     def replace(self, plain: Path, part: Path) -> None:
-        """Put the whole compressed file, which is on the disk as `part`, into the place of the plain one."""
+        """Replace the plain file by `part`, the complete compressed file on the disk."""
         with self._lock:
-            if not plain.exists():  # there were too many, so it was removed meanwhile
+            if not plain.exists():  # rotation removed it meanwhile because of `keep`
                 part.unlink()
                 return
-            # A crash may leave both. They are the same, so the compressed one may be written over.
+            # A crash may leave both files. Their content is the same, so the compressed one may be overwritten.
             part.rename(_compressed(plain))
             sync_folder(self._path.parent)
             plain.unlink(missing_ok=True)
 
     def remove_parts(self) -> None:
-        """Remove what a crash left of files that were being compressed."""
+        """Remove incomplete compressed files that a crash left."""
         for path in self._path.parent.iterdir():
             if self._part.fullmatch(path.name) is not None:
                 path.unlink(missing_ok=True)
 
     def _all(self) -> list[_Rotated]:
-        """Oldest first; one that is there both plain and compressed is there once."""
+        """All rotated files, oldest first. A file that is both plain and compressed is listed once."""
         matches = [self._name.fullmatch(path.name) for path in self._path.parent.iterdir()]
         return sorted({_Rotated(int(each[2]), self._path.with_name(each[1])) for each in matches if each is not None})
 
@@ -80,7 +80,7 @@ def _compressed(plain: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files the folder has."""
+    """Make the entries of a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,10 +1,10 @@
 """The `stdout` sink: prints each record as a line on the daemon's standard output, for containers and pipes.
 
-A write returns when its lines are in the pipe, or on the disk where the output is a file. A reader that is slow
-or has stopped holds up this sink and nothing else. What the pipe has not taken of a line goes first whatever comes
-next, so lines stay whole; one of at most 4096 bytes is a single write, which no other writer can tear.
+A write returns when its lines are in the pipe, or on the disk if the output is a file. A slow or stopped reader holds
+up this sink and nothing else. The sink completes a line before it writes anything else, so lines stay whole. A line of
+at most 4096 bytes is a single write, which no other writer can tear.
 
-On a terminal characters that are not visible are escaped: records hold the text of callers, which could steer it.
+On a terminal the sink escapes characters that are not visible, because texts of callers could control the terminal.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["StdoutSink", "register_sinks"]
 
 _STDOUT = 1
 _CLOSED = "nobody reads the standard output: its pipe is closed"
-_LOOK = 100  # milliseconds after which a write to a full pipe sees that it is to end
-_PATIENCE = 1.0  # seconds that closing waits for a write that does not end
+_LOOK = 100  # milliseconds between two checks whether a write to a full pipe must stop
+_PATIENCE = 1.0  # seconds that `close` waits for a write that does not end
 _LARGE = 1 << 20
 
 
@@ -43,29 +43,29 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 
 class StdoutSink(Sink):
-    """`descriptor` may be another one than that of the standard output."""
+    """The sink. `descriptor` is the standard output's, except in tests."""
 
     _writers: ClassVar[WeakValueDictionary[int, StdoutSink]] = WeakValueDictionary()
 
     def __init__(self, name: str, options: Any, *, descriptor: int = _STDOUT) -> None:
         super().__init__(name, options)
-        if descriptor == _STDOUT and sys.__stdout__ is None:  # then any file of the daemon may have that number
+        if descriptor == _STDOUT and sys.__stdout__ is None:  # then another file may have that descriptor
             raise ConfigError(f"sinks.{name}.type: the standard output is closed")
         other = self._writers.get(descriptor)
         if other is not None and other.name != name:
-            raise ConfigError(f"sinks.{name}.type: sinks.{other.name} has the standard output for itself")
+            raise ConfigError(f"sinks.{name}.type: sinks.{other.name} already uses the standard output")
         self._writers[descriptor] = self
         self._descriptor = descriptor
         self._output = _Output(descriptor)
         self._stopping = threading.Event()
         self._job: asyncio.Future[Exception | None] | None = None
-        """A thread that writes, or its result."""
+        """The result of the thread that writes."""
 
     async def open(self) -> None:
         self._output.check()
 
     async def write(self, batch: Sequence[Record]) -> None:
-        if self._job is not None:  # that of a write that was cancelled may not have ended yet
+        if self._job is not None:  # the thread of a cancelled write may still run
             await asyncio.wait([self._job])
         lines = lines_of(batch)
         if os.isatty(self._descriptor):
@@ -94,10 +94,10 @@ class StdoutSink(Sink):
                     await self._run()
 
     async def _run(self) -> Exception | None:
-        """Write what was put; being cancelled stops it, a little later."""
+        """Write the lines of `put` in a thread. A cancellation stops the thread soon afterwards."""
         job: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._stopping.clear()
-        # Not a pool's: Python waits for those at its end, and nobody can end a write that hangs.
+        # Not a thread of a pool: Python waits for pools at exit, and a write that hangs cannot be ended.
         threading.Thread(target=self._write, args=(job,), name=f"stdout-{self.name}", daemon=True).start()
         self._job = job
         try:
@@ -110,50 +110,53 @@ class StdoutSink(Sink):
         result: Exception | None = None
         try:
             self._output.write(self._stopping)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the write raises it
+        except Exception as error:  # noqa: BLE001 - `write` raises it in the event loop
             result = error
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the event loop has ended, so nothing waits for the result
             job.get_loop().call_soon_threadsafe(job.set_result, result)
 
 
 class _Output:
-    """Lines that go to a descriptor, and how far they are. `write` blocks; all else is called between writes."""
+    """The lines for a descriptor, and the progress of writing them.
+
+    `write` blocks. All other methods are called between writes.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._given: bytes | None = None
-        """The lines put last; put again, they are gone on with."""
+        """The lines of the last `put`. If the same lines come again, writing continues where it stopped."""
         self._data = b""
         self._rest = 0
-        """So much at the beginning of the data is the rest of a line begun before."""
+        """Bytes at the beginning of `_data` that complete an earlier line."""
         self._written = 0
         self._begun = False
 
     def put(self, lines: bytes) -> None:
-        """What to write next. Of lines whose write was stopped only what is missing is written."""
+        """Set the lines to write next. If their write was stopped before, only the missing part is written."""
         if lines != self._given:
             self._start_with(lines)
             self._given = lines
 
     @property
     def torn(self) -> bool:
-        """Whether the end of a line is missing, and nothing else is left to write."""
+        """Whether only the end of an earlier line is left to write."""
         return 0 < self._rest == len(self._data)
 
     def forget(self) -> None:
-        """Whatever is put next is new."""
+        """Drop the lines, so that the next `put` starts from its beginning."""
         self._start_with(b"")
         self._given = None
 
     def _start_with(self, lines: bytes) -> None:
-        """A line that was begun is ended first."""
+        """Set the data to write: the rest of a line that was begun, then the lines."""
         rest = self._data[self._written : self._rest]
         if self._written > self._rest and self._data[self._written - 1 : self._written] != b"\n":
             rest = self._data[self._written : self._data.index(b"\n", self._written) + 1]
         self._data, self._rest, self._written = rest + lines, len(rest), 0
 
     def write(self, stopping: threading.Event) -> None:
-        """Write what was put, until told to stop. Raises `OSError`; then all of it is written again."""
+        """Write the data until `stopping` is set. Raises `OSError`; then the next `put` starts from its beginning."""
         try:
             is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
             if is_file and not self._begun:
@@ -162,34 +165,34 @@ class _Output:
             ready = select.poll()
             ready.register(self._fd, select.POLLOUT)
             while self._written < len(self._data) and not stopping.is_set():
-                # The descriptor stays as it is: made non-blocking, it would be so for all who share it. A pipe that
-                # is ready takes as much as PIPE_BUF without blocking, and in one piece.
+                # The descriptor stays blocking, because other processes share its mode. A pipe that is ready takes
+                # PIPE_BUF bytes without blocking, and in one piece.
                 if ready.poll(_LOOK):
                     piece = self._piece(_LARGE if is_file else select.PIPE_BUF)
-                    with suppress(BlockingIOError):  # somebody else has made it so
+                    with suppress(BlockingIOError):  # another process has made the descriptor non-blocking
                         self._written += os.write(self._fd, piece)
             if is_file:
                 os.fsync(self._fd)
         except OSError:
-            self._given = None  # what a closed pipe had taken, nobody may have read
+            self._given = None  # perhaps nothing has read the content of a closed pipe
             raise
 
     def _end_torn_line(self) -> None:
-        """What a daemon that was killed has left of a line in a file stays there, as a line of its own."""
+        """End a torn line that a killed daemon left in a file, so that later lines are whole."""
         torn = False
-        with suppress(OSError), open(f"/proc/self/fd/{self._fd}", "rb", buffering=0) as file:  # if it may be read
+        with suppress(OSError), open(f"/proc/self/fd/{self._fd}", "rb", buffering=0) as file:  # if readable
             size = file.seek(0, os.SEEK_END)
             torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
         if torn:
             os.write(self._fd, b"\n")
 
     def _piece(self, size: int) -> bytes:
-        """Whole lines, as many as fit, or else a part of one."""
+        """As many whole lines as fit into `size` bytes, or else a part of a line."""
         piece = self._data[self._written : self._written + size]
         return piece[: piece.rfind(b"\n") + 1] or piece
 
     def check(self) -> None:
-        """Raise what a write would raise now."""
+        """Raise the error that a write would raise now."""
         if fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             raise OSError("the standard output cannot be written to")
         ready = select.poll()

@@ -689,5 +689,5 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
 
 
 def test_a_path_that_looks_compressed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^sinks\.archive\.path: the file being written is plain; leave \.gz out"):
+    with pytest.raises(ConfigError, match=r"^sinks\.archive\.path: the current file is never compressed; remove \.gz"):
         make(tmp_path / "events.jsonl.gz")

@@ -278,7 +278,9 @@ async def test_an_answer_that_is_no_streams_is_not_taken_for_one(server: NatsSer
     await client.subscribe("ingestd.*", cb=answer)
     await client.flush()
     async with opened(server) as sink:
-        with pytest.raises(SinkRetry, match=r"ingestd\.event is answered by something that is not the stream EVENTS"):
+        with pytest.raises(
+            SinkRetry, match=r"something other than the stream EVENTS answers the subject ingestd\.event"
+        ):
             await sink.write(make_records(3))
     await client.close()
 
@@ -678,9 +680,9 @@ async def test_a_server_without_tls_and_login_is_not_taken_for_one_with_it(serve
         ({"url": "nats://hunter2@host"}, "url: expected nats://user:password@host, or nats://:token@host"),
         ({"url": "nats://:hunter2#x@host"}, "url: expected nats://host:port with a number as the port"),
         ({"url": "nats://u:hunter2/@host"}, "url: expected nats://host:port with a number as the port"),
-        ({"servers": ["nats://a", "nats://b"]}, "url: either this must be given, or servers"),
+        ({"servers": ["nats://a", "nats://b"]}, "url: give either url or servers"),
         ({"url": None, "servers": ["nats://a", "ws://b"]}, r"servers\[1\]: expected nats://"),
-        ({"url": None, "servers": []}, "url: either this must be given, or servers"),
+        ({"url": None, "servers": []}, "url: give either url or servers"),
         ({"stream": "a.b"}, "stream: expected `str` matching"),
         ({"stream": ""}, "stream: expected `str` matching"),
         ({"subject": ""}, "subject: expected tokens"),
@@ -692,8 +694,8 @@ async def test_a_server_without_tls_and_login_is_not_taken_for_one_with_it(serve
         ({"subject": "a.{user}"}, "subject: expected no {}"),
         ({"subject": "a.{type!r}"}, "subject: expected no {}"),
         ({"subject": "a.{type"}, "subject: expected no {}"),
-        ({"subject": "$JS.{type}"}, "subject: expected none that NATS itself uses"),
-        ({"subject": "_INBOX.{type}"}, "subject: expected none that NATS itself uses"),
+        ({"subject": "$JS.{type}"}, "subject: expected a subject that NATS does not reserve"),
+        ({"subject": "_INBOX.{type}"}, "subject: expected a subject that NATS does not reserve"),
         ({"subject": "a" * 1001}, "subject: expected at most 1000 bytes"),
         ({"duplicate_window": "0s"}, "duplicate_window: expected more than 0"),
         ({"ca_file": "none.pem"}, r"ca_file: .*none\.pem cannot be used: .*No such file"),

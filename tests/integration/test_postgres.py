@@ -382,7 +382,7 @@ async def test_two_sinks_may_write_the_same_records_at_once(warehouse: Warehouse
         ),
         ("ADD COLUMN shop text NOT NULL", "has a column shop that must be given: it needs a default"),
         ("SET UNLOGGED", "is unlogged: a crash of the server would empty it"),
-        ("RENAME TO other; CREATE VIEW ingestd_records AS SELECT * FROM other", "is no table"),
+        ("RENAME TO other; CREATE VIEW ingestd_records AS SELECT * FROM other", "is not a table"),
     ],
 )
 async def test_a_table_that_will_not_do_is_told_with_what_it_lacks(

@@ -387,7 +387,7 @@ async def test_a_descriptor_that_cannot_be_written_to_is_told(pipe: Pipe) -> Non
 def test_only_one_sink_of_a_configuration_may_have_it(tmp_path: Path) -> None:
     config = parse_config({"sinks": {}}, source="x.toml", base=tmp_path)
     first = make_sink_consumer("one", {"type": "stdout"}, StdoutSink, config)
-    with pytest.raises(ConfigError, match=r"x\.toml: sinks\.two\.type: sinks\.one has the standard output for itself"):
+    with pytest.raises(ConfigError, match=r"x\.toml: sinks\.two\.type: sinks\.one already uses the standard output"):
         make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config)
     del first
     make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config)
@@ -511,7 +511,7 @@ def test_a_second_sink_stops_the_start(tmp_path: Path, command: str) -> None:
     shop = Shop(tmp_path, {**SINK, "sinks.more": 'type = "stdout"'})
     done = run_ingestd(command, config=shop.config)
     assert done.returncode == 78
-    assert "sinks.more.type: sinks.out has the standard output for itself" in done.stderr
+    assert "sinks.more.type: sinks.out already uses the standard output" in done.stderr
 
 
 def test_a_closed_standard_output_stops_the_start(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The `nats` sink: publishes each record to a JetStream stream.
 
-A message is the JSON object byte for byte, and its header `Nats-Msg-Id` is the record's id: within its duplicate
-window the stream takes a record once, however often it comes. Records are published in one go, in order, and a
-write returns when the stream has acknowledged each of them.
+A message is the JSON object byte for byte. Its header `Nats-Msg-Id` is the record's id, so the stream stores a record
+once, however often it comes within the duplicate window. Records are published together, in order. A write returns when
+the stream has acknowledged each of them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NatsSink(Sink):
                     if reason is not None:
                         refused[index] = reason
         except BaseException:
-            await self.close()  # whatever else was published may still be stored: its ids tell
+            await self.close()  # other messages may still be stored; their ids prevent duplicates
             raise
         if refused:
             raise SinkReject(refused)

@@ -1,7 +1,7 @@
-"""One connection, and the answers to what is sent over it.
+"""A connection to a NATS server, and the answers to its messages.
 
-Of nats-py it is the bare connection that is used, which neither reconnects nor holds anything back: when something
-goes wrong it is cut, and the next write makes another.
+It uses nats-py without reconnecting and without a buffer for messages. After an error the sink cuts the connection, and
+the next write makes another.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["NOBODY", "Connection", "plain"]
 
 NOBODY = "503"
-"""The status of an answer that the server gives in place of those who do not listen."""
+"""The status of the server's answer when no subscriber listens to a subject."""
 
 _CONNECT_TIMEOUT = 5
 _ANSWER_TIMEOUT = 5
-_LOOK = 0.5  # seconds after which it is looked again whether the connection is still there
+_LOOK = 0.5  # seconds between two checks of the connection, and for its close
 
 
 class Connection:
-    """Whoever meets an error is to close it."""
+    """A connection. The caller must close it after any error."""
 
     def __init__(self, client: Client, place: str, needs_tls: bool) -> None:
         self.needs_tls = needs_tls
@@ -42,7 +42,7 @@ class Connection:
         self._error: Exception | None = None
 
     async def begin(self, access: Mapping[str, Any]) -> None:
-        """Connect. Raises whatever nats-py does."""
+        """Connect. Passes on errors of nats-py."""
         await self._client.connect(
             f"nats://{self._place}",
             name="ingestd",
@@ -50,19 +50,19 @@ class Connection:
             allow_reconnect=False,
             max_reconnect_attempts=1,
             connect_timeout=_CONNECT_TIMEOUT,
-            pending_size=0,  # else publishing may wait, and keep to itself that it was cancelled meanwhile
+            pending_size=0,  # otherwise `publish` may wait, and swallow a cancellation
             **access,
         )
         self._inbox = self._client.new_inbox()
         self._answers = await self._client.subscribe(f"{self._inbox}.*")
         transport = self._transport
         if transport is not None:
-            # nats-py's close() waits as long as it may not write, which a server that hangs makes for ever.
+            # nats-py's close() waits while writing is paused. A server that hangs would pause it for ever.
             transport.set_write_buffer_limits(high=1 << 62)
         self.expect_encrypted()
 
     def expect_encrypted(self) -> None:
-        """Raise where there must be TLS and is none."""
+        """Raise an error if the connection needs TLS and has none."""
         import nats.errors
 
         transport = self._transport
@@ -78,20 +78,20 @@ class Connection:
         return self._client.max_payload
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask JetStream itself. Raises `SinkRetry`, also where it does not answer though its server is there."""
+        """Call an operation of the JetStream API. Raises `SinkRetry`, also if JetStream does not answer."""
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT):
                 (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
         except TimeoutError:
             raise SinkRetry(f"{self._place}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
-        except SinkFailure as error:  # of no record
+        except SinkFailure as error:  # not the fault of a record
             raise SinkRetry(str(error)) from error
         if answer.get("status") == NOBODY:
-            raise SinkRetry(f"{self._place}: JetStream is not enabled, for this user at least")
+            raise SinkRetry(f"{self._place}: JetStream is not enabled on the server, or not for this user")
         return answer
 
     async def ask(self, messages: Sequence[Message]) -> list[Mapping[str, Any]]:
-        """Send all, then wait for the answer to each. Raises `SinkFailure`: what was sent may end a connection."""
+        """Send all messages, then wait for the answer to each. Raises `SinkFailure`: a message may end a connection."""
         import nats.errors
 
         first = self._sent
@@ -110,34 +110,34 @@ class Connection:
                         raise SinkFailure(self._why()) from None
                     continue
                 number = int(answer.subject.rpartition(".")[2])
-                if number >= first:  # not a second answer to something earlier
+                if number >= first:  # not a second answer to an earlier message
                     answers.setdefault(number, _decode(answer.data, answer.headers))
         except (nats.errors.Error, OSError) as error:
             raise SinkFailure(self._why(error)) from error
         return [answers[number] for number in range(first, self._sent)]
 
     async def close(self) -> None:
-        """At once, whatever was under way."""
+        """Cut the connection at once."""
         import nats.errors
 
         transport = self._transport
         if transport is not None:
             transport.abort()
-        if self._inbox:  # else there is nothing else to end, and it may wait for a handshake that is over
+        if self._inbox:  # before that, there is nothing else to end, and close() may wait for a failed handshake
             with suppress(nats.errors.Error, OSError):
                 async with asyncio.timeout(_LOOK):
                     await self._client.close()
-            await asyncio.sleep(0)  # its tasks, cancelled by then, come to their end
+            await asyncio.sleep(0)  # the cancelled tasks of nats-py end now
 
     async def _note(self, error: Exception) -> None:
-        """Told by nats-py what went wrong. While it connects it would not raise it, but try again."""
+        """Called by nats-py with an error. While it connects, it would otherwise not raise the error, but try again."""
         if not self._inbox:
             raise error
         self._error = error
 
     @property
     def _transport(self) -> asyncio.WriteTransport | None:
-        # nats-py does not show it, and has no other way to cut a connection at once.
+        # A private attribute: nats-py has no public way to cut a connection at once.
         writer: asyncio.StreamWriter | None = getattr(self._client._transport, "_io_writer", None)
         return None if writer is None else writer.transport
 
@@ -147,7 +147,7 @@ class Connection:
 
 
 def plain(error: Exception) -> str:
-    """The library's words, without its name in front."""
+    """The text of an error of nats-py, without the library's name."""
     if isinstance(error, TimeoutError):
         return f"no answer within {_CONNECT_TIMEOUT} s"
     return str(error).removeprefix("nats: ").strip("'") or type(error).__name__

@@ -15,16 +15,16 @@ __all__ = ["NatsOptions"]
 class NatsOptions(Options):
     stream: Annotated[str, Meta(pattern=r"^[^\s.*>/\\\x00-\x1f\x7f]+$")]
     url: Url | None = None
-    """`nats://host:4222`, or `tls://` where there must be TLS; with `user:password@` or `:token@`."""
+    """`nats://host:4222`, or `tls://…` to require TLS. It may have `user:password@` or `:token@`."""
     servers: tuple[Url, ...] = ()
-    """Several URLs in its place: the servers of a cluster, tried in turn."""
+    """Several URLs instead of `url`: the servers of a cluster, tried in turn."""
     subject: str = "ingestd.{type}"
-    """May have {type}, {tenant} and {key}, the event key."""
+    """May contain {type}, {tenant} and {key}, the event key."""
     create: bool = True
-    """Whether a stream that is not there is made. One that is there is never changed."""
+    """Whether the sink creates a missing stream. It never changes an existing one."""
     duplicate_window: PositiveDuration = Duration.parse("2m")
-    """For how long the stream that is made remembers ids."""
+    """How long a stream that the sink creates remembers ids."""
     credentials: Path | None = None
-    """A file with a JWT and its seed, as `nsc` makes it."""
+    """A file with a JWT and its seed, as made by `nsc`."""
     ca_file: Path | None = None
-    """The certificates that vouch for the servers, in place of the system's; there must be TLS then."""
+    """Certificates to trust instead of the system's. The connection must then use TLS."""

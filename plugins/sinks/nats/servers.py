@@ -1,4 +1,4 @@
-"""The servers: their addresses, what they let the sink in for, and connecting to one of them."""
+"""The servers: their addresses, the credentials for them, and connecting to one of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Servers"]
 
 
 class Servers:
-    """Raises `ConfigError` for options that cannot be, and `SinkRetry` where no server can be had."""
+    """The servers of a sink. Raises `ConfigError` for invalid options, and `SinkRetry` if no server can be reached."""
 
     def __init__(self, name: str, options: NatsOptions) -> None:
         try:
@@ -34,10 +34,10 @@ class Servers:
                 f"sinks.{name}.type: needs nats-py, which is not installed: pip install '.[nats]' in ingestd's source"
             ) from None
         self._make_client = Client
-        # What it logs, with tracebacks, is what the write that it happens to raises.
+        # nats-py logs errors with tracebacks. The write raises the same errors.
         logging.getLogger("nats").setLevel(logging.CRITICAL)
         if (options.url is None) == (not options.servers):
-            raise ConfigError(f"sinks.{name}.url: either this must be given, or servers, a list of several")
+            raise ConfigError(f"sinks.{name}.url: give either url or servers, a list of URLs")
         urls = {f"servers[{index}]": url for index, url in enumerate(options.servers)}
         if options.url is not None:
             urls["url"] = options.url
@@ -62,7 +62,7 @@ class Servers:
             raise ConfigError(f"sinks.{name}.ca_file: {options.ca_file} cannot be used: {error}") from None
 
     async def connect(self) -> Connection:
-        """A connection to the first that can be had; the next one begins with another."""
+        """A connection to the first server that can be reached. The next call begins with another server."""
         reasons = []
         for _ in range(len(self._addresses)):
             address = self._addresses[0]
@@ -79,17 +79,17 @@ class Servers:
             await connection.begin(await self._access(address, connection))
         except BaseException as error:
             await connection.close()
-            if isinstance(error, Exception):  # nats-py raises anything at what is no NATS
+            if isinstance(error, Exception):  # nats-py raises any error if the server does not speak NATS
                 raise SinkRetry(f"{address.place}: {plain(error)}") from error
             raise
         return connection
 
     async def _access(self, address: _Address, connection: Connection) -> dict[str, Any]:
-        """What nats-py needs to be let in."""
+        """The arguments of nats-py for TLS and credentials."""
         from nats.aio.client import RawCredentials
 
         def given(secret: str) -> Callable[[], str]:
-            def give() -> str:  # nats-py asks for it when there is TLS, or never will be
+            def give() -> str:  # nats-py calls this once TLS is established or cannot be
                 connection.expect_encrypted()
                 return secret
 
@@ -113,22 +113,22 @@ class _Address(NamedTuple):
     tls: bool
     user: str
     password: str
-    """Without a user it is a token."""
+    """The password, or a token if there is no user."""
 
     @classmethod
     def parse(cls, url: str) -> _Address:
-        """Raises `ValueError`, whose text shows nothing of the URL: it may hold a password."""
+        """Raises `ValueError`. Its text shows nothing of the URL, which may hold a password."""
         try:
             parts = urlsplit(url)
             port = parts.port or 4222
         except ValueError:
             raise ValueError(
-                "expected nats://host:port with a number as the port; in a password / ? # @ : % are written as %2F …"
+                "expected nats://host:port with a number as the port; in a password, write / ? # @ : % as %2F …"
             ) from None
         rest = parts.path.strip("/") or parts.query or parts.fragment
         if parts.scheme not in {"nats", "tls"} or not parts.hostname or rest:
             raise ValueError("expected nats://host:4222 or tls://host:4222")
-        if parts.username and parts.password is None:  # which would be shown, as the names of users are
+        if parts.username and parts.password is None:  # a token as a user name would be shown
             raise ValueError("expected nats://user:password@host, or nats://:token@host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -136,12 +136,15 @@ class _Address(NamedTuple):
 
 
 def _read_credentials(path: Path) -> str:
-    """Raises `ValueError`. Read anew for each connection: it may be replaced before it expires."""
+    """Read the file of credentials. Raises `ValueError`.
+
+    Each connection reads it again, because it may be replaced before it expires.
+    """
     try:
         text = "\n".join([*path.read_text().splitlines(), ""])
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}") from None
-    # nats-py would look for them without end.
+    # Without the JWT or the seed, nats-py would search the text for ever.
     if not re.search(r"BEGIN NATS USER JWT-*\n\S+\n(?s:.*)BEGIN USER NKEY SEED-*\n\S+\n", text):
-        raise ValueError(f"{path} holds no JWT with its seed, as nsc makes it")
+        raise ValueError(f"{path} holds no JWT with its seed, as made by nsc")
     return text

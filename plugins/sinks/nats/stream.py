@@ -1,4 +1,4 @@
-"""The stream: looking at it, making it, and what it answers to a message."""
+"""The JetStream stream: finding, creating and checking it, and reading its answers to messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .subject import Subject
 
 __all__ = ["Stream"]
 
-# JetStream's err_code
+# Values of JetStream's err_code
 _TOO_LARGE, _NO_STREAM = 10054, 10059
 _TROUBLES = {
-    10002, 10005, 10120,  # the account has no resources left, no server to place it, no limits
+    10002, 10005, 10120,  # the account has no resources left, no server for the stream, no limits
     10109, 10158,  # the stream is sealed, or is storing this very message
 }  # fmt: skip
-"""Failures of the stream or its server whose code is not that of a server's fault."""
+"""Failures of the stream or its server although their `code` is not one of a server's failure."""
 
 
 class Stream:
-    """Raises `SinkRetry` for trouble of the stream, and `SinkFailure` for other refusals of a message."""
+    """The stream. Raises `SinkRetry` for its failures, and `SinkFailure` for other refusals of a message."""
 
     def __init__(self, options: NatsOptions, subject: Subject) -> None:
         self._name = options.stream
@@ -32,7 +32,7 @@ class Stream:
         self._subject = subject
 
     async def prepare(self, connection: Connection) -> None:
-        """See to it that it is there."""
+        """Create the stream if it does not exist."""
         if await self._find(connection) is None:
             await self._create(connection)
 
@@ -47,17 +47,20 @@ class Stream:
             raise SinkRetry(f"the stream {self._name} takes {taken}, and not {self._subject.pattern}")
         limits = [(config["max_msgs"], state["messages"]), (config["max_bytes"], state["bytes"])]
         if config["discard"] == "new" and any(0 <= limit <= there for limit, there in limits):
-            raise SinkRetry(f"the stream {self._name} is full and discards what is new")
+            raise SinkRetry(f"the stream {self._name} is full and discards new messages")
 
     def refusal(self, answer: Mapping[str, Any], subject: str) -> str | None:
-        """Why it will never take a message that it answers so; raises if it has not taken it for now."""
+        """The reason why the stream will never take a message with this answer. None if it has taken the message.
+
+        Raises `SinkRetry` or `SinkFailure` for any other answer.
+        """
         if answer.get("status") == NOBODY:
             raise SinkRetry(f"no stream takes the subject {subject}")
         error = answer.get("error")
-        if error is None and answer.get("stream") == self._name:  # which refusals name too
+        if error is None and answer.get("stream") == self._name:  # refusals name the stream too
             return None
         if error is None:
-            raise SinkRetry(f"the subject {subject} is answered by something that is not the stream {self._name}")
+            raise SinkRetry(f"something other than the stream {self._name} answers the subject {subject}")
         reason = f"the stream {self._name} refuses it: {error.get('description')}"
         if error.get("err_code") == _TOO_LARGE:
             return reason
@@ -66,7 +69,7 @@ class Stream:
         raise SinkFailure(reason)
 
     async def _find(self, connection: Connection) -> Mapping[str, Any] | None:
-        """What there is to know of it; None where it is to be created."""
+        """The stream's info, or None if the stream is to be created."""
         answer = await connection.call(f"STREAM.INFO.{self._name}", {})
         error = answer.get("error")
         if error is None:
@@ -74,7 +77,7 @@ class Stream:
                 raise SinkRetry(f"the stream {self._name} acknowledges nothing (no_ack)")
             return answer
         if error.get("err_code") != _NO_STREAM:
-            raise SinkRetry(f"the stream {self._name} cannot be looked at: {error.get('description')}")
+            raise SinkRetry(f"the stream {self._name} cannot be inspected: {error.get('description')}")
         if not self._may_create:
             raise SinkRetry(f"there is no stream {self._name}, and create is false")
         return None
@@ -93,12 +96,12 @@ class Stream:
         }
         answer = await connection.call(f"STREAM.CREATE.{self._name}", config)
         error = answer.get("error")
-        # Another may have been quicker, which JetStream says in one way or another.
+        # Another client may have created the stream first. JetStream has several errors for that.
         if error is not None and await self._find(connection) is None:
             raise SinkRetry(f"the stream {self._name} cannot be created: {error.get('description')}")
 
 
 def _is_its_own_trouble(error: Mapping[str, Any]) -> bool:
-    """Whether it is full, has no leader, no room or is not ready, whatever the message is."""
+    """Whether the stream would refuse any message: it is full, has no leader or no room, or is not ready."""
     code = error.get("code")
     return error.get("err_code") in _TROUBLES or (isinstance(code, int) and (code in {408, 429} or code >= 500))

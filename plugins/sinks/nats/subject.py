@@ -1,4 +1,4 @@
-"""The option `subject`: the subject of each record, and what a stream must take for it."""
+"""The option `subject`: the subject of each record, and the pattern of these subjects."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ __all__ = ["Subject"]
 
 _PLACEHOLDER = re.compile(r"\{(type|tenant|key)\}")
 _UNSAFE = re.compile(r"[\s.*>$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_LONGEST = 100  # characters of a token: servers take no line of more than 4096 bytes
+_LONGEST = 100  # characters of a token: servers accept lines of up to 4096 bytes
 
 
 class Subject:
-    """Raises `ValueError`."""
+    """A template for subjects. Raises `ValueError`."""
 
     def __init__(self, template: str) -> None:
         text = _PLACEHOLDER.sub("x", template)
         if "{" in text or "}" in text:
-            raise ValueError(f"expected no {{}} but {{type}}, {{tenant}} and {{key}}, got {template!r}")
+            raise ValueError(f"expected no {{}} except {{type}}, {{tenant}} and {{key}}, got {template!r}")
         if not all(text.split(".")) or re.search(r"[\s*>\x00-\x1f\x7f]", text):
-            raise ValueError(f"expected tokens with dots between them, without spaces, * and >, got {template!r}")
+            raise ValueError(f"expected tokens separated by dots, without spaces, * and >, got {template!r}")
         if text.startswith(("$", "_INBOX.")):
-            raise ValueError(f"expected none that NATS itself uses, got {template!r}")
+            raise ValueError(f"expected a subject that NATS does not reserve, got {template!r}")
         if len(text.encode()) > 1000:
             raise ValueError("expected at most 1000 bytes")
         self._template = template
         self.pattern = ".".join("*" if _PLACEHOLDER.search(each) else each for each in template.split("."))
-        """What takes all it can be."""
+        """The subject with wildcards that matches all subjects of the template."""
 
     def of(self, value: Mapping[str, Any]) -> str:
-        """The subject of a record; `_` stands for what it has not, and for what cannot be in a subject."""
+        """The subject of a record. `_` replaces missing values and characters that a subject cannot have."""
         return _PLACEHOLDER.sub(
             lambda match: _UNSAFE.sub("_", str(value.get(match[1]) or "")[:_LONGEST]) or "_", self._template
         )
 
     def may_be(self, subject: str) -> bool:
-        """Whether a stream with that subject, which may have wildcards, takes some of what it can be."""
+        """Whether `subject` of a stream, which may have wildcards, matches some subjects of the template."""
         ours, theirs = self.pattern.split("."), subject.split(".")
         for our, their in zip(ours, theirs, strict=False):
             if their == ">":

@@ -1,12 +1,12 @@
-"""The `postgres` sink: each record as a row of a table, by COPY.
+"""The `postgres` sink: copies each record into a row of a table.
 
-A batch is one COPY into the table itself, so one transaction: it is there as a whole, or not at all. The unique
-index on `id` refuses a record that is there already; then the sink asks which are, and copies the others. After a
-start or a failure, where records may come again, it asks first.
+A batch is one COPY into the table, so it is one transaction: the table has the whole batch or none of it. The unique
+index on `id` refuses records that the table already has. Then the sink queries their ids and copies the others. After a
+start or a failure records may come again, so the sink queries first.
 
-PostgreSQL has no U+0000 in text or jsonb: it becomes U+FFFD, in names and values alike. Records that the server refuses
-for what is in them are found by halving and rejected. After any other error the batch comes again on a new connection,
-which looks at the table again, and makes it if it is not there.
+PostgreSQL has no U+0000 in text or jsonb, so the sink replaces it by U+FFFD in names and values. If the server refuses
+the content of a batch, the sink halves it to find and reject the faulty records. After any other error the batch comes
+again on a new connection. A new connection checks the table again, and creates it if it is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .table import Table
 
 __all__ = ["PostgresSink", "register_sinks"]
 
-_SIFTING = 1.0  # then what has been found is told; the others come again, and a write stays short
+_SIFTING = 1.0  # seconds after which a write rejects the faulty records found so far; the others come again
 
 
 @hookimpl
@@ -57,7 +57,7 @@ class PostgresSink(Sink):
         self._doubtful = False
         self._look_first = True
         self._takes_rows = False
-        """Whether this has been seen on the connection."""
+        """Whether the server has taken rows on this connection."""
 
     async def open(self) -> None:
         async with self._connected():
@@ -69,7 +69,7 @@ class PostgresSink(Sink):
             async with self._connected() as connection:
                 await self._store(connection, [*rows.values()])
         except DataRefused:
-            # On a new connection: should the table have become another one, a row in its old form is no record's fault.
+            # On a new connection, because the table may have changed. A mismatch with it is not the fault of a record.
             async with self._connected() as connection:
                 refused |= await self._sift(connection, rows)
         if refused:
@@ -91,7 +91,7 @@ class PostgresSink(Sink):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        """The connection. After anything that went wrong on it, the next one is new and the table looked at again."""
+        """The connection. After an error on it, the next one is new, and the table is checked again."""
         if self._doubtful or (self._connection is not None and self._connection.is_closed()):
             await self.close()
         with told(with_rows=False):
@@ -109,24 +109,25 @@ class PostgresSink(Sink):
         return await connect(self._asyncpg, self.options.url, f"ingestd {self.name}")
 
     async def _store(self, connection: Any, rows: Sequence[Row]) -> None:
-        """All of them in one transaction, but for those that are there."""
+        """Copy the rows that the table does not have yet, in one transaction."""
         if self._look_first:
             new = await new_rows(connection, self._table, rows)
             self._look_first = len(new) < len(rows)
-            # Returning also says that the server takes rows, so one that is there must be refused for nothing else.
+            # A return promises that the server takes rows. So if all rows exist, one is sent, which must be refused
+            # only as a duplicate.
             rows = new if new or self._takes_rows else rows[:1]
         try:
             await copy(connection, self._table, rows)
         except self._asyncpg.UniqueViolationError:
             new = await new_rows(connection, self._table, rows)
-            if len(new) == len(rows):  # another unique index refuses one of them
+            if len(new) == len(rows):  # another unique index refuses a row
                 raise
             self._look_first = True
             await copy(connection, self._table, new)
         self._takes_rows = True
 
     async def _sift(self, connection: Any, rows: dict[int, Row]) -> dict[int, str]:
-        """Store what can be, by halves and halves of these; returns why of each record that cannot."""
+        """Store all rows that the server takes, by repeated halving. Returns the reason for each refused record."""
         clock = asyncio.get_running_loop().time
         until = clock() + _SIFTING
         refused: dict[int, str] = {}

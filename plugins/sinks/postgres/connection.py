@@ -1,4 +1,4 @@
-"""Connecting to the database, and hanging up."""
+"""Connecting to the database, and disconnecting."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def connect(asyncpg: Any, url: str, application: str) -> Any:
     encoding = connection.get_settings().server_encoding
     if encoding != "UTF8":
         await disconnect(connection)
-        raise SinkRetry(f"the database's encoding is {encoding}, which has not every character: it must be UTF8")
+        raise SinkRetry(f"the database's encoding is {encoding}, which lacks some characters: it must be UTF8")
     return connection
 
 
 async def disconnect(connection: Any) -> None:
-    """Waits a while until the server has cancelled what was under way, lest it goes on waiting for a lock."""
+    """Close the connection. Waits a while until the server has cancelled its statement, which may wait for a lock."""
     with suppress(Exception):
         async with asyncio.timeout(_HANGING_UP):
             await connection.close()

@@ -1,4 +1,4 @@
-"""Rows into the table, by COPY in its binary form, and which of them are not there yet."""
+"""Copies rows into the table with the binary COPY, and finds rows that the table does not have yet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .table import COLUMNS, Table
 
 __all__ = ["copy", "new_rows"]
 
-_PORTION = 8 << 20  # of one COPY: it is handed over at once, which must not hold up the event loop
+_PORTION = 8 << 20  # bytes of one COPY: they are sent at once, which must not hold up the event loop
 _BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END = b"\xff\xff"
 
 
 async def new_rows(connection: Any, table: Table, rows: Sequence[Row]) -> list[Row]:
-    """Those that are not there, each once."""
+    """The rows that the table does not have, each once."""
     query = f"SELECT id FROM {table.quoted} WHERE id = ANY($1)"  # noqa: S608 - the name is checked and quoted
     held = {found for (found,) in await connection.fetch(query, [row.id for row in rows])}
     new: dict[str, Row] = {}
@@ -27,7 +27,7 @@ async def new_rows(connection: Any, table: Table, rows: Sequence[Row]) -> list[R
 
 
 async def copy(connection: Any, table: Table, rows: Sequence[Row]) -> None:
-    """All of them in one transaction."""
+    """Copy all rows in one transaction."""
     portions = _portions(rows)
     if len(portions) == 1:  # one statement is a transaction
         await _copy_portion(connection, table, portions[0])
@@ -38,7 +38,7 @@ async def copy(connection: Any, table: Table, rows: Sequence[Row]) -> None:
 
 
 async def _copy_portion(connection: Any, table: Table, portion: Sequence[bytes]) -> None:
-    # In one piece, not row by row: while asyncpg waits to send the next, it does not notice a lost connection.
+    # In one piece, because asyncpg does not notice a lost connection while it waits to send another row.
     data = memoryview(b"".join([_BEGIN, *portion, _END]))
     await connection.copy_to_table(
         table.name, schema_name=table.schema, columns=[*COLUMNS], source=data, format="binary"

@@ -1,4 +1,4 @@
-"""Which errors are a row's fault and which are the server's, and how they are told."""
+"""Errors of PostgreSQL: whether a row or the server is at fault, and their texts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .table import COLUMNS
 __all__ = ["DataRefused", "told"]
 
 
-# Connections, authorization, a rollback, what is not there or not allowed, resources, an operator, the system; and
-# read-only, and a lock that is not to be had.
+# Classes: connections, authorization, missing databases and schemas, rollbacks, missing or forbidden objects,
+# resources, operators' interventions, system errors. Single codes: a read-only transaction, and a lock not available.
 _TROUBLES = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
 
 
 class DataRefused(SinkFailure):
-    """PostgreSQL refuses what is in a row."""
+    """PostgreSQL refuses the content of a row."""
 
 
 @contextmanager
 def told(*, with_rows: bool = True) -> Iterator[None]:
-    """Errors of the server and of the way to it become ours, with a reason in which no secret can be.
+    """Turn errors of the server and the connection into errors of a sink, with a reason that holds no secret.
 
-    Known trouble of the server becomes `SinkRetry`, and so does any error where no rows are sent.
+    Known failures of the server become `SinkRetry`. So does any error if no rows are sent.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def told(*, with_rows: bool = True) -> Iterator[None]:
         raise
     except Exception as error:
         state = getattr(error, "sqlstate", None)
-        if state is not None:  # its detail would show the row
+        if state is not None:  # only the message, because the detail would show the row
             text = f"{getattr(error, 'message', None) or error} (SQLSTATE {state})"
         elif isinstance(error, OSError) or type(error).__module__.startswith("asyncpg."):
             text = f"the connection: {error}"
@@ -49,8 +49,8 @@ def told(*, with_rows: bool = True) -> Iterator[None]:
 
 
 def _is_its_own_trouble(error: Any, state: str) -> bool:
-    """Whether the server or the table has it, whatever is sent: no room, shutting down, read-only, no rights …"""
-    if error.server_source_function == "ExecWithCheckOptions":  # a policy for rows refuses one, as for a lack of rights
+    """Whether the server or the table would refuse any row: no room, shutting down, read-only, no rights …"""
+    if error.server_source_function == "ExecWithCheckOptions":  # a row policy refuses a row; the code says no rights
         return False
     if state in {"23502", "23514"}:
         return not _is_of_data(error, state)
@@ -58,21 +58,21 @@ def _is_its_own_trouble(error: Any, state: str) -> bool:
 
 
 def _is_out_of_step(error: Exception) -> bool:
-    """Whether the server has ended the session just as asyncpg was to begin with the rows."""
+    """Whether the server has ended the session just before asyncpg sent the rows."""
     return type(error).__name__ == "InternalClientError"
 
 
 def _is_without_transactions(error: Any) -> bool:
-    """Whether there are no more of them before a VACUUM, which the server calls 54000."""
+    """Whether no transaction ids are left until a VACUUM. The server's code for this is 54000."""
     return (error.server_source_function or "").startswith("GetNew")
 
 
 def _is_of_data(error: Any, state: str) -> bool:
-    """Whether a row is at fault, and not the server, its rights or the table."""
+    """Whether a row is at fault, and not the server, the user's rights or the table."""
     if state == "22P04":
-        return False  # the form of COPY
-    if state == "23502":  # a column that has come to be
+        return False  # the format of COPY
+    if state == "23502":  # NOT NULL, perhaps of a column that was added to the table
         return error.column_name in COLUMNS
-    if state == "23514":  # else it is a partition that is missing
+    if state == "23514":  # without a constraint, a partition is missing
         return error.constraint_name is not None
     return state[:2] in {"22", "23", "54"}

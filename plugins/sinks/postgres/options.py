@@ -15,13 +15,13 @@ _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
 class PostgresOptions(Options):
     url: Url
-    """postgresql://user:password@host:port/database and what else asyncpg takes, such as `?sslmode=verify-full`."""
+    """postgresql://user:password@host:port/database, with parameters of asyncpg such as `?sslmode=verify-full`."""
     table: str = "ingestd_records"
-    """Made if it is not there; `schema.table` where it is not in the first schema of the user's `search_path`."""
+    """Created if missing. `schema.table` if it is not in the first schema of the user's `search_path`."""
 
 
 def check_url(url: str, option: str) -> None:
-    """Raise `ConfigError` for what asyncpg would not take; its own messages would show parts of a password."""
+    """Raise `ConfigError` for a URL that asyncpg would refuse. Messages of asyncpg could show parts of a password."""
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     good = re.match("(?i)postgres(ql)?://", url) is not None and not parts.fragment
@@ -33,5 +33,5 @@ def check_url(url: str, option: str) -> None:
     if not good:
         raise ConfigError(
             f"{option}: expected postgresql://user:password@host:port/database;"
-            " in a password / ? # @ : % and foreign letters are written as %2F …"
+            " in a password, write / ? # @ : % and letters beyond ASCII as %2F …"
         )

@@ -1,4 +1,4 @@
-"""A record as a row, in COPY's binary form, which has no U+0000."""
+"""Rows for records, in the binary format of COPY and without U+0000."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .table import COLUMNS
 
 __all__ = ["Row", "make_rows"]
 
-_SLICE = 1 << 20  # bytes of records between which others have their turn
+_SLICE = 1 << 20  # bytes of records after which other tasks get a turn
 
-# Each row begins with how many values it has, each value with how many bytes.
+# Each row begins with the number of its values, and each value with the number of its bytes.
 _ROW = len(COLUMNS).to_bytes(2)
 _NULL = b"\xff\xff\xff\xff"
 _JSONB = b"\1"
@@ -30,12 +30,12 @@ _MICROSECOND = timedelta(microseconds=1)
 class Row(NamedTuple):
     id: str
     head: bytes
-    """All values but the last, in the order of `COLUMNS`, as COPY takes them, and how long that is."""
+    """All values except the last in the order of `COLUMNS`, in COPY's format, then the length of the last."""
     body: bytes
 
 
 async def make_rows(batch: Sequence[Record]) -> tuple[dict[int, Row], dict[int, str]]:
-    """A row for each record by its index, and why of each that can have none."""
+    """The row of each record by its index, and the reason for each record that cannot have a row."""
     rows: dict[int, Row] = {}
     refused: dict[int, str] = {}
     size = 0
@@ -54,7 +54,7 @@ async def make_rows(batch: Sequence[Record]) -> tuple[dict[int, Row], dict[int, 
 
 
 class _Fields(msgspec.Struct, rename="camel"):
-    """What has a column of its own."""
+    """The members of a record that have a separate column."""
 
     id: str
     tenant: str | None = None
@@ -95,12 +95,12 @@ def _row(record: Record) -> Row:
 def _without_null(body: bytes) -> bytes:
     if b"\\u0000" not in body:
         return body
-    # Between escaped backslashes, those that are left do escape what follows.
+    # Between escaped backslashes, each remaining backslash escapes the text after it.
     return b"\\\\".join([part.replace(b"\\u0000", b"\\ufffd") for part in body.split(b"\\\\")])
 
 
 def _what_fits(value: Any) -> _Fields:
-    """Plugins may have other values under these names: they stay in `record`."""
+    """The members that fit into their columns. Plugins may store other values, which stay in `record` only."""
     for field in msgspec.structs.fields(_Fields) if isinstance(value, dict) else ():
         if field.name != "id" and field.encode_name in value:
             try:
@@ -118,5 +118,5 @@ def _text(text: str | None) -> bytes:
 
 
 def _number(number: int) -> bytes:
-    """A bigint, and a time, which is one."""
+    """A bigint. COPY sends a time in the same format."""
     return b"\0\0\0\x08" + number.to_bytes(8, signed=True)

@@ -1,4 +1,4 @@
-"""The table: what it must be, making it, and checking it."""
+"""The table: its columns, and creating and checking it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = {
     "position": "bigint",
     "record": "jsonb",
 }
-_FURTHER = {  # C: compared by its bytes, which is quicker, and no other order means anything
+_FURTHER = {  # C compares ids by their bytes, which is quicker; no other collation makes sense for ids
     "id": 'COLLATE "C" PRIMARY KEY',
     "type": "NOT NULL",
     "received_at": "NOT NULL",
@@ -36,7 +36,8 @@ _SELECT_COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
 FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
 """
-# What is unique together with the time is so alone: a record that comes again has the same. Partitions need that.
+# An index on (id, received_at) is as good as one on (id), because a record that comes again has the same time.
+# Partitioned tables need such an index.
 _SELECT_UNIQUE = """
 SELECT EXISTS (
     SELECT FROM pg_index
@@ -52,7 +53,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Table:
-    """Raises `ConfigError` for what cannot be its name, and `SinkRetry` for what is wrong with it."""
+    """The table. Raises `ConfigError` for an invalid name, and `SinkRetry` for a table that cannot take records."""
 
     def __init__(self, text: str, option: str, asyncpg: Any) -> None:
         parts = text.split(".")
@@ -68,21 +69,21 @@ class Table:
         self._asyncpg = asyncpg
 
     async def prepare(self, connection: Any) -> None:
-        """See to it that it is there and can take records, and that what is committed is durable."""
+        """Create the table if missing, check that it can take records, and make commits durable."""
         await connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
         table = await self._find(connection)
         if table is None:
             columns = ", ".join(f'"{name}" {type_} {_FURTHER.get(name, "")}' for name, type_ in COLUMNS.items())
-            # Another one may be quicker.
+            # Another client may create the table first.
             with suppress(self._asyncpg.DuplicateTableError, self._asyncpg.UniqueViolationError):
                 await connection.execute(f"CREATE TABLE {self.quoted} ({columns})")
             table = await self._find(connection)
         await self._inspect(connection, table)
 
     async def check(self, connection: Any) -> None:
-        """Change nothing, and look whether records could be written."""
+        """Check whether records can be written, and change nothing."""
         if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
             raise SinkRetry("the database is read-only")
         table = await self._find(connection)
@@ -105,13 +106,13 @@ class Table:
         return table
 
     async def _inspect(self, connection: Any, table: int | None) -> None:
-        """Raise `SinkRetry` for a table that cannot take records, with all that it lacks."""
+        """Raise `SinkRetry` with all faults of a table that cannot take records."""
         kind, persistence = await connection.fetchrow(
             "SELECT relkind::text, relpersistence::text FROM pg_class WHERE oid = $1", table
         )
         faults = []
         if kind not in {"r", "p"}:
-            faults.append("is no table")
+            faults.append("is not a table")
         if persistence == "u":
             faults.append("is unlogged: a crash of the server would empty it")
         found = {name: (type_, needed) for name, type_, needed in await connection.fetch(_SELECT_COLUMNS, table)}

@@ -1,12 +1,12 @@
 """The `redis_stream` sink: adds each record as an entry to a Redis stream.
 
 An entry has the fields `id`, `type` and `record`, the JSON object byte for byte. A batch is one transaction
-(MULTI … EXEC), sent in one go, so its entries stand together and in order, or none of them is there.
+(MULTI … EXEC), sent at once. So the stream has all its entries together and in order, or none of them.
 
-The answer to a transaction may get lost. So the first write after an opening or a failure looks at the newest
-entries of the stream, and leaves out records that are among them. Nothing but an entry that is there makes it
-leave one out: a stream that was deleted, or that others write to as well, costs no record. Entry ids made of
-a record's time or place would not do: Redis wants each greater than the last, whoever added that.
+The answer to a transaction may get lost. So the first write after an opening or a failure reads the newest entries of
+the stream, and leaves out records that are among them. Only an existing entry makes the sink leave out a record. So a
+deleted stream, or other writers to the stream, cost no record. Entry ids made from a record's time or position would
+not work, because Redis wants each id to be greater than the last one in the stream.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisStreamSink", "register_sinks"]
 
-_LARGEST = 512 << 20  # what Redis takes as one value unless it is told otherwise
-_TRANSACTION = 16 << 20  # bytes: Redis keeps a transaction in memory, and cuts off who sends it too large a one
-_LOOK_BACK, _LOOK_BACK_BYTES = 1000, 32 << 20  # or twice the batch: Redis does nothing else while it looks
+_LARGEST = 512 << 20  # bytes of a value that Redis takes by default
+_TRANSACTION = 16 << 20  # bytes: Redis keeps a transaction in memory, and disconnects a client that sends too large one
+_LOOK_BACK, _LOOK_BACK_BYTES = 1000, 32 << 20  # or twice the batch if larger; Redis does nothing else while it reads
 
 
 @hookimpl
@@ -42,7 +42,7 @@ class RedisStreamOptions(Options):
     stream: Annotated[str, Meta(min_length=1)]
     """The key of the stream."""
     max_length: Annotated[int, Meta(ge=1)] | None = None
-    """About how many entries stay, the newest ones; all unless given."""
+    """The approximate number of entries that stay, the newest ones. Without it, all stay."""
 
 
 class RedisStreamSink(Sink):
@@ -50,7 +50,7 @@ class RedisStreamSink(Sink):
 
     def __init__(self, name: str, options: RedisStreamOptions) -> None:
         super().__init__(name, options)
-        from .server import StreamOnRedis  # only where it is used: redis-py takes a tenth of a second
+        from .server import StreamOnRedis  # here, because importing redis-py takes a tenth of a second
 
         try:
             self._stream: StreamOnRedis = StreamOnRedis(options.url, options.stream, max_length=options.max_length)
@@ -58,7 +58,7 @@ class RedisStreamSink(Sink):
             raise ConfigError(f"sinks.{name}.url: {error}") from None
         self._largest = _LARGEST
         self._sure = False
-        """Whether it is known what of the last write is in the stream."""
+        """Whether the stream is known to have the whole last write."""
 
     async def open(self) -> None:
         self._sure = False
@@ -91,7 +91,7 @@ class RedisStreamSink(Sink):
         await self._stream.close()
 
     async def _find(self, records: Sequence[tuple[str, Record]]) -> set[int]:
-        """The indexes of those records that are among the newest entries."""
+        """The indexes of the records that are among the newest entries."""
         entries = max(_LOOK_BACK, 2 * len(records))
         size = max(_LOOK_BACK_BYTES, 2 * sum(len(record.body) for _, record in records))
         return await self._stream.find([identity for identity, _ in records], entries=entries, size=size)

@@ -1,12 +1,13 @@
 """The `webhook` sink: posts each batch of records to a URL, as a JSON array, signed.
 
-A 2xx answer means that the records are durable there. 400, 413 and 422 refuse: a batch that is refused
-is halved, in order, until each record is taken or refused alone, which rejects it. 408, 425, 429 and 5xx are the
-receiver's own trouble. After any other answer, and after none, a record may be at fault. In both cases the batch
-comes again, except for parts of it that were answered already.
+A 2xx answer means that the receiver has stored the records durably. 400, 413 and 422 refuse the batch. The sink halves
+a refused batch, in order, until each record is taken or refused alone. It rejects a record that is refused alone.
 
-`webhook-id` is made of the ids of the records: the same ones have the same id whenever they come. The
-signature is that of Standard Webhooks, over the array as it is before it is compressed.
+408, 425, 429 and 5xx are failures of the receiver. After any other answer, or without one, a record may be at fault. In
+both cases the batch comes again, without the parts that were answered already.
+
+`webhook-id` is made from the ids of the records, so the same records always have the same id. The signature follows
+Standard Webhooks. It covers the array before compression.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["WebhookSink", "register_sinks"]
 
 _MOST_AFTER = 3600.0
-_TROUBLES = (408, 425, 429)  # and 5xx: the receiver's own, whatever is posted
+_TROUBLES = (408, 425, 429)  # and 5xx: failures of the receiver, not of a record
 
 
 @hookimpl
@@ -46,7 +47,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 
 class _Item(NamedTuple):
-    """One record of a batch: its place there, its id and its body."""
+    """One record of a batch: its index in the batch, its id and its body."""
 
     place: int
     id: str
@@ -58,17 +59,17 @@ class WebhookSink(Sink):
 
     def __init__(self, name: str, options: WebhookOptions) -> None:
         super().__init__(name, options)
-        from .target import Target  # only where it is used: Tornado's client is of no use to most commands
+        from .target import Target  # here, because most commands do not need Tornado's client
 
         path = f"sinks.{name}"
         self._target: Target = Target(options, path)
         self._key = signing_key(options.secret, f"{path}.secret")
         self._outcomes: dict[str, str | None] = {}
-        """By webhook-id, of the batch at hand and its parts: why it was refused, or None if it was taken."""
+        """The outcomes of the current batch and its parts, by webhook-id: the reason of a refusal, or None if taken."""
 
     async def write(self, batch: Sequence[Record]) -> None:
         items = await asyncio.to_thread(_items, batch)
-        if _webhook_id(items) not in self._outcomes:  # else it comes again, and goes on where it was
+        if _webhook_id(items) not in self._outcomes:  # else it comes again, and continues where it stopped
             self._outcomes.clear()
         reasons = await self._deliver(items)
         self._outcomes.clear()
@@ -79,7 +80,7 @@ class WebhookSink(Sink):
         await self._target.check()
 
     async def _deliver(self, items: Sequence[_Item]) -> dict[int, str]:
-        """Get each record taken or refused; returns why, by place, those were refused that were."""
+        """Post records until each is taken or refused. Returns the reason for each refused record, by its index."""
         webhook_id = _webhook_id(items)
         if webhook_id not in self._outcomes:
             self._outcomes[webhook_id] = await self._post(webhook_id, [item.body for item in items])
@@ -92,8 +93,8 @@ class WebhookSink(Sink):
         return {**await self._deliver(items[:middle]), **await self._deliver(items[middle:])}
 
     async def _post(self, webhook_id: str, bodies: list[bytes]) -> str | None:
-        """Returns None if they are taken, or why they are refused."""
-        # In a thread: compressing and signing megabytes takes its time.
+        """Post records together. Returns None if they are taken, or the reason of the refusal."""
+        # In a thread, because compressing and signing megabytes would hold up the event loop.
         headers, body = await asyncio.to_thread(self._content, webhook_id, bodies)
         answer = await self._target.post(headers, body)
         told = f"{self._target.host} answers {answer.status} {responses.get(answer.status, '')}".rstrip()
@@ -103,7 +104,7 @@ class WebhookSink(Sink):
             text = self._target.presentable(answer.text)
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
-            told += "; redirects are not followed, the url must be the one they lead to"
+            told += "; redirects are not followed, so the url must be their target"
         kind = SinkRetry if answer.status in _TROUBLES or answer.status >= 500 else SinkFailure
         raise kind(told, after=_retry_after(answer.retry_after))
 
@@ -133,7 +134,7 @@ def _webhook_id(items: Iterable[_Item]) -> str:
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds to wait at least, of `Retry-After`: a number of them or an HTTP date."""
+    """The least seconds to wait by `Retry-After`, which is a number of seconds or an HTTP date."""
     if re.fullmatch(r"[0-9]+", text):
         return min(float(text), _MOST_AFTER)
     try:

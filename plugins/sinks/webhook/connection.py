@@ -1,4 +1,4 @@
-"""One request on a connection of its own, and as much of its answer as is of interest."""
+"""A single request on a new connection, and the part of its answer that the sink needs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Answer", "ask"]
 
 _REFUSALS = (400, 413, 422)
 _MOST_READ = 4096
-_TEXT_PATIENCE = 5.0  # for why something is refused; that it is has been told by then
+_TEXT_PATIENCE = 5.0  # seconds to wait for the text of a refusal, after its status has come
 
 
 async def ask(request: HTTPRequest) -> Answer:
-    """The answer to a request, or why there is none (`failure`). Whatever is raised meanwhile ends the request too."""
+    """The answer to a request, or the reason why there is none (`failure`). Any error or cancellation ends it."""
     client = SimpleAsyncHTTPClient(force_instance=True)
     client.tcp_client = connection = _Connection(client.resolver)
     answer = Answer(connection)
@@ -36,15 +36,15 @@ async def ask(request: HTTPRequest) -> Answer:
 
 
 class Answer:
-    """What has come of an answer, as far as it is of interest; `enough` is done when that has all come."""
+    """The received part of an answer. `enough` is done when the sink needs no more of it."""
 
     def __init__(self, connection: _Connection) -> None:
         self.status = 0
-        """0 until all headers are there."""
+        """0 until all headers have come."""
         self.early = False
-        """Whether it came before the whole request was sent."""
+        """Whether the answer came before the whole request was sent."""
         self.failure: BaseException | None = None
-        """Why there is no answer, if there is none and it is known."""
+        """The reason why there is no answer, if known."""
         self.retry_after = ""
         self.text = b""
         self.enough = asyncio.get_running_loop().create_future()
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def refuses(self) -> bool:
-        """Whether it says that what was posted is at fault."""
+        """Whether the answer says that the posted records are at fault."""
         return self.status in _REFUSALS
 
     def on_header_line(self, line: str) -> None:
@@ -62,7 +62,7 @@ class Answer:
             self._coming = int(line.split()[1])
         elif name.lower() == "retry-after":
             self.retry_after = value.strip()
-        elif line == "\r\n" and self._coming >= 200:  # below it is another answer that counts, which is to come
+        elif line == "\r\n" and self._coming >= 200:  # after 1xx the final answer is still to come
             self.status = self._coming
             stream = self._connection.stream
             self.early = stream is not None and stream.writing()
@@ -82,7 +82,7 @@ class Answer:
 
 
 class _Connection(TCPClient):
-    """The connection of one request. To close it ends the request, which the HTTP client has no way to."""
+    """The connection of one request. Closing it ends the request, for which the HTTP client has no method."""
 
     def __init__(self, resolver: Resolver) -> None:
         super().__init__(resolver)
@@ -105,5 +105,5 @@ class _Connection(TCPClient):
 
 
 def _look_away(fetching: asyncio.Future[Any]) -> None:
-    """A request that was ended fails, and nobody is interested any more."""
+    """Retrieve the exception of a request, so that asyncio does not log it."""
     fetching.exception()

@@ -1,4 +1,4 @@
-"""The options of a webhook, and what of them can be checked before anything is sent."""
+"""The options of a webhook, and their checks before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["WebhookOptions", "checked_headers", "signing_key", "trust"]
 
 _LEAST_SECRET = 16
 
-# What the sink, or the connection, sets itself.
+# Headers that the sink or the connection sets.
 _OWN_HEADERS = frozenset(
     {
         "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive", "te",
@@ -29,13 +29,13 @@ _HEADER_VALUE = re.compile(r"[\t -~]+")
 
 class WebhookOptions(Options):
     url: Url
-    """Where to post; user and password in it are sent as `Authorization: Basic`."""
+    """The URL to post to. A user and password in it are sent as `Authorization: Basic`."""
     secret: Secret | None = None
-    """Signs each request: `whsec_` and base64, or any text of at least 16 characters."""
+    """The key of the signature: `whsec_` and base64, or any text of at least 16 characters."""
     headers: dict[str, Secret] = msgspec.field(default_factory=dict)
-    """Sent with each request, beside those the sink sets itself."""
+    """Headers of each request, beside the headers that the sink sets."""
     gzip: bool = False
-    """Compress what is sent."""
+    """Whether requests are compressed."""
     ca_file: Path | None = None
     """Certificates (PEM) to trust instead of the system's."""
 
@@ -50,16 +50,16 @@ def signing_key(secret: Secret | None, path: str) -> bytes | None:
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except ValueError:
-        raise ConfigError(f"{path}: what follows whsec_ is not base64") from None
+        raise ConfigError(f"{path}: the text after whsec_ is not base64") from None
     if len(key) < _LEAST_SECRET:
-        raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} bytes behind whsec_")
+        raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} bytes after whsec_")
     return key
 
 
 def trust(options: WebhookOptions, scheme: str, path: str) -> ssl.SSLContext | None:
     if scheme == "http":
         if options.ca_file is not None:
-            raise ConfigError(f"{path}: is of no use, the url is not https")
+            raise ConfigError(f"{path}: has no effect, because the url is not https")
         return None
     try:
         return ssl.create_default_context(cafile=options.ca_file)
@@ -75,9 +75,9 @@ def checked_headers(given: dict[str, Secret], path: str) -> dict[str, str]:
         if not _HEADER_NAME.fullmatch(name):
             raise ConfigError(f"{path}: {name!r} cannot be the name of a header")
         if name.lower() in _OWN_HEADERS:
-            raise ConfigError(f"{path}.{name}: is set by the sink itself")
+            raise ConfigError(f"{path}.{name}: the sink sets this header")
         if name.lower() in seen:
-            raise ConfigError(f"{path}.{name}: is there twice")
+            raise ConfigError(f"{path}.{name}: is given twice")
         if not _HEADER_VALUE.fullmatch(value):
             raise ConfigError(f"{path}.{name}: expected one line of ASCII characters")
         seen.add(name.lower())

@@ -1,4 +1,4 @@
-"""Who is posted to, and how failures are told without what is secret."""
+"""The receiver of a webhook: its URL and headers, and texts of failures without secrets."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from .options import WebhookOptions, checked_headers, trust
 
 __all__ = ["Target"]
 
-_LEAST_HIDDEN = 4  # a header that says 1 or on is no secret, and hiding it would spoil what is told
+_LEAST_HIDDEN = 4  # a shorter value such as 1 or on is no secret, and hiding it would spoil texts
 _MOST_TEXT = 200
-# Far above a delivery's usual time limit: it ends what goes on when nobody waits any more.
+# Far above a delivery's usual time limit. It ends attempts that nothing waits for.
 _CONNECT_TIMEOUT = 120.0
 
 
 class Target:
-    """Who is posted to. What it raises names the host, and nothing else of the URL: the rest may be secret."""
+    """The receiver. Its errors name the host only, because the rest of the URL may be secret."""
 
     def __init__(self, options: WebhookOptions, path: str) -> None:
         url = _with_ascii_host(options.url)
         if not re.fullmatch(r"[!-~]+", url):
-            raise ConfigError(f"{path}.url: foreign letters outside the host are written as %C5%82 …")
+            raise ConfigError(f"{path}.url: outside the host, write letters beyond ASCII and spaces as %C5%82 …")
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"}:
             raise ConfigError(f'{path}.url: expected an HTTP URL, such as "https://crm.example/in"')
@@ -45,7 +45,7 @@ class Target:
         except ValueError:
             port = 0
         if port == 0:
-            raise ConfigError(f"{path}.url: its port is none")
+            raise ConfigError(f"{path}.url: its port is invalid")
         if not name:
             raise ConfigError(f"{path}.url: has no host")
         self._address = name, port or (443 if parts.scheme == "https" else 80)
@@ -60,7 +60,7 @@ class Target:
             user, password = unquote(parts.username), unquote(parts.password or "")
             credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
             if "authorization" in map(str.lower, self._headers):
-                raise ConfigError(f"{path}.headers: Authorization is given, and so are user and password in the url")
+                raise ConfigError(f"{path}.headers: give either Authorization, or user and password in the url")
             self._headers["Authorization"] = f"Basic {credentials}"
             hidden += [credentials, password or user, parts.password or parts.username]
         hidden += [unquote(each) for each in hidden]
@@ -79,13 +79,13 @@ class Target:
     async def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """The answer to this body with these headers and the configured ones.
 
-        Raises `SinkRetry` where there is no connection, and `SinkFailure` where one ends without an answer.
+        Raises `SinkRetry` without a connection, and `SinkFailure` if the connection ends without an answer.
         """
         answer = await ask(self._request({**self._headers, **headers}, body))
         if answer.status == 0:
             raise self._failure(answer.failure) from None
         if answer.early and 200 <= answer.status < 300:
-            raise SinkFailure(f"{self.host} answers {answer.status} before it has got everything")
+            raise SinkFailure(f"{self.host} answers {answer.status} before it has received the whole request")
         return answer
 
     def _request(self, headers: dict[str, str], body: bytes) -> HTTPRequest:
@@ -95,7 +95,7 @@ class Target:
             HTTPHeaders(headers),
             body,
             connect_timeout=_CONNECT_TIMEOUT,
-            request_timeout=0.0,  # delivery has a time limit
+            request_timeout=0.0,  # none here, because delivery has a time limit
             follow_redirects=False,
             decompress_response=False,
             user_agent=f"ingestd/{__version__}",
@@ -103,7 +103,7 @@ class Target:
         )
 
     def presentable(self, raw: bytes) -> str:
-        """The beginning of an answer's text, in one line, without what it repeats of the request's secrets."""
+        """The beginning of an answer's text in one line. Secrets of the request that it repeats are hidden."""
         text = raw.decode("utf-8", "replace")
         for secret in self._hidden:
             text = text.replace(secret, "***")
@@ -121,7 +121,7 @@ class Target:
             return SinkRetry(f"the connection to {self.host} failed: {error.strerror or type(error).__name__}")
         if isinstance(error, HTTPTimeoutError):
             return SinkRetry(f"the connection to {self.host} failed: {error}")
-        return SinkFailure(f"{self.host} closed the connection without an answer, or what it answered is no HTTP")
+        return SinkFailure(f"{self.host} closed the connection without an answer, or its answer is not HTTP")
 
 
 def _with_ascii_host(url: str) -> str:
