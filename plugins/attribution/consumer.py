@@ -219,7 +219,7 @@ class AttributionConsumer(Consumer):
         self.tally.reversal(result)
         if result == "too_many":
             log.warning(
-                "the %s %s of the order %r of %s came before its order and is ignored: %d others wait for that order",
+                "the %s %s of the order %r of %s came before its order and is ignored: %d already wait for that order",
                 refund.reason, refund.event_id, refund.order_id, refund.tenant, MAX_WAITING,
                 extra=_about(refund),
             )  # fmt: skip

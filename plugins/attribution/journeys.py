@@ -44,7 +44,7 @@ _POSITION = 16  # hexadecimal digits
 
 
 class Limits(NamedTuple):
-    """Limits of journeys. Times are in milliseconds. An order that is at most `late` finds all its touchpoints."""
+    """Limits of journeys. Times are in milliseconds. Orders up to `late` after their time find all touchpoints."""
 
     window: int
     late: int

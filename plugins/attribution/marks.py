@@ -1,4 +1,4 @@
-"""Orders and refunds of the journal, and the marks of decided orders. With its mark no order is decided twice."""
+"""Orders and refunds of the journal, and the marks of decided orders. An order with a mark is not decided again."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class CostlyChecks:
             seconds = -(-wait // 10**9)
             raise Limited(
                 "Too many signatures of this key or from this address were wrong lately, so this one was not fully"
-                f" checked. Send the request again after {seconds} s. A body of up to 256 KiB is always checked if"
-                " the signature is that of the body as sent.",
+                f" checked. Send the request again after {seconds} s. A signature of the bytes as sent is always"
+                " checked for bodies of up to 256 KiB.",
                 retry_after=seconds,
             )
 

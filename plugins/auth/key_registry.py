@@ -89,7 +89,7 @@ class KeyRegistry:
         """The stored keys as last read, revoked keys included."""
         self._losses = 0
         self._before: Mapping[str, Field] | None = None
-        """The keys that were stored before the current loss of data. None if this registry knows none of them."""
+        """The keys that were stored before the current loss of data. None without a loss, or if they are unknown."""
         self._public: dict[str, Principal] = {}
         self._server: dict[str, Key] = {}
         self._revoked: frozenset[str] = frozenset()
