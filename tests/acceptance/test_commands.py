@@ -235,7 +235,7 @@ def test_plugins_are_listed_with_where_they_come_from(shop: Shop) -> None:
         assert row.keys() == {"name", "distribution", "version", "source", "file", "sinks", "stores", "hooks"}
     plugins = {row["name"]: row for row in rows}
     assert {"keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"} <= plugins.keys()
-    assert plugins["session"]["hooks"] == ["forget_person", "resolve_session", "take_over"]
+    assert plugins["session"]["hooks"] == ["event_dropped", "forget_person", "resolve_session", "take_over"]
     assert plugins["session"]["distribution"] == "ingestd"
     heads, *lines = shop.command("plugins", "list").splitlines()
     assert heads.split() == ["NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE"]
