@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 from redis import asyncio as aioredis
 from redis import exceptions
@@ -14,6 +12,8 @@ from redis.backoff import NoBackoff
 
 from ingestd.api.errors import SinkFailure, SinkRetry
 from ingestd.api.events import Record
+
+from ...redis_urls import check_redis_url, unknown_option
 
 __all__ = ["StreamOnRedis"]
 
@@ -141,18 +141,8 @@ def _text_of(error: Exception) -> str:
 
 
 def _client(url: str) -> aioredis.Redis:
-    """Connects to nothing yet. Raises `ValueError`, also for what redis-py would take for this machine's Redis."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # which is not read before
-    except ValueError:  # whose text may show a password in which a character should have been escaped
-        raise ValueError(
-            "expected redis://host:port/db with a number as the port; in a password / ? # @ : % are written as %2F …"
-        ) from None
-    if not url.startswith(f"{parts.scheme}://") or (parts.scheme == "unix" and not parts.path):
-        raise ValueError("expected redis://host:port/db, rediss://host:port/db or unix:///path/of/socket")
-    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]*)?", parts.path):
-        raise ValueError("expected the number of a database behind the host, as in redis://host:6379/0")
+    """Connects to nothing yet. Raises `ValueError`."""
+    check_redis_url(url)
     try:
         pool = aioredis.ConnectionPool.from_url(
             url,
@@ -164,6 +154,5 @@ def _client(url: str) -> aioredis.Redis:
         )
         pool.make_connection()  # which knows whether its options can be
     except TypeError as error:  # redis-py makes arguments of the options in the URL
-        unknown = re.search(r"unexpected keyword argument '(.*)'", str(error))
-        raise ValueError(f"redis-py does not know its option {unknown[1] if unknown else error}") from None
+        raise ValueError(f"redis-py does not know its option {unknown_option(error)}") from None
     return aioredis.Redis(connection_pool=pool)

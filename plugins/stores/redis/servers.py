@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 
+from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
 
 __all__ = ["address_of", "make_pool"]
@@ -34,7 +34,7 @@ def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, passwor
         "client_name": "ingestd",
     }
     try:
-        _check(url)
+        check_redis_url(url)
         if sentinels:
             pool = _through(sentinels, url, options, password)
         else:
@@ -43,29 +43,8 @@ def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, passwor
     except ValueError as error:
         raise ConfigError(f"this URL is not one of Redis: {error}") from None
     except TypeError as error:  # from redis-py, which makes arguments of the options in the URL
-        unknown = re.search(r"unexpected keyword argument '(.*)'", str(error))
-        raise ConfigError(
-            f"this URL has an option redis-py does not know: {unknown[1] if unknown else error}"
-        ) from None
+        raise ConfigError(f"this URL has an option redis-py does not know: {unknown_option(error)}") from None
     return pool
-
-
-def _check(url: str) -> None:
-    """Raises `ValueError`, also for what redis-py would take for the first database of this machine."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # which is not read before
-    except ValueError:
-        # Not what that says: it may show a password in which a character should have been escaped.
-        raise ValueError(
-            "expected redis://host:port/db with a number as the port; in a password / ? # @ : % are written as %2F …"
-        ) from None
-    if not url.startswith(f"{parts.scheme}://"):
-        raise ValueError("expected redis://host:port/db, rediss://host:port/db or unix:///path/of/socket")
-    if parts.scheme == "unix" and not parts.path:
-        raise ValueError("expected the path of a socket, as in unix:///path/of/socket?db=0")
-    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]*)?", parts.path):
-        raise ValueError("expected the number of a database behind the host, as in redis://host:6379/0")
 
 
 def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], password: str | None) -> ConnectionPool:
