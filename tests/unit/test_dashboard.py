@@ -19,12 +19,16 @@ from ingestd.api.hookspecs import HOOK_NAMESPACE
 from ingestd.api.outcomes import Outcome
 from ingestd.api.panels import Filter, Option, Panel
 from ingestd.api.store import Store
+from ingestd.config import JournalOptions
+from ingestd.consumers.group import Consumers
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.dashboard import Overview, Panels, Sources
 from ingestd.observability.dashboard.history import GROUPS, History, Sample, point, quantile
 from ingestd.observability.logs.recent import RecentLines, presentable
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import BOUNDS, Counts
+from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.storage.retention import Retention
 from tests.support.backends import sqlite_backend
 
 
@@ -165,18 +169,16 @@ def test_quoted_text_is_not_shown(text: str, shown: str) -> None:
 # How it is made
 
 
-class NoJournal:
-    records = bytes = 0
-    max_bytes = oldest_seconds = 0.0
-    removed: Mapping[str, int] = {}
-    lost: Sequence[tuple[str, int]] = ()
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    """The sources of a daemon that has no consumer, and whose journal is not open yet."""
+    backend = SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0)
+    consumers = Consumers(backend.journal, backend.store, [], died=lambda name, error: None)
+    retention = Retention(backend.journal, JournalOptions(), consumers, refuse=lambda problem: None)
+    return Sources(Metrics(), lambda: None, retention, RecentLines())
 
 
-def nothing_but(metrics: Metrics) -> Sources:
-    return Sources(metrics, lambda: None, NoJournal(), RecentLines())
-
-
-async def test_the_page_is_computed_at_most_once_a_second() -> None:
+async def test_the_page_is_computed_at_most_once_a_second(sources: Sources) -> None:
     now, asked = 100.0, 0
 
     async def panels(selection: Mapping[str, str]) -> Sequence[Panel]:
@@ -185,7 +187,7 @@ async def test_the_page_is_computed_at_most_once_a_second() -> None:
         await asyncio.sleep(0.01)
         return ()
 
-    overview = Overview(nothing_but(Metrics()), panels, clock=lambda: now)
+    overview = Overview(sources, panels, clock=lambda: now)
     answers = await asyncio.gather(*(overview.render() for _ in range(50)))
     assert asked == 1
     assert len({*answers}) == 1
@@ -196,7 +198,7 @@ async def test_the_page_is_computed_at_most_once_a_second() -> None:
     assert asked == 2
 
 
-async def test_each_selection_has_its_own_answer_once_a_second() -> None:
+async def test_each_selection_has_its_own_answer_once_a_second(sources: Sources) -> None:
     now, asked = 100.0, []
     period = Filter("period", "Period", [Option("day", "24 hours"), Option("week", "7 days")], "day")
 
@@ -207,7 +209,7 @@ async def test_each_selection_has_its_own_answer_once_a_second() -> None:
     async def titles(overview: Overview, parameters: Mapping[str, str]) -> list[str]:
         return [panel["title"] for panel in json.loads(await overview.render(parameters))["panels"]]
 
-    overview = Overview(nothing_but(Metrics()), panels, clock=lambda: now)
+    overview = Overview(sources, panels, clock=lambda: now)
     for _ in range(3):
         assert await titles(overview, {"period": "week"}) == ["week"]
         assert await titles(overview, {"period": "day", "of no filter": "x"}) == ["day"]
@@ -221,8 +223,8 @@ async def test_each_selection_has_its_own_answer_once_a_second() -> None:
     assert len(overview._made) == 1
 
 
-async def test_a_viewer_who_leaves_does_not_disturb_the_others() -> None:
-    overview = Overview(nothing_but(Metrics()), lambda selection: asyncio.sleep(0.01, ()))
+async def test_a_viewer_who_leaves_does_not_disturb_the_others(sources: Sources) -> None:
+    overview = Overview(sources, lambda selection: asyncio.sleep(0.01, ()))
     first, second = (asyncio.create_task(overview.render()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

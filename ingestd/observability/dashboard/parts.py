@@ -11,9 +11,10 @@ from ingestd.api.panels import Panel
 from ingestd.consumers.group import ConsumerStatus
 from ingestd.delivery import SinkStatus
 from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
-from ingestd.observability.metrics import JournalStatus, Metrics
+from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import Counts
 from ingestd.observability.metrics.refusals import RefusalCounter
+from ingestd.storage.retention import Retention
 
 from .history import STEP, History, Point, Sample, between, point, quantile
 
@@ -40,7 +41,7 @@ class Sources(NamedTuple):
     metrics: Metrics
     problem: Callable[[], str | None]
     """The reason if the daemon is not ready, None if it is ready."""
-    journal: JournalStatus
+    journal: Retention
     lines: RecentLines
 
 

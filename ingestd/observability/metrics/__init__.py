@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,77 +16,19 @@ from ingestd import __version__
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import IgnoredTimestamp, Outcome, Refusal
+from ingestd.api.store import Store
+from ingestd.consumers.group import ConsumerStatus
+from ingestd.delivery import SinkStatus
 from ingestd.observability.loop_monitor import COLLECTOR, CORE
 from ingestd.observability.unusable_id_reports import IdField
+from ingestd.storage.retention import Retention
 
 from .counts import BOUNDS, Counts, RequestCounter
 from .refusals import RefusalCounter
 
-__all__ = ["ConsumerStatus", "JournalStatus", "Metrics", "SinkStatus", "StoreStatus"]
+__all__ = ["Metrics"]
 
 _Value = TypeVar("_Value", bound=Enum)
-
-
-class ConsumerStatus(Protocol):
-    """What is shown of a consumer, read at each scrape, on another thread than the event loop's."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def oldest_pending_seconds(self) -> float: ...
-    @property
-    def failures(self) -> int: ...
-
-
-class SinkStatus(Protocol):
-    """What is shown of a sink, read like that of a consumer."""
-
-    @property
-    def sink_name(self) -> str: ...
-    @property
-    def delivered(self) -> int: ...
-    @property
-    def filtered(self) -> int: ...
-    @property
-    def given_up(self) -> int: ...
-    @property
-    def retries(self) -> int: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def oldest_pending_seconds(self) -> float: ...
-    @property
-    def dead_letters(self) -> int: ...
-    @property
-    def paused(self) -> bool: ...
-
-
-class JournalStatus(Protocol):
-    """What is shown of the journal, read at each scrape."""
-
-    @property
-    def records(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def max_bytes(self) -> float: ...
-    @property
-    def oldest_seconds(self) -> float: ...
-    @property
-    def removed(self) -> Mapping[str, int]: ...
-    @property
-    def lost(self) -> Iterable[tuple[str, int]]: ...
-
-
-class StoreStatus(Protocol):
-    """What is shown of losses of data, read at each scrape."""
-
-    @property
-    def losses(self) -> int: ...
-    @property
-    def loss(self) -> str | None: ...
 
 
 class Metrics:
@@ -226,11 +168,11 @@ class Metrics:
         """Show these consumers, those of sinks among them, at every scrape, and no others any more."""
         self._consumers.shown = tuple(consumers)
 
-    def show_journal(self, journal: JournalStatus) -> None:
+    def show_journal(self, journal: Retention) -> None:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
-    def show_losses(self, store: StoreStatus) -> None:
+    def show_losses(self, store: Store) -> None:
         """Show losses of data at every scrape."""
         self.registry.register(_LossCollector(store))
 
@@ -266,7 +208,7 @@ class _ConsumerCollector(Collector):
 
 
 class _JournalCollector(Collector):
-    def __init__(self, journal: JournalStatus) -> None:
+    def __init__(self, journal: Retention) -> None:
         self._journal = journal
 
     def describe(self) -> Iterable[Metric]:
@@ -296,7 +238,7 @@ class _JournalCollector(Collector):
 
 
 class _LossCollector(Collector):
-    def __init__(self, store: StoreStatus) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def describe(self) -> Iterable[Metric]:
