@@ -175,7 +175,7 @@ class Server:
             ops = make_ops_app(self.registry, problem, overview.render, hosts)
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
-            public = SERVERS[config.http.server](ingest, config.http, connections)
+            public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
             self.watch(connections.watch(), name="http: timeouts")
             _listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(

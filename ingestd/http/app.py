@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from http.client import responses
 from typing import ClassVar
 
-from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
-
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.ids import time_uuid
@@ -32,8 +30,8 @@ def _routes(endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
     return {f"{BASE_PATH}{path}{slash}": endpoint for path, endpoint in endpoints.items() for slash in ("", "/")}
 
 
-class Ingest(HTTPServerConnectionDelegate):
-    """The handler of all requests to the public listener. Both HTTP servers call it through Tornado's interfaces."""
+class Ingest:
+    """The endpoints for events. A server calls `start_request` for each request."""
 
     routes: ClassVar = _routes(
         {
@@ -67,12 +65,8 @@ class Ingest(HTTPServerConnectionDelegate):
     def end(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
 
-    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        assert isinstance(request_conn, ClientConnection)
-        return Exchange(self, request_conn)
-
-    def on_close(self, server_conn: object) -> None:
-        """Do nothing: this object keeps nothing of a connection."""
+    def start_request(self, connection: ClientConnection) -> Exchange:
+        return Exchange(self, connection)
 
     def refusal(self, refused: Refused) -> bytes:
         """The whole answer to a connection without a readable request. Its CORS headers assume no `Origin`."""

@@ -6,7 +6,10 @@ import zlib
 
 from ingestd.api.errors import BadRequest, TooLarge, UnsupportedEncoding
 
-__all__ = ["decode_body", "most_chunks", "too_large"]
+__all__ = ["MOST_BODY", "decode_body", "most_chunks", "too_large"]
+
+MOST_BODY = 1 << 62
+"""Bytes that a server takes as a body. An exchange keeps the real limit, since a server would refuse without CORS."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _MAGIC = b"\x1f\x8b"  # the first bytes of each member

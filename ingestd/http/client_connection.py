@@ -7,10 +7,10 @@ implements `send_raw`, `drop_rest`, `close_after_flush` and `close`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from tornado.httputil import HTTPConnection
+from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.outcomes import Refusal
@@ -18,7 +18,7 @@ from ingestd.api.outcomes import Refusal
 if TYPE_CHECKING:
     from .connection_limits import Connections
 
-__all__ = ["Client", "ClientConnection", "Phase", "malformed"]
+__all__ = ["Client", "ClientConnection", "Phase", "RequestReader", "StartRequest", "malformed"]
 
 
 Phase = Literal["request", "headers", "body", "answer", "end"]
@@ -106,21 +106,40 @@ class Client(ABC):
         """Close at once."""
 
 
-class ClientConnection(HTTPConnection):
-    """Tornado's interface for answering one request, with the client's connection."""
+class ClientConnection(ABC):
+    """A request's side of its connection. The request is answered through it, once."""
 
     client: Client
-    context: object
-    """Its `remote_ip` is the address of the connection's peer."""
+    remote_ip: str
+    """The address of the connection's other end; empty where it has none."""
 
-    def set_max_body_size(self, max_body_size: int) -> None:
-        """Set the limit for this request's body, before the body is read."""
-        raise NotImplementedError
+    @abstractmethod
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
+        """Send an answer. `headers` have the Content-Length, if the status allows one."""
 
+    @abstractmethod
     def answer(self, data: bytes) -> None:
-        """Send a whole answer, head and body."""
-        self.write(data)
-        self.finish()
+        """Send bytes that are the whole answer, its head and its body."""
+
+
+class RequestReader(Protocol):
+    """A server gives it a request as it arrives, and goes on to the next request when this one is answered."""
+
+    def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
+        """Called first. Raises `HTTPInputError` for a malformed request."""
+
+    def data_received(self, chunk: bytes) -> None:
+        """Called with each piece of the body."""
+
+    def finish(self) -> None:
+        """The request has arrived whole."""
+
+    def on_connection_close(self) -> None:
+        """The client left, and the server noticed. It may do so until the request has arrived whole."""
+
+
+StartRequest = Callable[[ClientConnection], RequestReader]
+"""Called by a server for each request, before the headers are received."""
 
 
 def malformed() -> BadRequest:

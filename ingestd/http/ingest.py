@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable
-from http.client import responses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from ingestd.api import times
 from ingestd.api.errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
@@ -31,13 +30,12 @@ __all__ = ["Exchange"]
 log = logging.getLogger("ingestd.http")
 
 _ALLOW = "POST, OPTIONS"
-_ANY_SIZE = 1 << 62
 _MOST_PIECES = 64
 _SMALL_PIECE = 512  # bytes, on average
 
 
-class Exchange(HTTPMessageDelegate):
-    """Reads one request and answers it once.
+class Exchange:
+    """Reads one request and answers it, once.
 
     A body beyond the limit is read without being kept, up to sixteen times the limit. So the client gets its 413
     instead of a broken connection. A longer body gets it at once, and the connection ends.
@@ -57,10 +55,7 @@ class Exchange(HTTPMessageDelegate):
 
     # Callbacks of the server
 
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        assert isinstance(start_line, RequestStartLine)
+    def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
         check_host(start_line.version, headers)
         # Not in `__init__`: an exchange may wait a minute for its request, and a reload may happen meanwhile.
         self._terms = self._ingest.terms
@@ -83,32 +78,28 @@ class Exchange(HTTPMessageDelegate):
         )
         self._ingest.begin(self)
         self._client.exchange = self
-        # The server would answer without CORS headers, so this class enforces the limit.
-        self._connection.set_max_body_size(_ANY_SIZE)
         if _line_count(headers) > self._terms.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._terms.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
             self._cut_off()
-        return None
 
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+    def data_received(self, chunk: bytes) -> None:
         if self._answered:
-            return None
+            return
         self._size += len(chunk)
         if self._size <= self._limit:
             self._chunks.append(chunk)
             # Kept in pieces of few bytes, a body would take thirty times its size.
             if len(self._chunks) > _MOST_PIECES and self._size < len(self._chunks) * _SMALL_PIECE:
                 self._chunks = [b"".join(self._chunks)]
-            return None
+            return
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
         self._client.release(kept + len(chunk))
         if self._size > 16 * self._limit:
             self._cut_off()
-        return None
 
     def finish(self) -> None:
         if self._answered:
@@ -187,8 +178,7 @@ class Exchange(HTTPMessageDelegate):
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
-        context = self._connection.context
-        return self._terms.peers.client(getattr(context, "remote_ip", ""), self._headers)
+        return self._terms.peers.client(self._connection.remote_ip, self._headers)
 
     def _answer_without_pipeline(self) -> None:
         """Answer an unknown path, another method than POST, or a body that is too large."""
@@ -213,7 +203,7 @@ class Exchange(HTTPMessageDelegate):
         for name, value in self._terms.cors.preflight():
             headers[name] = value
         headers["Allow"] = _ALLOW
-        self._send(204, headers, None)
+        self._send(204, headers, b"")
 
     def _write(self, answer: Answer) -> None:
         if self._plain and answer.status == 200 and not self._ingest.draining:
@@ -227,13 +217,10 @@ class Exchange(HTTPMessageDelegate):
             headers["Retry-After"] = str(answer.retry_after)
         if answer.allow is not None:
             headers["Allow"] = answer.allow
-        self._send(answer.status, headers, None if self._method == "HEAD" else answer.body)
+        self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
 
     def _write_plain(self, body: bytes) -> None:
-        """Send the usual 200 with a prepared head. Header objects would take a tenth of the request's time.
-
-        Tornado's `write` takes a prepared head if the answer needs no Connection header.
-        """
+        """The usual 200, in bytes that are ready but for its body: header objects would cost a tenth of the request."""
         if self._answered:
             return
         if self._ingest.access.samples:
@@ -250,12 +237,11 @@ class Exchange(HTTPMessageDelegate):
             headers["Connection"] = "close"
         return headers
 
-    def _send(self, status: int, headers: HTTPHeaders, body: bytes | None) -> None:
-        if self._answered:  # the client has disconnected; each event is stored whole or not at all
+    def _send(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
+        if self._answered:  # the client has gone; what it sent is stored or not, never half
             return
         self._end()
-        self._connection.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)
-        self._connection.finish()
+        self._connection.respond(status, headers, body)
 
     def _log(self, answer: Answer) -> None:
         self._ingest.access.answered(
@@ -268,5 +254,8 @@ class Exchange(HTTPMessageDelegate):
         self._ingest.end(self)
 
 
-def _line_count(headers: HTTPHeaders) -> int:
-    return headers.line_count if isinstance(headers, RequestHeaders) else sum(1 for _ in headers.get_all())
+def _line_count(headers: Mapping[str, str]) -> int:
+    if isinstance(headers, RequestHeaders):
+        return headers.line_count
+    assert isinstance(headers, HTTPHeaders)  # Tornado's
+    return sum(1 for _ in headers.get_all())

@@ -6,10 +6,9 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from tornado.httputil import HTTPServerConnectionDelegate
-
 from ingestd.config import HttpOptions
 
+from .client_connection import StartRequest
 from .connection_limits import Connections
 from .server.server import FastServer
 from .tornado_server import IngestServer
@@ -27,7 +26,7 @@ class IngestListener(Protocol):
     async def close_all_connections(self) -> None: ...
 
 
-SERVERS: Mapping[str, Callable[[HTTPServerConnectionDelegate, HttpOptions, Connections], IngestListener]] = {
+SERVERS: Mapping[str, Callable[[StartRequest, HttpOptions, Connections], IngestListener]] = {
     "fast": FastServer,
     "tornado": IngestServer,
 }

@@ -7,12 +7,14 @@ from typing import Any
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
-from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate
 from tornado.iostream import IOStream
 
 from ingestd.config import HttpOptions
 
 from .accepting import accept_queued, remote_ip
+from .body import MOST_BODY
+from .client_connection import StartRequest
 from .connection_limits import Connections
 from .tornado_stream import IngestStream, StreamConnection, Watched
 
@@ -22,19 +24,19 @@ _READ_AT_ONCE = 65536
 
 
 class IngestServer(HTTPServer):
-    """Serves `delegate`. `connections.watch()` must be running, for the time limits.
+    """Serves requests that `start_request` reads. `connections.watch()` must be running, for the time limits.
 
     TCP_NODELAY is set once for each connection, so every answer is sent at once. Tornado sets and clears it for each
     answer, with two system calls a request.
     """
 
-    def initialize(  # type: ignore[override]  # Tornado's way of subclassing: each class has other arguments
-        self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections
+    def initialize(  # type: ignore[override]  # Tornado's way of subclassing: the arguments are the class's own
+        self, start_request: StartRequest, options: HttpOptions, connections: Connections
     ) -> None:
-        self._delegate = delegate
+        self._start_request = start_request
         self._limits = connections
-        super().initialize(delegate)
-        self.conn_params.header_timeout = None  # otherwise Tornado starts a timer for each request
+        super().initialize(self, max_body_size=MOST_BODY)
+        self.conn_params.header_timeout = None  # else a timer for each request
         self.adopt(options)
 
     def adopt(self, options: HttpOptions) -> None:
@@ -61,7 +63,7 @@ class IngestServer(HTTPServer):
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
         connection = StreamConnection(request_conn)
-        return Watched(self._delegate.start_request(server_conn, connection), connection.client)
+        return Watched(self._start_request(connection), connection.client)
 
     async def close_all_connections(self) -> None:
         await super().close_all_connections()

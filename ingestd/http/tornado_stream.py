@@ -6,6 +6,7 @@ import asyncio
 import socket
 from asyncio import Future
 from collections.abc import Awaitable, Hashable
+from http.client import responses
 from typing import Any
 
 from tornado.http1connection import HTTP1Connection
@@ -23,7 +24,7 @@ from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 
 from .body import most_chunks
-from .client_connection import Client, ClientConnection, malformed
+from .client_connection import Client, ClientConnection, RequestReader, malformed
 from .connection_limits import SMALL, Connections
 from .header_names import has_long_name, name_too_long
 
@@ -155,29 +156,24 @@ class StreamConnection(ClientConnection):
     def __init__(self, connection: HTTP1Connection) -> None:
         assert isinstance(connection.stream, IngestStream)
         self.client: IngestStream = connection.stream
-        self.context = connection.context
+        self.remote_ip = getattr(connection.context, "remote_ip", "")
         self._connection = connection
         self._last = False
-        """Whether the answer has the header `Connection: close`."""
-        self._written = 0
+        """Whether the answer says that the connection ends with it."""
 
-    def set_max_body_size(self, max_body_size: int) -> None:
-        self._connection.set_max_body_size(max_body_size)
-
-    def write_headers(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders, chunk: bytes | None = None
-    ) -> Future[None]:
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
         self._last = headers.get("Connection") == "close"
-        self._written += len(chunk or b"")
-        return self._connection.write_headers(start_line, headers, chunk)
+        self._connection.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)
+        self._finish(len(body))
 
-    def write(self, chunk: bytes) -> Future[None]:
-        self._written += len(chunk)
-        return self._connection.write(chunk)
+    def answer(self, data: bytes) -> None:
+        # Tornado lets `write` begin with a head, if nothing need be said of the connection.
+        self._connection.write(data)
+        self._finish(len(data))
 
-    def finish(self) -> None:
+    def _finish(self, written: int) -> None:
         self.client.answered(last=self._last)
-        self.client.unread = self._written if self.client.writing() else 0
+        self.client.unread = written if self.client.writing() else 0
         self.client.connections.held(self.client, self.client.unread + self.client.ahead)  # until the next answer
         if self._last:
             self.client.lingers = True
@@ -187,35 +183,35 @@ class StreamConnection(ClientConnection):
 
 
 class Watched(HTTPMessageDelegate):
-    """A request's delegate, which reports to the stream how far the request has been read."""
+    """Hands a request on to its reader, and tells the stream how far the request has come."""
 
-    def __init__(self, delegate: HTTPMessageDelegate, stream: IngestStream) -> None:
-        self._delegate = delegate
+    def __init__(self, reader: RequestReader, stream: IngestStream) -> None:
+        self._reader = reader
         self._stream = stream
         self._begun = False
 
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        if self._stream.closed():  # the rest of the buffer came behind the last request
-            return None
+    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
+        assert isinstance(start_line, RequestStartLine)
+        if self._stream.closed():  # what is left in its buffer came behind the last request
+            return
         self._begun = True
         self._stream.body_begins()
         self._stream.reading_body()
-        return self._delegate.headers_received(start_line, headers)
+        self._reader.headers_received(start_line, headers)
 
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+    def data_received(self, chunk: bytes) -> None:
         self._stream.body_came(len(chunk))
         # Tornado reads all bytes that have arrived on a connection before it turns to another.
         if self._stream.connections.is_far_too_much(len(chunk)):
             self._stream.connections.refuse_at_once(self._stream)
-        return self._delegate.data_received(chunk) if self._begun else None
+        if self._begun:
+            self._reader.data_received(chunk)
 
     def finish(self) -> None:
         if self._begun:
             self._stream.read_whole()
-            self._delegate.finish()
+            self._reader.finish()
 
     def on_connection_close(self) -> None:
         if self._begun:
-            self._delegate.on_connection_close()
+            self._reader.on_connection_close()

@@ -98,7 +98,7 @@ async def open_door(
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)
         connections = Connections(options, metrics, ingest.refusal)
-        public = SERVERS[server](ingest, options, connections)
+        public = SERVERS[server](ingest.start_request, options, connections)
         sock, port = bind_unused_port()
         public.add_sockets([sock])
         try:

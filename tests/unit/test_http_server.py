@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from itertools import pairwise
 
 import pytest
@@ -42,31 +40,9 @@ def test_headers_are_found_as_in_tornado_s(lines: list[tuple[str, str]], names: 
 
 
 @given(LINES)
-def test_all_headers_together_are_those_of_tornado(lines: list[tuple[str, str]]) -> None:
-    _, theirs = headers_of(lines)
-    expected = list(theirs.get_all())
-    for use in (
-        lambda headers: list(headers.get_all()),
-        lambda headers: list(copy.copy(headers).get_all()),
-        lambda headers: list(copy.deepcopy(headers).get_all()),
-        lambda headers: list(pickle.loads(pickle.dumps(headers)).get_all()),
-        lambda headers: [(name, value) for name in headers for value in headers.get_list(name)],
-        lambda headers: list(HTTPHeaders(headers).get_all()),
-    ):
-        assert use(headers_of(lines)[0]) == expected
-    ours, _ = headers_of(lines)
-    assert (dict(ours), len(ours), str(ours)) == (dict(theirs), len(theirs), str(theirs))
-    assert ours == theirs
-
-
-def test_headers_can_be_changed() -> None:
-    ours, _ = headers_of([("A", "1"), ("B", "2")])
-    ours["a"] = "3"
-    ours.add("b", "4")
-    del ours["A"]
-    assert dict(ours) == {"B": "2,4"}
-    assert "A" not in ours
-    assert ours.get("a") is None
+def test_headers_are_tornado_s_to_whoever_wants_all_of_them(lines: list[tuple[str, str]]) -> None:
+    ours, theirs = headers_of(lines)
+    assert (list(ours.items()), len(ours)) == (list(theirs.items()), len(theirs))
 
 
 def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:

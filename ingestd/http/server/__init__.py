@@ -1,1 +1,1 @@
-"""An HTTP/1.1 server with the interfaces of Tornado's, at a fraction of the cost."""
+"""An HTTP/1.1 server for the events' endpoints. It costs a fraction of Tornado's."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Future
-from collections.abc import Awaitable, Hashable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, cast
 
-from tornado.httputil import HTTPInputError, HTTPMessageDelegate
+from tornado.httputil import HTTPInputError
 
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
-from ingestd.http.client_connection import Client, malformed
+from ingestd.http.body import MOST_BODY
+from ingestd.http.client_connection import Client, RequestReader, malformed
 from ingestd.http.header_names import name_too_long
 
 from .body import Body, ChunkedBody, FixedBody
@@ -29,7 +29,7 @@ from .head_parser import (
 from .response import Response
 
 if TYPE_CHECKING:
-    from .server import FastServer, Peer
+    from .server import FastServer
 
 __all__ = ["FastConnection"]
 
@@ -46,17 +46,15 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     connections read into one buffer, because each copies its bytes before another reads.
     """
 
-    def __init__(self, server: FastServer, peer: Peer, origin: Hashable) -> None:
+    def __init__(self, server: FastServer, remote_ip: str, origin: Hashable) -> None:
         Client.__init__(self, server.connections, origin)
-        self.context = peer
-        self.max_body = server.max_body
-        """The limit for the body of the request whose headers are read next or now."""
+        self.remote_ip = remote_ip
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
-        """The response to the request that is being read or answered."""
-        self._delegate: HTTPMessageDelegate | None = None
-        """The handler of the request that is not complete yet."""
+        """Of the request that is being read or answered."""
+        self._reader: RequestReader | None = None
+        """Of the request that has not come whole."""
         self._body: Body = FixedBody(0)
         self._rest = b""
         """Bytes that have arrived and are not parsed yet, such as the start of a head."""
@@ -66,8 +64,6 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._ended = False
         """Whether the client has closed its sending side."""
         self._flushed = True
-        self._drained: Future[None] | None = None
-        """Done when the client has taken all bytes. Handlers wait for it when they have written more than that."""
         self._leaving = False
         self._closed = False
 
@@ -115,9 +111,6 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self.unread:
             self.release(self.unread)
             self.unread = 0
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None
         if self._leaving:
             self._leave()
         elif self.phase == "request":
@@ -127,18 +120,11 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._closed = True
         self.phase = "end"
         self.connections.closed(self)
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        delegate, self._delegate = self._delegate, None
-        response, self._response = self._response, None
-        try:
-            if delegate is not None:
-                delegate.on_connection_close()
-            elif response is not None and response.close_callback is not None:
-                response.close_callback()
-            self._server.lost(self)
-        except Exception:
-            log.exception("a handler failed after its client had disconnected")
+        self._response = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.on_connection_close()
+        self._server.lost(self)
 
     # Reading
 
@@ -170,64 +156,39 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             return
         start_line, headers = parse_head(data[:end])
         self._rest = data[end:]
-        self.max_body = self._server.max_body
         response = Response(self, start_line, persistent=is_persistent(start_line, headers))
         self._response = response
         self.reading_body()
-        self._delegate = self._server.delegate.start_request(self, response)
-        waiting = self._delegate.headers_received(start_line, headers)
-        if self.phase != "body":  # the handler has answered already, to refuse the request
+        self._reader = self._server.start_request(response)
+        self._reader.headers_received(start_line, headers)
+        if self.phase != "body":  # answered, and so refused
             return
         length = body_length(start_line, headers)
-        if length is not None and length > self.max_body:
+        if length is not None and length > MOST_BODY:
             raise Malformed
-        self._body = ChunkedBody(self.max_body) if length is None else FixedBody(length)
+        self._body = ChunkedBody(MOST_BODY) if length is None else FixedBody(length)
         if length != 0 and not self._rest and wants_to_continue(start_line, headers):
             self.send(_CONTINUE)
-        if waiting is not None:
-            self._wait_for(waiting)
-        else:
-            self._read_body()
+        self._read_body()
 
     def _read_body(self) -> None:
-        body, delegate = self._body, self._delegate
-        assert delegate is not None
+        body, reader = self._body, self._reader
+        assert reader is not None
         while not (body.done or body.malformed):
             if not self._rest:
                 return
             piece = body.feed(self._rest)
             self._rest = body.rest
-            waiting = delegate.data_received(piece) if piece else None
+            if piece:
+                reader.data_received(piece)
             if self.phase != "body":
-                return
-            if waiting is not None:
-                self._wait_for(waiting)
                 return
         if body.malformed:
             raise Malformed
         self._holding = True
         self.read_whole()
-        delegate.finish()
-        self._delegate = None
-
-    def _wait_for(self, waiting: Awaitable[None]) -> None:
-        """Parse nothing more until the handler is ready."""
-        self._holding = True
-        asyncio.ensure_future(waiting).add_done_callback(self._ready)
-
-    def _ready(self, future: Future[None]) -> None:
-        if self._closed:
-            future.cancelled() or future.exception()  # marks the error as seen: no client is left to get it
-            return
-        try:
-            future.result()
-        except HTTPInputError:
-            self.refuse(malformed(), Refusal.MALFORMED)
-        except (Exception, asyncio.CancelledError):
-            log.exception("a request could not be passed to its handler")
-            self.close()
-        else:
-            self._go_on()
+        reader.finish()
+        self._reader = None
 
     def _go_on_soon(self) -> None:
         """Parse held bytes in a later turn of the event loop, so that other connections get a turn.
@@ -243,7 +204,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._holding = False
         if self._rest and self.phase == "request":
             self.connections.began(self, "headers")
-        if self._rest or self.phase == "body":
+        if self._rest:
             self._look()
         self._read_on()
         if self._ended and not self._holding and not self._leaving:
@@ -262,15 +223,9 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         """Whether bytes written to this response can no longer reach the client."""
         return self._response is not response or self._closed
 
-    def send(self, data: bytes) -> Future[None]:
-        """Write bytes. The returned future is done when the client has taken them."""
+    def send(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
-        if self._flushed:
-            return self._server.done
-        if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
-        return self._drained
 
     def finished(self, response: Response) -> None:
         """End a response that is written, and go on to the next request or end the connection."""
@@ -307,8 +262,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return descriptor
 
     def send_raw(self, answer: bytes) -> None:
-        # After the start of another answer, the client would take these bytes for a part of that answer.
-        if not self._closed and (self._response is None or not self._response.begun):
+        if not self._closed:
             self.send(answer)
 
     def drop_rest(self) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
-
-from tornado.httputil import HTTPHeaders
 
 __all__ = ["RequestHeaders"]
 
-_LINE = re.compile(r"\r\n([^:]++):[\t ]*+([^\r]*+)")
+_NAME = re.compile(r"\r\n([^:]++):")
 
 # Headers that are looked up in every request. One search for all costs hardly more than a search for one.
 _USUAL = {
@@ -26,41 +23,20 @@ _USUAL_LINE = re.compile(rf"\r\n({'|'.join(_USUAL)}):[\t ]*+([^\r]*+)", re.ASCII
 _USUAL_NAMES = frozenset(_USUAL.values())
 
 
-class RequestHeaders(HTTPHeaders):
-    """Tornado's `HTTPHeaders`, whose state is built only if lookups of single headers are not enough.
+class RequestHeaders(Mapping[str, str]):
+    """Names are compared without case. Values of repeated headers are joined by commas, as Tornado does it.
 
     `text` has lines of valid headers, each between CR LF and CR LF.
     """
 
-    _text: str
-    # On the class, because `copy` reads attributes of the new object before it sets any.
-    _usual: Mapping[str, str] = MappingProxyType({})
-    _whole = True
-
-    def __init__(self, text: str) -> None:  # not super's, which makes the state that __getattr__ makes later
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._whole = False
         usual: dict[str, str] = {}
         self._usual = usual
         for sent, value in _USUAL_LINE.findall(text):
             name = _USUAL[sent.lower()]
             known = usual.get(name)
             usual[name] = value.rstrip("\t ") if known is None else f"{known},{value}".rstrip("\t ")
-
-    def __getattr__(self, name: str) -> Any:
-        """Build the state of Tornado's class, when one of its attributes is used for the first time."""
-        if self._whole:
-            raise AttributeError(name)
-        self._whole = True
-        self._usual = {}
-        super().__init__()
-        for key, value in self.lines():
-            self.add(key, value)
-        return getattr(self, name)
-
-    def lines(self) -> Iterable[tuple[str, str]]:
-        """Name and value of each line, as the client sent them."""
-        return [(name, value.rstrip("\t ")) for name, value in _LINE.findall(self._text)]
 
     @property
     def line_count(self) -> int:
@@ -70,24 +46,28 @@ class RequestHeaders(HTTPHeaders):
         value = self._usual.get(name)
         if value is not None:
             return value
-        if self._whole:
-            return super().get(name, default)
         if name not in _USUAL_NAMES:
             value = self._find(name)
         return default if value is None else value
 
     def __getitem__(self, name: str) -> str:
-        if self._whole:
-            return super().__getitem__(name)
         value = self._find(name)
         if value is None:
             raise KeyError(name)
         return value
 
     def __contains__(self, name: object) -> bool:
-        if self._whole or not isinstance(name, str):
-            return super().__contains__(name)
-        return self._find(name) is not None
+        return isinstance(name, str) and self._find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _names(self) -> dict[str, None]:
+        """Each name once, such as `X-Request-Id`, in the order of the lines."""
+        return {"-".join(part.capitalize() for part in name.split("-")): None for name in _NAME.findall(self._text)}
 
     def _find(self, name: str) -> str | None:
         needle, lower, text = _needle(name), self._text.lower(), self._text

@@ -4,54 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from asyncio import Future
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
-from tornado.httputil import HTTPServerConnectionDelegate
 from tornado.netutil import add_accept_handler
 
 from ingestd.config import HttpOptions
 from ingestd.http.accepting import accept_queued, remote_ip
+from ingestd.http.client_connection import StartRequest
 from ingestd.http.connection_limits import Connections
 
 from .connection import FastConnection
 
-__all__ = ["FastServer", "Peer"]
+__all__ = ["FastServer"]
 
 _READ_AT_ONCE = 65536
-_MOST_BODY = 100 * 2**20  # bytes, as in Tornado, unless a handler sets another limit
-
-
-class Peer:
-    """The client's end of a connection, with the attributes of Tornado's context."""
-
-    def __init__(self, sock: socket.socket, address: Any) -> None:
-        self.address = address
-        self.address_family = sock.family
-        self.protocol = "http"
-        self.remote_ip = remote_ip(sock, address)
-
-    def __str__(self) -> str:
-        return self.remote_ip
 
 
 class FastServer:
-    """Serves `delegate` as Tornado's HTTPServer does. `connections.watch()` must be running, for the time limits."""
+    """Serves requests that `start_request` reads. `connections.watch()` must be running, for the time limits."""
 
-    def __init__(self, delegate: HTTPServerConnectionDelegate, options: HttpOptions, connections: Connections) -> None:
-        self.delegate = delegate
+    def __init__(self, start_request: StartRequest, options: HttpOptions, connections: Connections) -> None:
+        self.start_request = start_request
         self.connections = connections
         self.adopt(options)
-        self.max_body = _MOST_BODY
         self.buffer = bytearray(_READ_AT_ONCE)
         self.view = memoryview(self.buffer)
         self.context = copy_context()
-        """The context in which requests begin."""
-        self.done: Future[None] = asyncio.get_running_loop().create_future()
-        """A future that is already done, for writes that need not wait."""
-        self.done.set_result(None)
+        """In which requests begin."""
         self._open: set[FastConnection] = set()
         self._making: set[asyncio.Task[Any]] = set()
         self._listening: list[tuple[socket.socket, Callable[[], None]]] = []
@@ -84,16 +65,15 @@ class FastServer:
 
     def lost(self, client: FastConnection) -> None:
         self._open.discard(client)
-        self.delegate.on_close(client)
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         sock.setblocking(False)
-        peer = Peer(sock, address)
-        admitted = self.connections.admit(sock, peer.remote_ip)
+        address = remote_ip(sock, address)
+        admitted = self.connections.admit(sock, address)
         if admitted is None:
             sock.close()
             return
-        client = FastConnection(self, peer, admitted.origin)  # counted from now on
+        client = FastConnection(self, address, admitted.origin)  # counted from now on
         self._open.add(client)
         making = asyncio.get_running_loop().connect_accepted_socket(lambda: client, sock)
         task = asyncio.ensure_future(making)
