@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,12 @@ log = logging.getLogger("ingestd")
 EX_TEMPFAIL, EX_CONFIG = os.EX_TEMPFAIL, os.EX_CONFIG
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run one command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv = sys.argv[1:]
     set_up_logs(serving="serve" in argv)
     try:
-        return _main([*argv])
+        return _main(argv)
     except ConfigError as error:
         log.error("%s", error)  # noqa: TRY400 - the message is enough, here and below
         return EX_CONFIG

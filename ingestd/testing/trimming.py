@@ -16,12 +16,14 @@ from .appending import NOW, append, make_record
 
 __all__ = ["TrimmingContract"]
 
+_LIMIT = 100  # records that one call of `trim` may remove
 
-async def _trim(journal: Journal, up_to: int, limit: int = 100) -> int:
+
+async def _trim(journal: Journal, up_to: int) -> int:
     """Remove all records up to a position; returns their number."""
     total = 0
-    while count := await journal.trim(up_to, limit):
-        assert count <= limit
+    while count := await journal.trim(up_to, _LIMIT):
+        assert count <= _LIMIT
         total += count
     return total
 

@@ -58,10 +58,9 @@ async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: i
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
 
 
-async def read_touches(state: State, key: str, since: int | None = None, until: int | None = None) -> list[Touch]:
-    """The touchpoints of the set from `since` to `until` (milliseconds, inclusive), in order."""
-    last = _PARTS - 1 if until is None else min(until, _PARTS - 1)
-    members = await state.window(key, since, last)
+async def read_touches(state: State, key: str, since: int | None = None) -> list[Touch]:
+    """The touchpoints of the set from `since` (milliseconds, inclusive), in order."""
+    members = await state.window(key, since, _PARTS - 1)
     parts = {at % _NUMBERS: text for text, at in (await _parts(state, key)).items()} if members else {}
     found = (_touch(member, at, parts) for member, at in members)
     return [touch for touch in found if touch is not None]

@@ -57,10 +57,10 @@ class Notifier:
         """The start or a reload has ended."""
         self._tell("READY=1", _status(status))
 
-    def reloading(self, status: str = "reloading the configuration") -> None:
+    def reloading(self) -> None:
         """A reload begins. `ready` must follow, also after a refused reload."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", _status(status))
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", _status("reloading the configuration"))
 
     def stopping(self, status: str, limit: float) -> None:
         """The shutdown has begun, and takes at most `limit` seconds, even if the unit allows less."""

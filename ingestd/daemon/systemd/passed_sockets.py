@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 
 from ingestd.api.errors import ConfigError
 
@@ -22,20 +21,15 @@ _FIRST = 3  # the descriptor after standard input, output and error
 _HINT = f"FileDescriptorName= of a socket unit is {EVENTS} for events, {OPERATORS} for the operators' port"
 
 
-def inherited_sockets(
-    environment: Mapping[str, str] = os.environ, first: int = _FIRST
-) -> dict[str, list[socket.socket]]:
-    """The passed sockets by name, empty if this process got none. Raises `ConfigError`.
-
-    It must be called only once. `first` is the descriptor of the first socket.
-    """
-    if environment.get("LISTEN_PID") != str(os.getpid()):  # no sockets, or sockets for the process that started us
+def inherited_sockets() -> dict[str, list[socket.socket]]:
+    """The passed sockets by name, empty if this process got none. Raises `ConfigError`. It must be called only once."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):  # no sockets, or sockets for the process that started us
         return {}
-    given = environment.get("LISTEN_FDS", "")
+    given = os.environ.get("LISTEN_FDS", "")
     if not (given.isascii() and given.isdigit()):
         raise ConfigError(f"LISTEN_FDS is {given!r}, and must be the number of passed sockets")
     count = int(given)
-    names = environment["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in environment else ["unknown"] * count
+    names = os.environ["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in os.environ else ["unknown"] * count
     if len(names) != count:
         raise ConfigError(f"LISTEN_FDNAMES has {len(names)} names for {count} sockets")
     found: dict[str, list[socket.socket]] = {}

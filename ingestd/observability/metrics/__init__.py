@@ -117,11 +117,9 @@ class Metrics:
         counter = Counter(name, help, [label], registry=self.registry)
         return {value: counter.labels(value.value).inc for value in values}
 
-    def answered(
-        self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False, events: int = 1
-    ) -> None:
-        """Count a request that had one outcome, and so many events; `key` is a known event key or empty."""
-        self._requests.answered(endpoint, key, outcome, events, seconds, batch=batch)
+    def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False) -> None:
+        """Count a request of one event, or one that was refused as a whole; `key` is a known event key or empty."""
+        self._requests.answered(endpoint, key, outcome, seconds, batch=batch)
 
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
         """Count events, or identify requests, of one outcome."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Never
 
 from ingestd.api.errors import WriteConflict
@@ -29,17 +29,16 @@ class Memory:
     What nobody asks for is gone within twice `_LIFE`. Large values are not kept: only a hostile caller has many.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._young: dict[str, Remembered] = {}
         self._old: dict[str, Remembered] = {}
         self._size = 0
         """Bytes of the young ones, and of those that have been forgotten since."""
-        self._since = clock()
+        self._since = time.monotonic()
 
     def note(self, key: str, value: str | None, expires: int | None) -> None:
-        if len(self._young) >= _MOST or self._size >= _SIZE or self._clock() - self._since > _LIFE:
-            self._young, self._old, self._since, self._size = {}, self._young, self._clock(), 0
+        if len(self._young) >= _MOST or self._size >= _SIZE or time.monotonic() - self._since > _LIFE:
+            self._young, self._old, self._since, self._size = {}, self._young, time.monotonic(), 0
         memory = _memory_of(value)
         if memory <= _LARGEST:
             before = self._young.get(key)
