@@ -52,7 +52,7 @@ def cut(text: str, width: int) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> Iterator[str]:
-    """The lines of a table, its header among the rows; the columns `right` are numbers."""
+    """The lines of a table. A header is one of the rows. Columns of `right` are numbers."""
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield aligned(row, widths, right=right).rstrip()

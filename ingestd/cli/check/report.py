@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Options, Secret, Url
-from ingestd.api.terminal import printable
+from ingestd.api.terminal import printable, table
 
 __all__ = ["Report"]
 
@@ -59,14 +59,12 @@ class Report:
 
     def page(self) -> str:
         """The page: one line for each result with its group, name and text in columns."""
-        wide = max((len(name) for name in self._groups), default=0)
-        names = max((len(each.name) for found in self._groups.values() for each in found), default=0)
-        lines = [f"ingestd check of {self._source}"]
-        for group, found in self._groups.items():
-            for number, each in enumerate(found):
-                first = group if number == 0 else ""
-                lines.append(f"{first:<{wide}}  {each.name:<{names}}  {_MARKS[each.status]}{each.text}")
-        return "\n".join([*lines, self._verdict(), ""])
+        rows = [
+            ("" if number else group, each.name, f"{_MARKS[each.status]}{each.text}")
+            for group, found in self._groups.items()
+            for number, each in enumerate(found)
+        ]
+        return "\n".join([f"ingestd check of {self._source}", *table(rows), self._verdict(), ""])
 
     def json(self) -> str:
         """The JSON object: the verdict, and a list of results for each group."""

@@ -25,7 +25,7 @@ from ingestd.api.journal import Journal
 from ingestd.api.output import write
 from ingestd.api.privacy import Person
 from ingestd.api.store import Store
-from ingestd.api.terminal import printable
+from ingestd.api.terminal import printable, table
 from ingestd.api.times import format_time, now
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
@@ -268,6 +268,5 @@ def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Itera
     found = sorted(counts.items())
     if traces.user_id is not None:
         found.append(("visitors", len(traces.anonymous_ids)))
-    width = max(len(name) for name, _ in found)
-    for name, count in found:
-        yield f"  {name:<{width}}  {count}"
+    for line in table([(name, str(count)) for name, count in found]):
+        yield f"  {line}"
