@@ -176,6 +176,26 @@ async def test_a_request_is_withdrawn_when_the_daemon_does_not_do_it(tmp_path: P
             assert await command.store.begin(NOW).get("key") is None
 
 
+async def test_a_command_asks_for_what_it_was_given_whatever_its_caller_changes_later(tmp_path: Path) -> None:
+    async with opened(tmp_path), opened(tmp_path, serving=False) as command:
+        state = command.store.begin(NOW)
+        fields, members = {"a": Field(1, "x")}, ["one"]
+        await state.put(value="value", ttl=5, key="key")
+        await state.merge("fields", fields)
+        await state.push("set", "one", 1, keep=2)
+        await state.push("set", "two", 2, keep=2)
+        (await state.fields("fields")).clear()
+        (await state.window("set")).clear()
+        await state.pull("set", members)
+        fields["b"] = Field(2, "y")
+        members.append("two")
+        await command.store.commit(state)
+        later = command.store.begin(NOW)
+        assert await later.get("key") == "value"
+        assert await later.fields("fields") == {"a": Field(1, "x")}
+        assert await later.window("set") == [("two", 2)]
+
+
 @pytest.mark.logs("a command's request cannot be done")
 async def test_a_request_nobody_understands_does_not_block_the_next(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:

@@ -7,16 +7,17 @@ records to append. The daemon applies it as it would its own, or, where a result
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, Conflict, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.store import Field
 
 from ..cache import Entries
 from ..cached_state import CachedState
@@ -25,6 +26,7 @@ from .removal import Replacement
 
 __all__ = ["CONFLICT", "DONE", "GuestState", "Operation", "Request", "submit"]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 DONE, CONFLICT = "done", "conflict"
@@ -45,65 +47,48 @@ class Request(msgspec.Struct):
     replacements: list[Replacement] = []
 
 
+def _logged(
+    operation: Callable[Concatenate[CachedState, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[GuestState, _P], Coroutine[Any, Any, _T]]:
+    """The operation, logged with its arguments and its result."""
+    name, signature = cast("Operation", operation.__name__), inspect.signature(operation)
+
+    @wraps(operation)
+    async def logged(self: GuestState, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = [_copied(each) for each in bound.args[1:]]
+        result: _T = await operation(self, *given, **bound.kwargs)
+        self.log.append((name, [*given, bound.kwargs] if bound.kwargs else given, _copied(result)))
+        return result
+
+    return logged
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a collection, since the caller may change it before the log is sent."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [*value] if isinstance(value, Collection) and not isinstance(value, str | tuple) else value
+
+
 class GuestState(CachedState):
-    """Works on entries of its own, and remembers what was done and what came of it."""
+    """Works on its own entries, and logs each operation with its result."""
 
     def __init__(self, entries: Entries, now: int) -> None:
         super().__init__(entries, now)
         self.log: list[tuple[Operation, list[Any], Any]] = []
 
-    async def get(self, key: str) -> str | None:
-        return self._logged("get", [key], await super().get(key))
-
-    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        return self._logged("put", [key, value, ttl], await super().put(key, value, ttl))
-
-    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        return self._logged("swap", [key, expected, value, ttl], await super().swap(key, expected, value, ttl))
-
-    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        return self._logged("renew", [key, candidate, ttl], await super().renew(key, candidate, ttl))
-
-    async def delete(self, key: str) -> None:
-        await super().delete(key)
-        self._logged("delete", [key], None)
-
-    async def merge(
-        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
-    ) -> int:
-        given = dict(fields)  # the caller may go on with its own
-        bounds = {"keep": keep, "keep_size": keep_size}
-        return self._logged("merge", [key, given, bounds], await super().merge(key, given, **bounds))
-
-    async def fields(self, key: str) -> dict[str, Field]:
-        return dict(self._logged("fields", [key], await super().fields(key)))
-
-    async def push(
-        self,
-        key: str,
-        member: str,
-        at: int,
-        *,
-        keep: int,
-        first: bool = False,
-        since: int | None = None,
-        ttl: int | None = None,
-    ) -> None:
-        bounds = {"keep": keep, "first": first, "since": since, "ttl": ttl}
-        await super().push(key, member, at, keep=keep, first=first, since=since, ttl=ttl)
-        self._logged("push", [key, member, at, bounds], None)
-
-    async def pull(self, key: str, members: Collection[str]) -> None:
-        given = [*members]
-        await super().pull(key, given)
-        self._logged("pull", [key, given], None)
-
-    async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
-        return self._logged("window", [key, since, until], await super().window(key, since, until))
-
-    def _logged(self, name: Operation, arguments: list[Any], result: _T) -> _T:
-        self.log.append((name, arguments, result))
-        return result
+    get = _logged(CachedState.get)
+    put = _logged(CachedState.put)
+    swap = _logged(CachedState.swap)
+    renew = _logged(CachedState.renew)
+    delete = _logged(CachedState.delete)
+    merge = _logged(CachedState.merge)
+    fields = _logged(CachedState.fields)
+    push = _logged(CachedState.push)
+    pull = _logged(CachedState.pull)
+    window = _logged(CachedState.window)
 
 
 async def submit(
