@@ -300,7 +300,7 @@ class JournalContract(TrimmingContract):
             assert await backend.journal.replace([(one, b"{}"), (two, b'{"id": 2}'), (absent, b"{}")]) == 1
             assert [record.body for record in await backend.journal.read(0, 10)] == [b'{"id": 1}', b'{"id": 2}']
 
-    async def test_waiting_ends_with_the_nextmake_record(self, tmp_path: Path) -> None:
+    async def test_waiting_ends_with_the_next_record(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             first = await append(backend, [make_record()])
             await asyncio.wait_for(backend.journal.wait(0), 5)
