@@ -7,6 +7,7 @@ import gc
 import inspect
 import logging
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,10 @@ from tornado.ioloop import IOLoop
 # How long an example takes says something about the machine, and nothing about the promise.
 settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ingestd")
+
+# A shell's background job ignores SIGINT, and so would the daemons that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -147,7 +147,7 @@ def test_a_wrong_password_is_told_and_not_shown(configured: Configured) -> None:
     for command in ("serve", "check", "keys"):
         done = configured.run(*((command, "list") if command == "keys" else (command,)))
         assert done.returncode == 78
-        assert "does not let us in" in done.stderr
+        assert "Redis refuses access" in done.stderr
         assert SECRET not in done.stdout + done.stderr
 
 

@@ -183,7 +183,7 @@ WRONG = {
         '[sinks.b]\ntype = "jsonl"\npath = "b"\nfilter = { keys = ["Pageview"] }', 'did you mean Page View',
     ),
     "a sink of no kind": ('[sinks.b]\ntype = "jsonal"', "there is no plugin 'jsonal'"),
-    "an option of a sink": ('[sinks.b]\ntype = "jsonl"\npath = "b.gz"', "leave .gz out"),
+    "an option of a sink": ('[sinks.b]\ntype = "jsonl"\npath = "b.gz"', "remove .gz"),
     "a rate without its limit": ("[plugins.rate_limit]\nper_key_burst = 5", "per_key_burst: has no meaning"),
 }  # fmt: skip
 
