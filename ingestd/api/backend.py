@@ -32,6 +32,8 @@ class Backend(ABC):
 
     store: Store
     journal: Journal
+    is_shared: bool = False
+    """Whether several daemons can use it at once."""
 
     @abstractmethod
     async def open(self, *, serving: bool) -> None:

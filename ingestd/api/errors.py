@@ -5,7 +5,7 @@
     IngestdError
     ├── ConfigError          the start stops, exit 78
     ├── CommandError         a command cannot do its task, exit 1
-    ├── Conflict             data that a command has read changed meanwhile
+    ├── WriteConflict        data that a transaction has read changed meanwhile
     ├── DuplicateMessage     a message with this idempotency key was stored before
     ├── LeaseLost            another daemon has the consumer's cursor now
     ├── SinkRetry            raised by a sink: the sink itself fails, whatever the records are
@@ -38,7 +38,6 @@ __all__ = [
     "BadRequest",
     "CommandError",
     "ConfigError",
-    "Conflict",
     "DuplicateMessage",
     "Failed",
     "Forbidden",
@@ -81,8 +80,11 @@ class CommandError(IngestdError):
     """A command cannot do its task."""
 
 
-class Conflict(IngestdError):
-    """Data that a command has read changed before its writes were applied; nothing was written."""
+class WriteConflict(IngestdError):
+    """Data that a transaction has read changed before its commit; nothing was written. A new transaction may succeed."""
+
+    def __init__(self) -> None:
+        super().__init__("the stored data has changed meanwhile")
 
 
 class DuplicateMessage(IngestdError):
@@ -248,13 +250,6 @@ class Unavailable(Refused):
 
     def __init__(self, detail: str, *, retry_after: int = 1) -> None:
         super().__init__(detail, retry_after=retry_after)
-
-
-class WriteConflict(Unavailable):
-    """The state that a transaction read is outdated or not in memory. The event must run in a new transaction."""
-
-    def __init__(self) -> None:
-        super().__init__("The stored data has changed meanwhile. Send the request again.")
 
 
 def reason_of(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -55,16 +54,11 @@ class IdempotencyKey(NamedTuple):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """A record with its transaction and its claim.
+    """The transaction of one event, with its record, if there is one, and the claim of its message."""
 
-    Several records without claims may share a transaction. Each then belongs to another `part` of it; see
-    `Journal.begin_part`.
-    """
-
-    record: Record
     state: State
+    record: Record | None = None
     claim: IdempotencyKey | None = None
-    part: int = 0
 
 
 class JournalStats(NamedTuple):
@@ -106,77 +100,37 @@ class Journal(ABC):
     """Positions are consecutive: each record's position is one more than that of the record before it."""
 
     @abstractmethod
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
-        """Append records. Once they are durable, return the position of the last one, or of the cursor.
+    async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
+        """Commit the transactions of events, in order, each together with its record and its claim.
 
-        With a deferrable cursor and no records, it may return earlier. A crash of the process never undoes such a step.
-        A power failure may, until a later append is durable.
+        `then` is called once, when all have ended, with the error of each; None stands for a durable one. The call is on
+        the event loop, before this method returns or later, and must not raise. This method raises nothing. It may
+        return before anything is durable: a caller that waits costs more than most other work on an event.
 
-        The writes of `state` become durable with the records, in the same commit if the journal and the state share a
-        back end. The commit also moves `cursor` and makes `claim`. All of it happens, or nothing. Raises `Unavailable`
-        and `DuplicateMessage`. With a cursor it also raises `LeaseLost`, and with a state of `recall`, `WriteConflict`.
+        A transaction succeeds or fails independently of the others, with two exceptions. Those that have read its writes
+        fail with it. After a `WriteConflict` all later transactions of the call get one, so that they keep their order
+        in the next attempt. The errors are `DuplicateMessage`, `WriteConflict`, `Unavailable` and `Failed`. A
+        transaction with an error has changed nothing.
         """
 
-    async def begin(
-        self,
-        record: Record,
-        state: State,
-        then: Callable[[Exception | None], None],
-        claim: IdempotencyKey | None = None,
-    ) -> None:
-        """Append one record without waiting. `then` is called once, with the exception of `append` or None.
+    @abstractmethod
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        """Commit the step of a consumer, or the records of a command. Return the position of the last record, or of the
+        cursor, once all is durable.
 
-        The call is on the event loop, before this method returns or later, and must not raise. This method raises
-        nothing. A back end that can return before the record is durable overrides it. Waiting costs more than most
-        other work on an event.
+        The records, the writes of `state` and the move of `cursor` are in one commit if the journal and the state share
+        a back end: all of it happens, or nothing. With a deferrable cursor and no records, this may return earlier. A
+        crash of the process never undoes such a step. A power failure may, until a later commit is durable.
+
+        Raises `Unavailable` and `WriteConflict`, and with a cursor also `LeaseLost`.
         """
-        try:
-            await self.append([record], state, claim=claim)
-        except Exception as error:  # noqa: BLE001 - `then` gets it
-            then(error)
-        else:
-            then(None)
-
-    def begin_part(self, state: State) -> int | None:
-        """Begin the part of one more event in a transaction, after its earlier parts. Return the number of the part.
-
-        Later reads and writes of the transaction belong to this part. `append_each` then treats each part like a
-        separate transaction. A part without a record is committed with the others. None means that a transaction can
-        have one event only. A back end that supports parts overrides this method: a new transaction costs more than
-        most events.
-        """
-        return None
-
-    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        """Append records in order, each independently. Return for each its exception, or None once it is durable.
-
-        A record that cannot be appended does not affect the others, with two exceptions. Records that depend on writes
-        of its transaction fail too. After a `WriteConflict` all later records get one, so that they keep their order in
-        the next attempt. A back end that can append several records at less cost overrides this method.
-        """
-        answers = await asyncio.gather(
-            *(self.append([each.record], each.state, claim=each.claim) for each in appends), return_exceptions=True
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, Exception):
-                raise answer
-        return [answer if isinstance(answer, Exception) else None for answer in answers]
-
-    def recall(self, now: int) -> State | None:
-        """Begin a transaction on the state that this daemon remembers; None if it remembers nothing.
-
-        For journals with remote state. The operations of the transaction never wait, and take effect with `append`
-        only. An operation that the remembered state cannot serve raises `WriteConflict`. If the stored state differs
-        from the state that the transaction saw, `append` changes nothing and raises `WriteConflict`. The event then
-        runs again with a transaction of the store.
-        """
-        return None
 
     @abstractmethod
     async def claimed(self, key: str, state: State) -> str | None:
-        """The value claimed under that key, or None; `state` is the caller's transaction."""
+        """The value claimed under that key. `state` is the caller's transaction.
+
+        None if there is no claim, or if finding out takes a trip to another process: `append` finds out.
+        """
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> Sequence[Record]:

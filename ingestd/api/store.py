@@ -7,7 +7,7 @@ pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -62,12 +62,16 @@ class Field(NamedTuple):
 
 
 class State(ABC):
-    """The state as one transaction (an event, a step of a consumer) reads and changes it.
+    """The state as one transaction (an event, a step of a consumer, a command) reads and changes it.
 
-    Every operation is atomic and takes effect in the order of the calls, also between transactions. Other transactions
-    see a write at once. A write becomes durable with the commit of its transaction: `Store.commit`, or `Journal.append`
-    together with records. A transaction may read a write of another transaction whose commit fails. Then its own commit
-    is refused with `Unavailable`.
+    A transaction works in memory. An operation waits only while an entry that it needs is loaded; entries that are
+    missing at the same time are loaded together. The writes become durable with the commit of the transaction:
+    `Journal.append` or `Journal.commit` together with records, or `Store.commit`. If another transaction has changed
+    meanwhile what this one has read, the commit changes nothing and raises `WriteConflict`.
+
+    Transactions of events in one process see each other's writes at once, in the order of the calls. Such a transaction
+    may read a write of another one whose commit fails. Then its own commit fails with `Unavailable` or `WriteConflict`.
+    Every other transaction sees at least all that was durable when it began.
 
     Values are text. `ttl` is in milliseconds from `now`, inclusive: the entry still exists exactly `ttl` later. None
     keeps an entry for ever. A write that does not change a value never shortens its lifetime. Every operation raises
@@ -81,8 +85,16 @@ class State(ABC):
 
     @property
     def size(self) -> int:
-        """Bytes in memory of what the unit has read and written, about; 0 where the store does not know."""
+        """Approximate bytes in memory of all that the transaction has read and written."""
         return 0
+
+    @abstractmethod
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Make this call once the transaction is durable, and never if it fails.
+
+        It is for effects outside of the state, such as metrics: after a `WriteConflict` a hook runs again for the same
+        event. The call must not raise.
+        """
 
     @abstractmethod
     async def get(self, key: str) -> str | None:
@@ -165,10 +177,6 @@ class Store(ABC):
     lose data leaves `store_id`, `losses`, `loss` and the methods for losses unchanged.
     """
 
-    distant: bool = False
-    """Whether an operation takes a round trip to another process. If so, independent operations should run
-    concurrently.
-    """
     store_id: str | None = None
     """A random name of the stored data, which changes after a loss. None if the store has no such name."""
     losses: int = 0
@@ -177,20 +185,23 @@ class Store(ABC):
     """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
 
     @abstractmethod
-    def begin(self, now: int, *, step: bool = False) -> State:
+    def begin(self, now: int, *, event: bool = False, step: bool = False) -> State:
         """Begin a transaction at that time (milliseconds).
 
+        `event`: the transaction of an event, which is run again after a `WriteConflict`. The store may serve its reads
+        from memory that is out of date, because the commit finds out.
+
         `step`: the transaction of a consumer's step. Nothing else writes its entries, so the store may hide its writes
-        from others until the commit.
+        from others until the commit, and need not check its reads.
         """
 
     @abstractmethod
     async def commit(self, state: State) -> None:
-        """Return once all reads and writes of the transaction are durable. Raises `Unavailable`."""
+        """Return once all reads and writes of the transaction are durable. Raises `Unavailable`, `WriteConflict`."""
 
     @abstractmethod
     def discard(self, state: State) -> None:
-        """Undo the writes of a failed consumer's step, as far as the store can."""
+        """Undo the writes of a failed transaction, as far as the store can."""
 
     @abstractmethod
     def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
