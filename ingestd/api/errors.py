@@ -81,7 +81,10 @@ class CommandError(IngestdError):
 
 
 class WriteConflict(IngestdError):
-    """Data that a transaction has read changed before its commit; nothing was written. A new transaction may succeed."""
+    """Data that a transaction has read changed before its commit; nothing was written.
+
+    A new transaction may succeed.
+    """
 
     def __init__(self) -> None:
         super().__init__("the stored data has changed meanwhile")

@@ -103,22 +103,22 @@ class Journal(ABC):
     async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
         """Commit the transactions of events, in order, each together with its record and its claim.
 
-        `then` is called once, when all have ended, with the error of each; None stands for a durable one. The call is on
-        the event loop, before this method returns or later, and must not raise. This method raises nothing. It may
+        `then` is called once, when all have ended, with the error of each; None stands for a durable one. The call is
+        on the event loop, before this method returns or later, and must not raise. This method raises nothing. It may
         return before anything is durable: a caller that waits costs more than most other work on an event.
 
-        A transaction succeeds or fails independently of the others, with two exceptions. Those that have read its writes
-        fail with it. After a `WriteConflict` all later transactions of the call get one, so that they keep their order
-        in the next attempt. The errors are `DuplicateMessage`, `WriteConflict`, `Unavailable` and `Failed`. A
-        transaction with an error has changed nothing.
+        A transaction succeeds or fails independently of the others, with two exceptions. If it fails, so do those that
+        have read its writes. After a `WriteConflict` all later transactions of the call get one, so that they keep
+        their order in the next attempt. The errors are `DuplicateMessage`, `WriteConflict`, `Unavailable` and `Failed`.
+        No record is appended for a transaction with an error. Its writes are undone, except that those of a duplicate
+        message may stay.
         """
 
     @abstractmethod
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
-        """Commit the step of a consumer, or the records of a command. Return the position of the last record, or of the
-        cursor, once all is durable.
+        """Commit the step of a consumer, or the records of a command.
 
-        The records, the writes of `state` and the move of `cursor` are in one commit if the journal and the state share
+        Return the position of the last record, or of the cursor, once all is durable. The records, the writes of `state` and the move of `cursor` are in one commit if the journal and the state share
         a back end: all of it happens, or nothing. With a deferrable cursor and no records, this may return earlier. A
         crash of the process never undoes such a step. A power failure may, until a later commit is durable.
 

@@ -177,6 +177,8 @@ class Store(ABC):
     lose data leaves `store_id`, `losses`, `loss` and the methods for losses unchanged.
     """
 
+    may_conflict: bool = False
+    """Whether a commit can raise `WriteConflict`. A store with one owner never does."""
     store_id: str | None = None
     """A random name of the stored data, which changes after a loss. None if the store has no such name."""
     losses: int = 0
