@@ -118,9 +118,12 @@ class Journal(ABC):
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         """Commit the step of a consumer, or the records of a command.
 
-        Return the position of the last record, or of the cursor, once all is durable. The records, the writes of `state` and the move of `cursor` are in one commit if the journal and the state share
-        a back end: all of it happens, or nothing. With a deferrable cursor and no records, this may return earlier. A
-        crash of the process never undoes such a step. A power failure may, until a later commit is durable.
+        Return the position of the last record, or of the cursor, once all is durable. The records, the writes of
+        `state` and the move of `cursor` are in one commit if the journal and the state share a back end: all of it
+        happens, or nothing.
+
+        With a deferrable cursor and no records, this may return earlier. A crash of the process never undoes such a
+        step. A power failure may, until a later commit is durable.
 
         Raises `Unavailable` and `WriteConflict`, and with a cursor also `LeaseLost`.
         """
