@@ -79,7 +79,7 @@ async def filled(records: Iterable[Record]) -> Any:
         try:
             records = [*records]
             for start in range(0, len(records), 1000):
-                await backend.journal.append(records[start : start + 1000], backend.store.begin(NOW))
+                await backend.journal.commit(records[start : start + 1000], backend.store.begin(NOW))
             yield backend
         finally:
             await backend.close()
@@ -117,7 +117,7 @@ async def long_journey(orders: int = 300) -> None:
             at = replace(order(1000 + number, "v-0", "u"), position=position + number + 1)
             await follower.process([at], step)
             assert len(json.loads(step.records[0].body)["touchpoints"]) == VISITORS * TOUCHES
-            await backend.journal.append(step.records, step.state)
+            await backend.journal.commit(step.records, step.state)
         cpu = (time.process_time() - cpu) / orders
     print(f"  an order with {VISITORS * TOUCHES} touchpoints of {VISITORS} visitors: {cpu * 1000:.2f} ms of CPU")
 

@@ -44,7 +44,7 @@ async def fill(database: Path, records: Sequence[Record], times: int = 1) -> Non
     try:
         for _ in range(times):
             for start in range(0, len(records), 5000):
-                await backend.journal.append(records[start : start + 5000], backend.store.begin(records[0].at))
+                await backend.journal.commit(records[start : start + 5000], backend.store.begin(records[0].at))
     finally:
         await backend.close()
 

@@ -96,7 +96,7 @@ class Runner:
             self.name, position, last,
         )  # fmt: skip
         cursor = await self._journal.acquire_cursor(self.name, self._consumer.start)
-        await self._journal.append([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
+        await self._journal.commit([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
         await self._journal.release(cursor)
 
     async def run(self) -> None:
@@ -344,7 +344,7 @@ class Runner:
 
     async def _append(self, step: Step, cursor: Cursor) -> None:
         try:
-            await self._journal.append(step.records, step.state, cursor)
+            await self._journal.commit(step.records, step.state, cursor)
         except BaseException:
             self._store.discard(step.state)
             raise

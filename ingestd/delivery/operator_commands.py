@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, Conflict
+from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.store import State, Store, state_key
 
 from .progress import load_progress
@@ -114,7 +114,7 @@ async def _change(store: Store, name: str, change: Callable[[OperatorCommands], 
             if await state.swap(_key(name), found, msgspec.json.encode(commands).decode()):
                 await store.commit(state)
                 return
-        except Conflict:  # another command was faster
+        except WriteConflict:  # another command was faster
             continue
     raise CommandError(f"the commands for sink {name} keep changing; try again")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any
+
+from ingestd.pipeline.coroutines import Begun
 
 __all__ = ["RequestTasks"]
 
@@ -45,7 +47,7 @@ class RequestTasks:
                 except StopIteration:
                     continue
                 self._set_apart()
-                await self._handle(_Begun(work, context, awaited))
+                await self._handle(Begun(work, awaited, context))
                 return
         finally:
             self._set_apart()  # if one has ended this task with an exception
@@ -56,7 +58,7 @@ class RequestTasks:
             work, context = self._coming.popleft()
             _start(self._handle(work), context)
 
-    async def _handle(self, work: _Work | _Begun) -> None:
+    async def _handle(self, work: _Work | Begun) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._apart.add(task)
@@ -64,28 +66,6 @@ class RequestTasks:
             await work
         finally:
             self._apart.discard(task)
-
-
-class _Begun:
-    """The rest of a coroutine that has begun and awaits something."""
-
-    def __init__(self, work: _Work, context: Context, awaited: object) -> None:
-        self._work = work
-        self._context = context
-        self._awaited = awaited
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        work, run, awaited = self._work, self._context.run, self._awaited
-        try:
-            while True:
-                try:
-                    result = yield awaited
-                except BaseException as error:  # noqa: BLE001 - the coroutine handles it
-                    awaited = run(work.throw, error)
-                else:
-                    awaited = run(work.send, result)
-        except StopIteration:
-            return
 
 
 def _start(work: _Work, context: Context | None = None) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from contextvars import Context
 
 from ingestd.api.errors import Failed, Refused
 from ingestd.api.events import Request
+from ingestd.observability.logs import current_request
 
 __all__ = ["Failures"]
 
@@ -24,10 +26,12 @@ class Failures:
         """The refusal that the caller gets. Of an unexpected error it says only that there was one."""
         if isinstance(error, Refused):
             return error
-        self._log(request, error)
+        Context().run(self._log, request, error)
         return Failed("The event could not be processed. It was not stored.")
 
     def _log(self, request: Request, error: Exception) -> None:
+        """Runs in a separate context: events of many requests end in one callback of their commit."""
+        current_request.set(request)
         now = time.monotonic()
         self._untold += 1
         if now - self._told_at >= 1:

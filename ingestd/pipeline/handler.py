@@ -1,4 +1,4 @@
-"""The pipeline: takes a request from admission to its answer, and counts it once.
+"""The pipeline: takes a request from admission to its answer, and counts each of its events once.
 
 The contract with callers sets the order: sender (401), permissions (403), JSON and envelope (400), a known key (404),
 valid data (400); then preparation, user, session, identity, enrichment, filters; then the journal.
@@ -6,13 +6,15 @@ valid data (400); then preparation, user, session, identity, enrichment, filters
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Raw
 
-from ingestd.api.events import Request
+from ingestd.api.errors import Refused, Unavailable
+from ingestd.api.events import Endpoint, Event, Request, Session
+from ingestd.api.ids import next_uuids
 from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
@@ -21,24 +23,24 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.validation.validator import Validator, parse_body
+from ingestd.validation.validator import Validator
 
 from .admission import Admission
 from .backpressure import Backpressure
 from .batch_parser import BatchParser
-from .batches import Batches
-from .event_parser import EventParser, Kind
+from .event_parser import EventParser
 from .failures import Failures
-from .resolver import Resolved
-from .responses import Answer, problem, success
-from .storing import Storing
-from .together import Together
+from .processor import Processor, Result
+from .request_events import RequestEvents
+from .responses import Answer, problem, results, single
 
 __all__ = ["Pipeline"]
 
+_PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
+
 
 class Pipeline:
-    """Handles requests. `Batches` and `EventParser` explain `max_body`, `stored_address` and `unusable_ids`."""
+    """Handles requests. `max_body` bounds each event. `EventParser` explains `stored_address` and `unusable_ids`."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class Pipeline:
         self._metrics = metrics
         metrics.waiting.set_function(lambda: backpressure.waiting)
         self._admission = Admission(hooks, store)
-        self._event_parser = EventParser(
+        self._parser = EventParser(
             validator,
             stored_address,
             timestamp_ignored=metrics.timestamp_ignored,
@@ -66,83 +68,130 @@ class Pipeline:
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )
-        self._storing = Storing(hooks, store, journal, backpressure)
-        self._failures = Failures()
-        self._parsing = backpressure.parsing
         self._batch_parser = BatchParser()
-        together = Together(hooks, store, journal, backpressure)
-        self._batches = Batches(self._event_parser, together, backpressure, metrics, self._failures, max_body=max_body)
+        self._processor = Processor(hooks, store, journal, backpressure)
+        self._backpressure = backpressure
+        self._failures = Failures()
+        self._max_body = max_body
 
     async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
-        """Answer one request, and count it once, or each event of a batch once. Raises nothing.
+        """Answer one request, and count each of its events once. Raises nothing.
 
-        `give` is called with the answer in the event loop, before this returns or later, and must not raise. Log lines
-        in between have the id of this request.
+        `give` is called with the answer in the event loop, before this returns or later, and must not raise.
         """
         current_request.set(request)
         started = time.perf_counter()
-        if request.batch:
-            answer = await self._handle_batch(request)
-            self._metrics.took(request.endpoint, time.perf_counter() - started, batch=True)
-            give(answer)
-            return
-        key = ""
         try:
-            principal = await self._admission.admit(request)
-            size = len(request.body)
-            if not self._parsing.begin_at_once(size):
-                await self._parsing.begin(size)
+            if request.batch:
+                await self._handle_batch(request, started, give)
+            else:
+                await self._handle_event(request, started, give)
+        except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
+            self._refuse(request, error, started, give)
+
+    async def _handle_event(self, request: Request, started: float, give: Callable[[Answer], None]) -> None:
+        principal = await self._admission.admit(request)
+        size, parsing = len(request.body), self._backpressure.parsing
+        if not parsing.begin_at_once(size):
+            await parsing.begin(size)
+        try:
+            events = RequestEvents(self._parser, request, principal)
+            event = events.read(request.body, request.id)
+            request.drop_body()
+            if event is None:
+                self._end(request, events, started, give, ())
+                return
             try:
-                body = parse_body(request.body)
-                kind: Kind = "identify" if request.endpoint.identifies else "event"
-                if kind == "event":
-                    key = self._event_parser.key_of(body)
-                event = self._event_parser.read(request, principal, body, kind=kind, record_id=request.id)
-                del body
-                request.drop_body()
-                if isinstance(event, Resolved):  # a plugin drops it
-                    self._end(request, key, started, give, event)
-                else:
-                    await self._storing.begin(event, partial(self._end, request, key, started, give))
-            finally:
-                self._parsing.end(size)
-        except Exception as error:  # noqa: BLE001 - one event's failure is not the daemon's; it is logged
-            self._end(request, key, started, give, error)
+                self._backpressure.check()
+                self._backpressure.acquire(1)
+            except Unavailable as refused:
+                self._end(request, events, started, give, (refused,))
+                return
 
-    def _end(
-        self, request: Request, key: str, started: float, give: Callable[[Answer], None], result: Resolved | Exception
-    ) -> None:
-        if isinstance(result, Exception):
-            refused = self._failures.refusal(request, result)
-            outcome, answer = refused.outcome, problem(refused)
-            self._metrics.count_refusal(request.endpoint, key, refused)
-        else:
-            outcome, session = result.outcome, result.session
-            if session.is_new and outcome is Outcome.ACCEPTED:
-                self._metrics.session_begun()
-            answer = success(request.endpoint, session)
-        self._metrics.answered(request.endpoint, key, outcome, time.perf_counter() - started)
-        give(answer)
+            def end(stored: Sequence[Result]) -> None:
+                self._backpressure.release(1)
+                self._end(request, events, started, give, stored)
 
-    async def _handle_batch(self, request: Request) -> Answer:
+            await self._processor.process((event,), end)
+        finally:
+            parsing.end(size)
+
+    async def _handle_batch(self, request: Request, started: float, give: Callable[[Answer], None]) -> None:
         bodies: list[Raw] = []
 
-        async def read() -> None:
+        async def parse() -> None:
             bodies.extend(await self._batch_parser.parse(request.body))
             request.events = len(bodies)
 
-        try:
-            principal = await self._admission.admit(request, read)
-            return await self._batches.answer(request, principal, bodies)
-        except Exception as error:  # noqa: BLE001 - as above
-            return self._refuse_batch(request, error)
+        principal = await self._admission.admit(request, parse)
+        events = RequestEvents(self._parser, request, principal)
+        stored: list[Result] = []
+        async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
+            ids = next_uuids(request.id)
+            for part in _parts(bodies):
+                coming = events.read_all(zip(part, ids, strict=False), self._max_body)
+                stored += await self._store(coming if stored else self._check_first(coming))
+        self._end(request, events, started, give, stored)
 
-    def _refuse_batch(self, request: Request, error: Exception) -> Answer:
-        """All events have this one outcome; `request.events` is their number, as far as known.
+    async def _store(self, events: Iterable[Event | None]) -> Sequence[Result]:
+        """Process events, and wait until they are durable."""
+        done: asyncio.Future[Sequence[Result]] = asyncio.get_running_loop().create_future()
+        await self._processor.process(events, lambda stored: None if done.done() else done.set_result(stored))
+        return await done
 
-        A separate method, because a variable for the refusal would be a cycle through its traceback.
-        """
+    def _check_first(self, events: Iterable[Event | None]) -> Iterator[Event | None]:
+        """The events. Raises `Unavailable` before the first one if no more are stored."""
+        checked = False
+        for event in events:
+            if event is not None and not checked:
+                self._backpressure.check()
+                checked = True
+            yield event
+
+    def _end(
+        self,
+        request: Request,
+        events: RequestEvents,
+        started: float,
+        give: Callable[[Answer], None],
+        stored: Sequence[Result],
+    ) -> None:
+        """Count the events of a request, and answer it."""
+        answers = [
+            self._count(request, endpoint, key, result)
+            for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True)
+        ]
+        self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
+        give(results(request.endpoint, answers) if request.batch else single(request.endpoint, answers[0]))
+
+    def _count(self, request: Request, endpoint: Endpoint, key: str, result: Result) -> Session | Refused:
+        """Count an event. Returns what its caller is told."""
+        if isinstance(result, Exception):
+            refused = self._failures.refusal(request, result)
+            self._metrics.count_refusal(endpoint, key, refused)
+            self._metrics.count(endpoint, key, refused.outcome)
+            return refused
+        if result.session.is_new and result.outcome is Outcome.ACCEPTED:
+            self._metrics.session_begun()
+        self._metrics.count(endpoint, key, result.outcome)
+        return result.session
+
+    def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
+        """Refuse a whole request. `request.events` is the number of its events, as far as known."""
         refused = self._failures.refusal(request, error)
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
-        return problem(refused)
+        self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
+        give(problem(refused))
+
+
+def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
+    """The bodies in groups of about a megabyte: the records of a group are in memory together."""
+    start = size = 0
+    for index, body in enumerate(bodies):
+        length = len(memoryview(body))
+        if size and size + length > _PART:
+            yield bodies[start:index]
+            start, size = index, 0
+        size += length
+    yield bodies[start:]

@@ -10,7 +10,7 @@ import msgspec
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint, Session
 
-__all__ = ["Answer", "problem", "results", "success"]
+__all__ = ["Answer", "problem", "results", "single"]
 
 
 class Answer(NamedTuple):
@@ -27,9 +27,9 @@ class Answer(NamedTuple):
         return "application/json" if self.status < 400 else "application/problem+json"
 
 
-def success(endpoint: Endpoint, session: Session) -> Answer:
-    """200 with the session, in the form of the endpoint."""
-    return Answer(200, f"{{{_members(endpoint, session)}}}".encode())
+def single(endpoint: Endpoint, one: Session | Refused) -> Answer:
+    """The answer to a request with one event: 200 with the session, or the problem."""
+    return problem(one) if isinstance(one, Refused) else Answer(200, f"{{{_members(endpoint, one)}}}".encode())
 
 
 def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:

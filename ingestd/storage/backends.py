@@ -24,20 +24,21 @@ class Backends:
     def __init__(self, config: Config, plugins: Plugins) -> None:
         backend = _make_backend("store.url", config.store.url, config, plugins)
         self._all = [backend]
+        self._is_shared = backend.is_shared
         self.store: Store = backend.store
         self.journal: Journal = backend.journal
         self.ownership: Ownership | None = None
         """Set if several daemons can reach the state, and each of them has a separate journal."""
         if config.journal.url is not None and config.journal.url != config.store.url:
             apart = _make_backend("journal.url", config.journal.url, config, plugins)
-            if apart.store.distant:
+            if apart.is_shared:
                 raise ConfigError(
                     f"{config.place('journal.url')}: several daemons can reach a journal there, so the state must be"
                     " there too; leave [journal] url out, and give [store] url its value"
                 )
             self._all.append(apart)
             self.journal = SplitJournal(apart.journal, apart.store, self.store)
-            if self.store.distant:
+            if backend.is_shared:
                 self.ownership = Ownership(self.store, apart.store)
 
     async def open(self, *, serving: bool) -> None:
@@ -73,7 +74,7 @@ class Backends:
     def must_be_shared(self, config: Config) -> None:
         """Raises `ConfigError` unless several daemons can use these back ends at once."""
         cure = "let [store] url be redis://HOST and leave [journal] url out (docs/redis.md), or serve without --shared"
-        for option, alone in (("store.url", not self.store.distant), ("journal.url", len(self._all) > 1)):
+        for option, alone in (("store.url", not self._is_shared), ("journal.url", len(self._all) > 1)):
             if alone:
                 raise ConfigError(
                     f"{config.place(option)}: only one daemon can have it, but --shared is for several daemons; {cure}"

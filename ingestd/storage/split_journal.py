@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -18,7 +18,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.ids import random_uuid
-from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
+from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State, Store, state_key
 
 __all__ = ["Ownership", "SplitJournal"]
@@ -44,8 +44,8 @@ _decode_step = msgspec.json.Decoder(_Step).decode
 class SplitJournal(Journal):
     """A journal with its state elsewhere: `store` has the state, `home` is the store beside the journal.
 
-    A failed append may leave a session or a link in the state. That is harmless: the event is refused, and finds them
-    when it is sent again.
+    The state of an event becomes durable first, then its record. A failed append may leave a session or a link in the
+    state. That is harmless: the event is refused, and finds them when it is sent again.
 
     A consumer's step must not be repeated, because it would find its own writes in the state. So the commit of the
     state contains the writes and a note of the step. The commit of the journal contains the records and the id of the
@@ -60,28 +60,27 @@ class SplitJournal(Journal):
         self._last_steps: dict[str, str] = {}
         """The id of the last step in the journal, for each consumer whose cursor is acquired."""
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
+    async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
+        kept = await asyncio.gather(*(self._store.commit(each.state) for each in appends), return_exceptions=True)
+        errors = [each if isinstance(each, Exception) else None for each in kept]
+        # One call for all, so that no record overtakes a record whose state took longer.
+        rest = [index for index, error in enumerate(errors) if error is None]
+
+        def end(entered: Sequence[Exception | None]) -> None:
+            for index, error in zip(rest, entered, strict=True):
+                errors[index] = error
+            then(errors)
+
+        given = [appends[index] for index in rest]
+        await self._journal.append(
+            [Append(self._home.begin(each.state.now), each.record, each.claim) for each in given], end
+        )
+
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         if cursor is not None:
             return await self._append_step(records, state, cursor)
         await self._store.commit(state)
-        return await self._journal.append(records, self._home.begin(state.now), claim=claim)
-
-    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        kept = await asyncio.gather(*(self._store.commit(each.state) for each in appends), return_exceptions=True)
-        answers = [each if isinstance(each, Exception) else None for each in kept]
-        # One call for all, so that no record overtakes a record whose state took longer.
-        rest = [place for place, error in enumerate(answers) if error is None]
-        entered = await self._journal.append_each(
-            [
-                Append(each.record, self._home.begin(each.state.now), each.claim)
-                for each in [appends[place] for place in rest]
-            ]
-        )
-        for place, error in zip(rest, entered, strict=True):
-            answers[place] = error
-        return answers
+        return await self._journal.commit(records, self._home.begin(state.now))
 
     async def _append_step(self, records: Sequence[Record], state: State, cursor: Cursor) -> int:
         given = [(record.type, record.at, record.body) for record in records]
@@ -108,7 +107,7 @@ class SplitJournal(Journal):
         home = self._home.begin(times.now(), step=True)
         try:
             await home.put(_entered(cursor.name), step.id)
-            position = await self._journal.append([Record(*record) for record in step.records], home, cursor)
+            position = await self._journal.commit([Record(*record) for record in step.records], home, cursor)
         except BaseException:
             self._home.discard(home)
             raise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from ingestd.api.backend import Backend
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor
+from ingestd.api.journal import Append, Cursor, Journal
 
-__all__ = ["NOW", "append", "make_record"]
+__all__ = ["NOW", "append", "append_each", "make_record"]
 
 NOW = 1_795_233_906_000
 
@@ -18,4 +19,11 @@ def make_record(text: str = "x") -> Record:
 
 
 async def append(backend: Backend, records: Sequence[Record], cursor: Cursor | None = None) -> int:
-    return await backend.journal.append(records, backend.store.begin(NOW), cursor)
+    return await backend.journal.commit(records, backend.store.begin(NOW), cursor)
+
+
+async def append_each(journal: Journal, appends: Sequence[Append]) -> Sequence[Exception | None]:
+    """Append the transactions of events, and wait until all have ended. Returns the error of each."""
+    ended: asyncio.Future[Sequence[Exception | None]] = asyncio.get_running_loop().create_future()
+    await journal.append(appends, ended.set_result)
+    return await ended

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from msgspec.structs import replace
 from ingestd.api.backend import Backend
 from ingestd.api.errors import DuplicateMessage
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, IdempotencyKey, Journal, size_of
+from ingestd.api.journal import Append, IdempotencyKey, size_of
 from ingestd.api.store import Field, state_key
 
-from .appending import NOW, append, make_record
+from .appending import NOW, append, append_each, make_record
 from .trimming import TrimmingContract
 
 __all__ = ["JournalContract"]
@@ -24,23 +23,6 @@ KEY = state_key("contract", "shop", "visitor")
 OTHER = state_key("contract", "shop", "another")
 FIELDS = state_key("contract-fields", "shop", "visitor")
 MEMBERS = state_key("contract-members", "shop", "visitor")
-
-
-async def _begin_each(journal: Journal, appends: Sequence[Append]) -> list[Exception | None]:
-    errors: dict[int, Exception | None] = {}
-    all_known = asyncio.Event()
-
-    def learn(place: int, error: Exception | None) -> None:
-        assert place not in errors, "the callback is called once"
-        errors[place] = error
-        if len(errors) == len(appends):
-            all_known.set()
-
-    for place, each in enumerate(appends):
-        await journal.begin(each.record, each.state, partial(learn, place), each.claim)
-    if appends:
-        await all_known.wait()
-    return [errors[place] for place in range(len(appends))]
 
 
 class JournalContract(TrimmingContract):
@@ -115,7 +97,7 @@ class JournalContract(TrimmingContract):
             place = await backend.journal.acquire_cursor("consumer", "beginning")
             state = backend.store.begin(NOW)
             await state.put(KEY, "value")
-            position = await backend.journal.append([make_record()], state, place._replace(position=7))
+            position = await backend.journal.commit([make_record()], state, place._replace(position=7))
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 10)] == [position]
             assert await backend.store.begin(NOW).get(KEY) == "value"
@@ -177,7 +159,7 @@ class JournalContract(TrimmingContract):
                 await state.push(MEMBERS, f"m{number}", number, keep=4, ttl=9000)
             await state.pull(MEMBERS, ["m2"])
             assert await state.get(KEY) == "value"
-            await backend.journal.append([make_record("derived")], state, place._replace(position=1))
+            await backend.journal.commit([make_record("derived")], state, place._replace(position=1))
         async with self.backend(tmp_path) as backend:
             for step in (True, False):
                 state = backend.store.begin(NOW + 2000, step=step)
@@ -194,62 +176,51 @@ class JournalContract(TrimmingContract):
             await state.delete(MEMBERS)
             assert await state.swap(OTHER, None, "kept")
             assert await state.renew(OTHER, "candidate", 1000) == ("kept", False)
-            await backend.journal.append([], state, place._replace(position=1))
+            await backend.journal.commit([], state, place._replace(position=1))
             state = backend.store.begin(NOW)
             assert (await state.get(KEY), await state.window(MEMBERS), await state.get(OTHER)) == (None, [], "kept")
             assert len(await backend.journal.read(0, 10)) == 1
 
-    async def test_a_claim_is_made_with_the_records_and_by_one(self, tmp_path: Path) -> None:
+    async def test_a_claim_is_made_with_its_record_and_only_once(self, tmp_path: Path) -> None:
         async def claim(backend: Backend, value: str, now: int = NOW) -> str:
-            state = backend.store.begin(now)
-            try:
-                await backend.journal.append([make_record(value)], state, claim=IdempotencyKey(KEY, value, 1000))
-            except DuplicateMessage as claimed:
-                await backend.store.commit(state)
-                return claimed.value
-            return value
+            state = backend.store.begin(now, event=True)
+            appends = [Append(state, make_record(value), IdempotencyKey(KEY, value, 1000))]
+            (error,) = await append_each(backend.journal, appends)
+            assert error is None or isinstance(error, DuplicateMessage)
+            return value if error is None else error.value
 
         async with self.backend(tmp_path) as backend:
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW)) is None
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW, event=True)) is None
             answers = await asyncio.gather(*(claim(backend, f"{number}") for number in range(50)))
             assert len({*answers}) == 1
             assert [record.decode()["id"] for record in await backend.journal.read(0, 100)] == answers[:1]
         async with self.backend(tmp_path) as backend:
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1000)) == answers[0]
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1000, event=True)) in {None, answers[0]}
             assert await claim(backend, "late", NOW + 1000) == answers[0]
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1001)) is None
+            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1001, event=True)) is None
             assert await claim(backend, "over", NOW + 1001) == "over"
             assert len(await backend.journal.read(0, 100)) == 2
 
-    async def test_what_is_appended_together_keeps_its_order_and_each_has_its_own_fate(self, tmp_path: Path) -> None:
-        await self._check_together(tmp_path, lambda journal, appends: journal.append_each(appends))
-
-    async def test_what_is_begun_without_waiting_keeps_its_order_and_each_has_its_own_fate(
-        self, tmp_path: Path
-    ) -> None:
-        await self._check_together(tmp_path, _begin_each)
-
-    async def _check_together(
-        self, tmp_path: Path, append_each: Callable[[Journal, Sequence[Append]], Awaitable[list[Exception | None]]]
-    ) -> None:
+    async def test_events_that_are_appended_together_keep_their_order_and_fail_alone(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            earlier, taken = backend.store.begin(NOW), IdempotencyKey(f"{KEY}-3", "first", 1000)
-            await backend.journal.append([make_record("taken")], earlier, claim=taken)
+            earlier = backend.store.begin(NOW, event=True)
+            taken = IdempotencyKey(f"{KEY}-3", "first", 1000)
+            assert await append_each(backend.journal, [Append(earlier, make_record("taken"), taken)]) == [None]
             appends = []
             for number in range(100):
-                state = backend.store.begin(NOW)
+                state = backend.store.begin(NOW, event=True)
                 if number % 2:
                     await state.put(f"{KEY}:{number}", f"{number}")
                 claim = IdempotencyKey(f"{KEY}-{number % 7}", f"{number}", 1000) if number % 10 == 3 else None
-                appends.append(Append(make_record(f"{number}"), state, claim))
-            answers = await append_each(backend.journal, appends)
+                appends.append(Append(state, make_record(f"{number}"), claim))
+            errors = await append_each(backend.journal, appends)
             first: dict[int, str] = {3: "first"}
             refused = {}
             for number in range(3, 100, 10):
                 if first.setdefault(number % 7, f"{number}") != f"{number}":
                     refused[number] = first[number % 7]
-            assert {place for place, error in enumerate(answers) if error is not None} == {*refused}
-            assert {n: error.value for n, error in enumerate(answers) if isinstance(error, DuplicateMessage)} == refused
+            assert {index for index, error in enumerate(errors) if error is not None} == {*refused}
+            assert {n: error.value for n, error in enumerate(errors) if isinstance(error, DuplicateMessage)} == refused
             assert await append_each(backend.journal, []) == []
         async with self.backend(tmp_path) as backend:
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
@@ -258,25 +229,60 @@ class JournalContract(TrimmingContract):
             for number in set(range(1, 100, 2)) - refused.keys():
                 assert await reader.get(f"{KEY}:{number}") == f"{number}"
 
-    async def test_of_events_of_one_unit_each_record_is_stored_and_all_they_wrote(self, tmp_path: Path) -> None:
+    async def test_an_event_without_a_record_is_committed_with_the_others(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            state, appends = backend.store.begin(NOW), []
+            appends = []
             for number in range(50):
-                part = backend.journal.begin_part(state) if number else 0
-                if part is None:
-                    state, part = backend.store.begin(NOW), 0
+                state = backend.store.begin(NOW, event=True)
                 await state.put(f"{KEY}:{number}", f"{number}")
-                if number % 10 != 3:
-                    appends.append(Append(make_record(f"{number}"), state, part=part))
-                elif part == 0:
-                    await backend.store.commit(state)
-            assert await backend.journal.append_each(appends) == [None] * 45
+                appends.append(Append(state, None if number % 10 == 3 else make_record(f"{number}")))
+            assert await append_each(backend.journal, appends) == [None] * 50
         async with self.backend(tmp_path) as backend:
             ids = [record.decode()["id"] for record in await backend.journal.read(0, 1000)]
             assert ids == [f"{number}" for number in range(50) if number % 10 != 3]
             reader = backend.store.begin(NOW)
             for number in range(50):
                 assert await reader.get(f"{KEY}:{number}") == f"{number}"
+
+    async def test_events_see_the_writes_of_earlier_ones_before_the_commit(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            appends = []
+            for number in range(30):
+                state = backend.store.begin(NOW, event=True)
+                assert await state.put(KEY, f"{number}") == (f"{number - 1}" if number else None)
+                await state.push(MEMBERS, f"{number % 7}", number, keep=5)
+                assert len(await state.window(MEMBERS)) == min(number + 1, 5)
+                await state.merge(FIELDS, {f"{number % 9}": Field(number, f"{number}")}, keep=6)
+                assert len(await state.fields(FIELDS)) == min(number + 1, 6)
+                appends.append(Append(state, make_record(f"{number}")))
+            assert await append_each(backend.journal, appends) == [None] * 30
+            reader = backend.store.begin(NOW)
+            assert await reader.get(KEY) == "29"
+            assert [at for _, at in await reader.window(MEMBERS)] == [25, 26, 27, 28, 29]
+            assert sorted(field.at for field in (await reader.fields(FIELDS)).values()) == [24, 25, 26, 27, 28, 29]
+
+    async def test_the_calls_of_a_transaction_are_made_when_it_is_durable(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            made: list[str] = []
+            appends = []
+            for value in ("first", "again"):
+                state = backend.store.begin(NOW, event=True)
+                await state.put(OTHER, value)
+                state.on_commit(partial(made.append, value))
+                appends.append(Append(state, make_record(value)))
+            state = backend.store.begin(NOW)
+            state.on_commit(partial(made.append, "never"))
+            assert not made
+            assert await append_each(backend.journal, appends) == [None, None]
+            assert made == ["first", "again"]
+            state = backend.store.begin(NOW)
+            state.on_commit(partial(made.append, "step"))
+            await backend.journal.commit([make_record("step")], state)
+            state = backend.store.begin(NOW)
+            await state.put(KEY, "value")
+            state.on_commit(partial(made.append, "state"))
+            await backend.store.commit(state)
+            assert made == ["first", "again", "step", "state"]
 
     async def test_a_replaced_record_keeps_its_place_and_others_stay(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:

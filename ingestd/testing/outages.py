@@ -142,7 +142,7 @@ async def _running(backends: Backends, consumer: SinkConsumer) -> AsyncIterator[
 
 
 async def _append(backends: Backends, records: Sequence[Record]) -> None:
-    await backends.journal.append(records, backends.store.begin(times.now()))
+    await backends.journal.commit(records, backends.store.begin(times.now()))
 
 
 async def _until(condition: Callable[[], bool]) -> None:

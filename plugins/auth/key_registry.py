@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from ingestd.api.errors import CommandError, Conflict, Unavailable
+from ingestd.api.errors import CommandError, Unavailable, WriteConflict
 from ingestd.api.events import Principal
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.store import Field, State, Store, state_key
@@ -232,7 +232,7 @@ async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[
         await state.put(_VERSION, str(uuid4()))
         try:
             await store.commit(state)
-        except Conflict:
+        except WriteConflict:
             continue
         return
     raise CommandError("other commands or daemons are changing the keys at the same time; try again")

@@ -1,9 +1,9 @@
-"""The operations of a unit of work. Each loads its entry, then acts in memory without pausing: so it is atomic."""
+"""The operations of a transaction. Each loads its entry, then acts in memory without pausing: so it is atomic."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
 from ingestd.api.store import Field, State
@@ -14,50 +14,45 @@ __all__ = ["CachedState"]
 
 
 class CachedState(State):
-    """`seen` are the entries the unit has read or written, `written` the latter, each as often as it has.
+    """A transaction over a cache.
 
-    One that was seen, let go of and loaded again is among them twice, as two; so is one that died, and what came after.
+    `seen` are the entries that it has read or written, `written` the entries that it has written, repetitions possible.
+    An entry that was seen, evicted and loaded again is among them as two objects, and so is an invalidated one.
     """
 
-    __slots__ = ("_missed", "_starts", "entries", "now", "seen", "written")
+    __slots__ = ("_calls", "_missed", "entries", "now", "seen", "written")
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
         self.entries = entries
         self.seen: list[Entry] = []
         self.written: list[Entry] = []
-        self._starts = [(0, 0)]
-        """Of its parts, in `seen` and `written`."""
         self._missed: str | None = None
-
-    def undo(self, part: int | None = None) -> None:
-        """Take back what the unit, or a part of it, wrote and no commit holds yet; who has seen it is refused."""
-        for entry in self.written if part is None else self.part(part)[1]:
-            if entry.dirty:
-                self.entries.kill(entry)
+        self._calls: list[Callable[[], None]] | None = None
 
     @property
     def size(self) -> int:
         return sum(entry.weight for entry in {*self.seen})
 
-    def begin_part(self) -> int:
-        """What follows is another part of the unit, whose number this returns."""
-        self._starts.append((len(self.seen), len(self.written)))
-        return len(self._starts) - 1
+    def on_commit(self, call: Callable[[], None]) -> None:
+        if self._calls is None:
+            self._calls = []
+        self._calls.append(call)
 
-    @property
-    def parts(self) -> int:
-        """How many there are."""
-        return len(self._starts)
+    def committed(self) -> None:
+        """Make the calls of `on_commit`, once the transaction is durable."""
+        calls, self._calls = self._calls, None
+        for call in calls or ():
+            call()
 
-    def part(self, number: int) -> tuple[list[Entry], list[Entry]]:
-        """What a part has seen and written."""
-        ends = self._starts[number + 1] if number + 1 < self.parts else (len(self.seen), len(self.written))
-        (seen, written), (seen_end, written_end) = self._starts[number], ends
-        return self.seen[seen:seen_end], self.written[written:written_end]
+    def undo(self) -> None:
+        """Undo the writes that no commit holds yet. Transactions that have read them are refused."""
+        for entry in self.written:
+            if entry.dirty:
+                self.entries.kill(entry)
 
     def _at_hand(self, key: str) -> Entry | None:
-        """As `look`, of what is in memory: most is, and a coroutine more for each would cost as much as the work."""
+        """Like `look`, for an entry in memory. Most are, and another coroutine would cost as much as the work."""
         entry = self.entries.known(key)
         if entry is not None:
             self.seen.append(entry)
@@ -76,10 +71,10 @@ class CachedState(State):
 
     def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         expires = None if ttl is None else self.now + ttl
-        if value != present:  # where the old one is over, its row may be gone from the file soon
+        if value != present:  # if the old value has expired, its row may soon be gone from the file
             entry.written = None
             entry.sliding = sliding
-        # A life is never shortened by the same value again.
+        # Writing the same value again never shortens its life.
         elif entry.expires is None or (expires is not None and expires <= entry.expires):
             return
         entry.value, entry.expires = value, expires
@@ -146,7 +141,7 @@ class CachedState(State):
         assert isinstance(entry, SetEntry)
         return entry
 
-    def _is_over(self, entry: SetEntry) -> bool:
+    def _has_expired(self, entry: SetEntry) -> bool:
         return entry.expires is not None and entry.expires < self.now
 
     async def push(
@@ -161,7 +156,7 @@ class CachedState(State):
         ttl: int | None = None,
     ) -> None:
         entry = await self._set_of(key)
-        if self._is_over(entry):
+        if self._has_expired(entry):
             entry.remove([*entry.members])
         entry.add(member, at, None if ttl is None else self.now + ttl, self.entries.numbers)
         if since is not None and next(iter(entry.members.values())) < since:
@@ -180,11 +175,11 @@ class CachedState(State):
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
         entry = await self._set_of(key)
-        if self._is_over(entry):
+        if self._has_expired(entry):
             return []
         if since is None:
             found = [*entry.members.items()]
-        else:  # from the end: seldom all are asked for
+        else:  # from the end, because most callers want only the newest members
             found = []
             for each in reversed(entry.members.items()):
                 if each[1] < since:

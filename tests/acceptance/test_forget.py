@@ -187,7 +187,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
 
         async with sqlite_backend(tmp_path) as backend:
             records = [Record("event", now(), body(number)) for number in range(2500)]
-            await backend.journal.append(records, backend.store.begin(now()))
+            await backend.journal.commit(records, backend.store.begin(now()))
 
     asyncio.run(fill_journal())
     with shop.serve() as daemon:

@@ -104,7 +104,7 @@ class Steps(Arrangement):
             count = int(await state.get(KEY) or 0) + 1
             await state.put(KEY, str(count))
             record = Record("derived", NOW, f"{text} {count}".encode())
-            await backend.journal.append([record], state, place._replace(position=position))
+            await backend.journal.commit([record], state, place._replace(position=position))
         except BaseException:
             backend.store.discard(state)
             raise
@@ -122,7 +122,7 @@ class Steps(Arrangement):
     async def test_the_next_daemon_has_the_journal_take_it(self, tmp_path: Path, trimmed: int) -> None:
         """Also where the journal's oldest records are removed, up to amid the step or beyond it."""
         async with self.backend(tmp_path) as backend:
-            await backend.journal.append([Record("event", NOW, b"x")] * 9, backend.store.begin(NOW))
+            await backend.journal.commit([Record("event", NOW, b"x")] * 9, backend.store.begin(NOW))
             place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.step(backend, place, "first", 1)
             await self.half_a_step(tmp_path, backend, place, "second", 5)
@@ -190,19 +190,19 @@ class Steps(Arrangement):
         """Its records are kept: the state says that they were made."""
         database, copy = tmp_path / "journal.db", tmp_path / "copy"
         async with self.backend(tmp_path) as backend:
-            await backend.journal.append([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
+            await backend.journal.commit([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
             place = await backend.journal.acquire_cursor("consumer", "beginning")
             await self.step(backend, place, "first", 1)
         copy.write_bytes(database.read_bytes())
         async with self.backend(tmp_path) as backend:
             place = await backend.journal.acquire_cursor("consumer", "beginning")
-            await backend.journal.append([Record("event", NOW, b"lost")] * 6, backend.store.begin(NOW))
+            await backend.journal.commit([Record("event", NOW, b"lost")] * 6, backend.store.begin(NOW))
             await self.half_a_step(tmp_path, backend, place, "second", 9)
         remove(database)
         copy.rename(database)
         async with self.backend(tmp_path) as backend:
             await backend.journal.ensure_cursor("consumer", "beginning")
-            await backend.journal.append([Record("event", NOW, b"new")] * 9, backend.store.begin(NOW))
+            await backend.journal.commit([Record("event", NOW, b"new")] * 9, backend.store.begin(NOW))
             assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 4
             assert await self.derived(backend) == ["first 1", "second 2"]
 
@@ -239,7 +239,7 @@ class Steps(Arrangement):
             async with running(backend, Counting(), patience=20) as (status,):
                 for start in range(0, 40, 8):
                     records = [Record("event", NOW, name.encode()) for name in names[start : start + 8]]
-                    await backend.journal.append(records, backend.store.begin(NOW))
+                    await backend.journal.commit(records, backend.store.begin(NOW))
                     await asyncio.sleep(0.01)
                     with locked(tmp_path / "journal.db"):
                         await asyncio.sleep(0.2)

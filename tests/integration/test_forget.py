@@ -101,12 +101,12 @@ class Shop:
         event.session_id, event.session_is_new = session.session_id, session.is_new
         if not is_event:
             await self.hooks.store_identity(event, state)
-        await self.journal.append([event.to_record()], state)
+        await self.journal.commit([event.to_record()], state)
 
     async def append(self, *values: dict[str, Any]) -> None:
         """Records as consumers derive them."""
         records = [Record(value["type"], now(), json.dumps(value).encode()) for value in values]
-        await self.journal.append(records, self.store.begin(now()))
+        await self.journal.commit(records, self.store.begin(now()))
 
     async def forget(self, who: Who) -> Counter[str]:
         forgetting = self.forgetting(who)

@@ -287,7 +287,7 @@ async def test_places_of_consumers_that_are_gone_hold_nothing_back(
 ) -> None:
     caplog.set_level(logging.INFO, "ingestd.retention")
     async with sqlite_backend(tmp_path) as backend:
-        await backend.journal.append([], backend.store.begin(NOW), Cursor("sink:old", 0))
+        await backend.journal.commit([], backend.store.begin(NOW), Cursor("sink:old", 0))
         await append(backend, records(10))
         gated = Gated(max_records=10)
         gated.let_all()

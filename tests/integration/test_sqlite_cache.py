@@ -208,7 +208,7 @@ async def test_reads_stop_at_their_bytes_however_large_records_are(tmp_path: Pat
     await backend.open(serving=True)
     sizes = [10] * 100 + [1_000_000] * 8 + [10, 1_000_000] * 5
     for count, size in enumerate(sizes):
-        await backend.journal.append([Record("event", count, b"x" * size)], backend.store.begin(0))
+        await backend.journal.commit([Record("event", count, b"x" * size)], backend.store.begin(0))
     commits = backend.database.commits
     assert commits is not None
     commits.tail.forget()

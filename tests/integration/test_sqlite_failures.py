@@ -19,6 +19,7 @@ from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.api.store import Field, State
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
+from ingestd.testing.appending import append_each
 from tests.support.disks import small_disk
 from tests.support.journals import until
 from tests.support.sqlite_lock import locked
@@ -73,7 +74,7 @@ async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
     tmp_path: Path, trouble: Callable[[Path], Any]
 ) -> None:
     async with opened(tmp_path) as backend:
-        await backend.journal.append([record("before")], await put(backend, "old", "durable"))
+        await backend.journal.commit([record("before")], await put(backend, "old", "durable"))
         writer = await put(backend, "new", "lost")
         overwriter = await put(backend, "old", "lost")
         reader = backend.store.begin(NOW)
@@ -82,7 +83,7 @@ async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
         assert await bystander.get("third") is None
         with trouble(backend.path):
             results = await asyncio.gather(
-                backend.journal.append([record("lost")], writer),
+                backend.journal.commit([record("lost")], writer),
                 backend.store.commit(overwriter),
                 backend.store.commit(reader),
                 backend.store.commit(bystander),
@@ -96,7 +97,7 @@ async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
             assert (await fresh.get("new"), await fresh.get("old")) == (None, "durable")
         await until(lambda: backend.problem() is None)  # nobody sends events, and it heals
         assert await ids(backend) == ["before"]
-        await backend.journal.append([record("after")], await put(backend, "new", "kept"))
+        await backend.journal.commit([record("after")], await put(backend, "new", "kept"))
     async with opened(tmp_path) as backend:
         state = backend.store.begin(NOW)
         assert (await state.get("new"), await state.get("old")) == ("kept", "durable")
@@ -118,7 +119,7 @@ async def test_a_full_disk(disk: Path) -> None:
 
         async def fill() -> None:
             for number in range(1000):
-                await backend.journal.append([record(f"{number}" + " " * 5000)], await put(backend, f"{number}", "x"))
+                await backend.journal.commit([record(f"{number}" + " " * 5000)], await put(backend, f"{number}", "x"))
                 stored.append(number)
 
         with pytest.raises(Unavailable, match="full"):
@@ -127,7 +128,7 @@ async def test_a_full_disk(disk: Path) -> None:
         ballast.unlink()
         await until(lambda: backend.problem() is None)
         assert [int(text) for text in await ids(backend)] == stored
-        await backend.journal.append([record("after")], await put(backend, "after", "x"))
+        await backend.journal.commit([record("after")], await put(backend, "after", "x"))
     async with opened(disk) as backend:
         assert [text.strip() for text in await ids(backend)] == [*map(str, stored), "after"]
         assert await backend.store.begin(NOW).get(str(stored[-1])) == "x"
@@ -176,10 +177,10 @@ async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
         good = [await put(backend, f"good {number}", "kept") for number in range(20)]
         results = await asyncio.wait_for(
             asyncio.gather(
-                *(backend.journal.append([record(f"{n}")], state) for n, state in enumerate(good[:10])),
-                backend.journal.append(records, culprit),
-                backend.journal.append([record("dependent")], dependent),
-                *(backend.journal.append([record(f"{n}")], state) for n, state in enumerate(good[10:], 10)),
+                *(backend.journal.commit([record(f"{n}")], state) for n, state in enumerate(good[:10])),
+                backend.journal.commit(records, culprit),
+                backend.journal.commit([record("dependent")], dependent),
+                *(backend.journal.commit([record(f"{n}")], state) for n, state in enumerate(good[10:], 10)),
                 return_exceptions=True,
             ),
             10,
@@ -206,10 +207,10 @@ async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_nei
         worst = [record("culprit"), *await bad(culprit)][-1]
         dependent = backend.store.begin(NOW)
         await dependent.get("shared")
-        good = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(20)]
-        together = [*good[:10], Append(worst, culprit), Append(record("dependent"), dependent), *good[10:]]
-        beside = asyncio.ensure_future(backend.journal.append([record("beside")], await put(backend, "beside", "kept")))
-        errors = await asyncio.wait_for(backend.journal.append_each(together), 10)
+        good = [Append(await put(backend, f"good {n}", "kept"), record(f"{n}")) for n in range(20)]
+        together = [*good[:10], Append(culprit, worst), Append(dependent, record("dependent")), *good[10:]]
+        beside = asyncio.ensure_future(backend.journal.commit([record("beside")], await put(backend, "beside", "kept")))
+        errors = await asyncio.wait_for(append_each(backend.journal, together), 10)
         assert [place for place, error in enumerate(errors) if error is not None] == [10, 11]
         assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
         await beside
@@ -236,18 +237,18 @@ async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_
         dependent = backend.store.begin(NOW)
         await dependent.get("shared")
         held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
-        failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
+        failing = asyncio.ensure_future(backend.journal.commit([record("culprit")], culprit))
         await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.in_flight)
-        together = [Append(record(f"{n}"), await put(backend, f"good {n}", "kept")) for n in range(5)]
-        together.insert(2, Append(record("dependent"), dependent))
+        together = [Append(await put(backend, f"good {n}", "kept"), record(f"{n}")) for n in range(5)]
+        together.insert(2, Append(dependent, record("dependent")))
         if late:
-            appending = asyncio.ensure_future(backend.journal.append_each(together))
+            appending = asyncio.ensure_future(append_each(backend.journal, together))
             await asyncio.sleep(0.01)
         go_on.set()
         assert await held
         with pytest.raises(Failed):
             await failing
-        errors = await (appending if late else backend.journal.append_each(together))
+        errors = await (appending if late else append_each(backend.journal, together))
         assert [type(error) for error in errors] == [*[type(None)] * 2, Unavailable, *[type(None)] * 3]
         assert await ids(backend) == [f"{n}" for n in range(5)]
     async with opened(tmp_path) as backend:
@@ -271,7 +272,7 @@ class Parts:
 
     def append(self, record: Record) -> Append:
         assert self._part is not None
-        return Append(record, self.state, part=self._part)
+        return Append(self.state, record, part=self._part)
 
     async def good(self, numbers: range) -> list[Append]:
         appends = []
@@ -303,7 +304,7 @@ async def test_one_bad_part_of_a_unit_does_not_fail_the_others(
         await unit.state.put("behind", "of the culprit")
         together += await unit.good(range(10, 20))
         await unit.begin().put("last", "kept")
-        errors = await asyncio.wait_for(backend.journal.append_each(together), 10)
+        errors = await asyncio.wait_for(append_each(backend.journal, together), 10)
         assert [place for place, error in enumerate(errors) if error is not None] == [10, 11]
         assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
         assert await ids(backend) == await stored_ids(tmp_path) == [f"{n}" for n in range(20)]
@@ -326,11 +327,11 @@ async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refuse
     """Each goes into a unit by itself where there is a claim beside them that has to be looked up first."""
     go_on = threading.Event()
     async with opened(tmp_path) as backend:
-        claimed = [Append(record("claimed"), backend.store.begin(NOW), claim) for claim in beside]
+        claimed = [Append(backend.store.begin(NOW), record("claimed"), claim) for claim in beside]
         culprit = await put(backend, "shared", "of the culprit")
         await _bad_value(culprit)
         held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
-        failing = asyncio.ensure_future(backend.journal.append([record("culprit")], culprit))
+        failing = asyncio.ensure_future(backend.journal.commit([record("culprit")], culprit))
         await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.in_flight)
         unit = Parts(backend)
         together = await unit.good(range(2))
@@ -339,7 +340,7 @@ async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refuse
         together.append(unit.append(record("dependent")))
         together += await unit.good(range(2, 5))
         if late:
-            appending = asyncio.ensure_future(backend.journal.append_each([*together, *claimed]))
+            appending = asyncio.ensure_future(append_each(backend.journal, [*together, *claimed]))
             await asyncio.sleep(0.01)
         go_on.set()
         assert await held
@@ -348,7 +349,7 @@ async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refuse
         if not late:  # what comes after that one has died is another, and nobody's fault
             assert await unit.begin().get("shared") is None
             together.append(unit.append(record("after")))
-            appending = asyncio.ensure_future(backend.journal.append_each([*together, *claimed]))
+            appending = asyncio.ensure_future(append_each(backend.journal, [*together, *claimed]))
         errors = await appending
         refused = [place for place, error in enumerate(errors) if error is not None]
         assert refused == [2]
@@ -365,27 +366,27 @@ async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refuse
 async def test_a_unit_that_comes_to_a_closed_store_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         together = await Parts(backend).good(range(3))
-    assert [type(error) for error in await backend.journal.append_each(together)] == [Unavailable] * 3
+    assert [type(error) for error in await append_each(backend.journal, together)] == [Unavailable] * 3
 
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
 async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
-        await backend.journal.append([record("before")], await put(backend, "before", "kept"))
-        lost = [Append(record(f"{n}"), await put(backend, f"{n}", "lost")) for n in range(5)]
+        await backend.journal.commit([record("before")], await put(backend, "before", "kept"))
+        lost = [Append(await put(backend, f"{n}", "lost"), record(f"{n}")) for n in range(5)]
         with locked(backend.path):
-            assert [type(error) for error in await backend.journal.append_each(lost)] == [Unavailable] * 5
+            assert [type(error) for error in await append_each(backend.journal, lost)] == [Unavailable] * 5
         await until(lambda: backend.problem() is None)
         state = backend.store.begin(NOW)
         assert [await state.get(f"{n}") for n in range(5)] == [None] * 5
-        kept = [Append(record(f"{n}"), await put(backend, f"{n}", "kept")) for n in range(5)]
+        kept = [Append(await put(backend, f"{n}", "kept"), record(f"{n}")) for n in range(5)]
         before = backend.database.statistics.units.sum
-        assert await backend.journal.append_each(kept) == [None] * 5
+        assert await append_each(backend.journal, kept) == [None] * 5
         assert backend.database.statistics.units.sum == before + 5
     async with opened(tmp_path) as backend:
         assert await ids(backend) == ["before", *(f"{n}" for n in range(5))]
-    late = [Append(record("late"), backend.store.begin(NOW))]
-    assert [type(error) for error in await backend.journal.append_each(late)] == [Unavailable]
+    late = [Append(backend.store.begin(NOW), record("late"))]
+    assert [type(error) for error in await append_each(backend.journal, late)] == [Unavailable]
 
 
 async def test_of_what_is_appended_together_no_claim_is_durable_before_its_record(tmp_path: Path) -> None:
@@ -396,11 +397,11 @@ async def test_of_what_is_appended_together_no_claim_is_durable_before_its_recor
         states = [store.begin(NOW), store.begin(NOW)]
         assert await journal.claimed("message:a", states[0]) is None
         together = [
-            Append(record(f"{n}"), state, IdempotencyKey(f"message:{name}", f"{n}", 1000))
+            Append(state, record(f"{n}"), IdempotencyKey(f"message:{name}", f"{n}", 1000))
             for n, (state, name) in enumerate(zip(states, "ab", strict=True))
         ]
         held = asyncio.ensure_future(backend.database.connections.read(lambda _: go_on.wait(10)))
-        appending = asyncio.ensure_future(journal.append_each(together))
+        appending = asyncio.ensure_future(append_each(journal, together))
         try:
             other = store.begin(NOW)
             await asyncio.sleep(0.01)
@@ -418,12 +419,12 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
     async with opened(tmp_path) as backend:
         journal, store = backend.journal, backend.store
         claims = [IdempotencyKey(f"message:{name}", name, 1000) for name in "abc"]
-        together = [Append(record(claim.value), store.begin(NOW), claim) for claim in claims]
+        together = [Append(store.begin(NOW), record(claim.value), claim) for claim in claims]
         for each, claim in zip(together, claims, strict=True):
             assert await journal.claimed(claim.key, each.state) is None
-        await journal.append([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
+        await journal.commit([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
         commits = backend.database.statistics.stored
-        errors = await journal.append_each(together)
+        errors = await append_each(journal, together)
         assert backend.database.statistics.stored == commits + 1
         assert [type(error) for error in errors] == [type(None), DuplicateMessage, type(None)]
         assert await stored_ids(tmp_path) == ["first", "a", "c"]
@@ -453,12 +454,12 @@ async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_pat
 async def test_what_waits_when_the_store_closes_is_written_first(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         waiting = [
-            asyncio.ensure_future(backend.journal.append([record(f"{n}")], backend.store.begin(NOW))) for n in range(50)
+            asyncio.ensure_future(backend.journal.commit([record(f"{n}")], backend.store.begin(NOW))) for n in range(50)
         ]
         await asyncio.sleep(0)
     assert len(await asyncio.gather(*waiting)) == 50
     with pytest.raises(Unavailable):
-        await backend.journal.append([record("late")], backend.store.begin(NOW))
+        await backend.journal.commit([record("late")], backend.store.begin(NOW))
     async with opened(tmp_path) as backend:
         assert len(await ids(backend)) == 50
 
@@ -466,7 +467,7 @@ async def test_what_waits_when_the_store_closes_is_written_first(tmp_path: Path)
 async def test_records_too_large_to_be_read_together_are_read_one_by_one(tmp_path: Path) -> None:
     bodies = [chr(97 + n) * 60_000 for n in range(5)]
     async with opened(tmp_path) as backend:
-        await backend.journal.append([record(body) for body in bodies], backend.store.begin(NOW))
+        await backend.journal.commit([record(body) for body in bodies], backend.store.begin(NOW))
     connection = sqlite3.connect(tmp_path / "ingestd.db")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     assert [found.body.decode() for found in read_records(connection, 0, 10)] == bodies

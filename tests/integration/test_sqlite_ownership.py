@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ingestd.api.errors import CommandError, ConfigError, Conflict
+from ingestd.api.errors import CommandError, ConfigError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 from ingestd.api.store import Field
@@ -99,7 +99,7 @@ async def test_a_command_beside_a_daemon_in_another_process(tmp_path: Path) -> N
             assert await state.fields("profile") == {"plan": Field(1, "gold “é”")}
             await state.delete("nothing")
             record = Record("note", NOW, '{"by": "“é”"}'.encode())
-            position = await command.journal.append([record], state)
+            position = await command.journal.commit([record], state)
             assert list(await command.journal.read(0, 10)) == [replace(record, position=position)]
             assert await command.journal.last() == position
             again = command.store.begin(NOW)
@@ -134,8 +134,8 @@ async def test_what_changed_under_a_command_is_a_conflict_and_changes_nothing(tm
         unit = daemon.store.begin(NOW)
         await unit.put("key", "of the daemon")
         await daemon.store.commit(unit)
-        with pytest.raises(Conflict):
-            await command.journal.append([Record("note", NOW, b"{}")], state)
+        with pytest.raises(WriteConflict):
+            await command.journal.commit([Record("note", NOW, b"{}")], state)
         seen = daemon.store.begin(NOW)
         found = [await seen.get(key) for key in ("first", "key", "other")]
         assert found == [None, "of the daemon", None]
@@ -152,7 +152,7 @@ async def test_commands_at_the_same_time_are_done_one_after_the_other(tmp_path: 
             assert await state.swap("key", None, str(number))
             try:
                 await command.store.commit(state)
-            except Conflict:
+            except WriteConflict:
                 return None
             return number
 
@@ -219,7 +219,7 @@ async def test_a_command_cannot_consume_or_store_what_is_no_text(tmp_path: Path)
         for work in (
             command.journal.wait(0),
             command.journal.acquire_cursor("consumer", "now"),
-            command.journal.append([], command.store.begin(NOW), Cursor("consumer", 1)),
+            command.journal.commit([], command.store.begin(NOW), Cursor("consumer", 1)),
         ):
             with pytest.raises(CommandError, match="only the daemon"):
                 await work

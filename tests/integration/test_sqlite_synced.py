@@ -78,9 +78,9 @@ async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, writt
         deferrable = cursor._replace(deferrable=True)
         written.clear()
         await append(backend, make_records(1))
-        await journal.append([], store.begin(NOW, step=True), cursor._replace(position=1))
-        await journal.append(make_records(1), store.begin(NOW, step=True), deferrable._replace(position=2))
-        await journal.append([], store.begin(NOW), claim=IdempotencyKey("message:shop:a", "1", 1000))
+        await journal.commit([], store.begin(NOW, step=True), cursor._replace(position=1))
+        await journal.commit(make_records(1), store.begin(NOW, step=True), deferrable._replace(position=2))
+        await journal.commit([], store.begin(NOW), claim=IdempotencyKey("message:shop:a", "1", 1000))
         state = store.begin(NOW)
         await state.put("session:shop:a", "1")
         await store.commit(state)
@@ -96,7 +96,7 @@ async def test_deferrable_steps_are_synced_now_and_then(tmp_path: Path, written:
         written.clear()
         for position in range(1, 201):
             step = backend.store.begin(NOW, step=True)
-            await backend.journal.append([], step, cursor._replace(position=position, deferrable=True))
+            await backend.journal.commit([], step, cursor._replace(position=position, deferrable=True))
         synced = [each for each, _ in written]
         assert not all(synced)
         assert [unit.cursor.position for _, units in written for unit in units if unit.cursor] == [*range(1, 201)]

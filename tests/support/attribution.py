@@ -148,7 +148,7 @@ class Attribution(NamedTuple):
 
     async def append(self, records: Sequence[Record]) -> int:
         """Append records when they are received, by their own clock; returns the position of the last."""
-        return await self.backend.journal.append(records, self.backend.store.begin(records[-1].at))
+        return await self.backend.journal.commit(records, self.backend.store.begin(records[-1].at))
 
     async def work_off(self, sizes: Iterable[int], now: int) -> None:
         """Have the consumer do what waits for it, in steps of these sizes, at that time in milliseconds."""
@@ -162,7 +162,7 @@ class Attribution(NamedTuple):
             await self.consumer.process(records, step)
             done = len(records) if step.done is None else step.done
             place = place._replace(position=records[done - 1].position)
-            await journal.append(step.records, step.state, place)
+            await journal.commit(step.records, step.state, place)
         raise AssertionError("there are not enough sizes")
 
     async def derived(self) -> list[bytes]:

@@ -21,7 +21,7 @@ QUICK = Backoff(initial=0.001, maximum=0.01)
 
 async def append(backend: Backend, records: Sequence[Record]) -> int:
     """Append records as the pipeline does; returns the position of the last."""
-    return await backend.journal.append(records, backend.store.begin(times.now()))
+    return await backend.journal.commit(records, backend.store.begin(times.now()))
 
 
 async def read_all(journal: Journal) -> list[Record]:

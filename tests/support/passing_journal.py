@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
+from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State
 
 __all__ = ["PassingJournal"]
@@ -15,10 +15,11 @@ class PassingJournal(Journal):
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
-        return await self._journal.append(records, state, cursor, claim)
+    async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
+        await self._journal.append(appends, then)
+
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        return await self._journal.commit(records, state, cursor)
 
     async def claimed(self, key: str, state: State) -> str | None:
         return await self._journal.claimed(key, state)

@@ -51,7 +51,7 @@ class Senders:
         record, claim = Record("event", NOW, text.encode()), IdempotencyKey(text, "", _DAY)
         while True:
             try:
-                await backend.journal.append([record], backend.store.begin(NOW), claim=claim)
+                await backend.journal.commit([record], backend.store.begin(NOW), claim=claim)
             except DuplicateMessage:  # it was stored, and that it was got lost
                 break
             except Unavailable:

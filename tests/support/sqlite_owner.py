@@ -28,7 +28,7 @@ async def write(backend: SqliteBackend, writer: int) -> None:
         state = backend.store.begin(1000)
         await state.put(name, "x")
         await state.renew(f"of {writer}", "x", number)
-        await backend.journal.append([Record("event", 1000, name.encode())], state)
+        await backend.journal.commit([Record("event", 1000, name.encode())], state)
         say(name)
         number += 1
 

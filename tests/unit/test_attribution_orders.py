@@ -498,7 +498,7 @@ async def test_a_decided_order_is_found_until_it_expires(tmp_path: Path) -> None
             assert await marks.of(each) is None
             _, written[each.order_id] = decided(each, candidates(DAY))
             await marks.set(each, written[each.order_id])
-        await backend.journal.append([Record("event", RECEIVED, b"{}")], state)
+        await backend.journal.commit([Record("event", RECEIVED, b"{}")], state)
     async with sqlite_backend(tmp_path) as backend:
         # The clock of the records counts, not that of whoever reads.
         marks = Marks(backend.store.begin(RECEIVED + memory + DAY), memory)

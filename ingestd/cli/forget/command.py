@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ingestd.api.errors import CommandError, Conflict
+from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.ids import time_uuid
 from ingestd.api.journal import Journal
@@ -164,7 +164,7 @@ class Forgetting:
             "userId": traces.user_id,
             "anonymousIds": traces.anonymous_ids,
         })  # fmt: skip
-        return await self._journal.append([Record(ERASURE, at, body)], self._store.begin(at))
+        return await self._journal.commit([Record(ERASURE, at, body)], self._store.begin(at))
 
     # The state of plugins
 
@@ -192,7 +192,7 @@ class Forgetting:
             counts = await self._hooks.forget_person(person, state)
             try:
                 await self._store.commit(state)
-            except Conflict:
+            except WriteConflict:
                 continue
             return counts
         raise CommandError("the state of this person keeps changing; run the command again")

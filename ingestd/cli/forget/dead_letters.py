@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ingestd.api.errors import CommandError, Conflict
+from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.api.times import now
@@ -51,7 +51,7 @@ class DeadLetters:
                 replaced = [letter.number for letter, body in unit if await replace_letter(state, sink, letter, body)]
                 try:
                     await self._store.commit(state)
-                except Conflict:  # the next attempt finds them again
+                except WriteConflict:  # the next attempt finds them again
                     continue
                 done.update((sink, number) for number in replaced)
             if is_clean:

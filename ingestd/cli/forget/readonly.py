@@ -1,8 +1,8 @@
-"""A unit of work whose writes are ignored: to see what a plugin would do."""
+"""A transaction whose writes are ignored, to see what a plugin would do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ingestd.api.store import Field, State
 
@@ -10,9 +10,9 @@ __all__ = ["ReadOnlyState"]
 
 
 class ReadOnlyState(State):
-    """Answers every operation as the store would, and writes nothing: also not what later ones would see.
+    """Answers every operation as the store would, and writes nothing. Later operations see no write either.
 
-    `gone` are keys it does not find, `deleted` those it was asked to delete.
+    `gone` are keys that it does not find. `deleted` are the keys that it was asked to delete.
     """
 
     def __init__(self, state: State, gone: Collection[str] = ()) -> None:
@@ -20,6 +20,9 @@ class ReadOnlyState(State):
         self.deleted: set[str] = set()
         self._state = state
         self._gone = gone
+
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Never called: this transaction is not committed."""
 
     async def get(self, key: str) -> str | None:
         return None if key in self._gone else await self._state.get(key)

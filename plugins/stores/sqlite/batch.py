@@ -23,8 +23,8 @@ from ..cache import Change, Row, is_renewal, is_set, key_of, set_key
 from ..fields import Fields
 from ..recent_records import READ_BYTES
 from .connection import is_row_fault, transaction
+from .pending import Pending
 from .ttl_log import LogEntry, append_log, clear_log
-from .unit import Unit
 
 __all__ = [
     "DEPENDS",
@@ -37,7 +37,7 @@ __all__ = [
     "write_batch",
 ]
 
-DEPENDS = "What this event depends on could not be stored. Send it again."
+DEPENDS = "What this event depends on could not be stored. Send the request again."
 
 _MANY = 128  # rows of one statement
 _STEP = 8  # statements with more rows have a multiple of it, so that few are compiled and cached
@@ -69,16 +69,16 @@ _MOVE_CURSOR = (
 class Written(NamedTuple):
     """The transactions of a batch, and the errors of the transactions that could not be written."""
 
-    units: list[Unit]
-    failed: Mapping[Unit, Exception]
+    batch: list[Pending]
+    failed: Mapping[Pending, Exception]
     log_end: int
     """The number of the last row in the TTL log."""
 
 
 def write_batch(
-    connection: sqlite3.Connection, units: list[Unit], last: int | None, log_end: int, *, synced: bool = True
+    connection: sqlite3.Connection, batch: list[Pending], last: int | None, log_end: int, *, synced: bool = True
 ) -> Written:
-    """Write all transactions, or the parts of them that can be written.
+    """Write all transactions, or all that can be written.
 
     Positions continue from `last`, the journal's last position. With None the file is asked. `log_end` is the highest
     number that a row of the TTL log has had. Raises `sqlite3.Error` if the file cannot be written. Then nothing of the
@@ -86,37 +86,36 @@ def write_batch(
     """
     try:
         with transaction(connection, synced=synced):
-            log_end = _write(connection, units, last_position(connection) if last is None else last, log_end)
+            log_end = _write(connection, batch, last_position(connection) if last is None else last, log_end)
     except Exception as error:
         if not is_row_fault(error):
             raise
     else:
-        return Written(units, {}, log_end)
-    units = [part for unit in units for part in unit.apart()]
+        return Written(batch, {}, log_end)
     with transaction(connection):
-        return _write_one_by_one(connection, units, last_position(connection), log_end)
+        return _write_one_by_one(connection, batch, last_position(connection), log_end)
 
 
-def _write_one_by_one(connection: sqlite3.Connection, units: list[Unit], last: int, log_end: int) -> Written:
-    failed: dict[Unit, Exception] = {}
+def _write_one_by_one(connection: sqlite3.Connection, batch: list[Pending], last: int, log_end: int) -> Written:
+    failed: dict[Pending, Exception] = {}
     lost: set[str] = set()
-    for unit in units:
-        if any(entry.key in lost for entry in unit.entries):
-            failed[unit] = Unavailable(DEPENDS)
+    for each in batch:
+        if any(entry.key in lost for entry in each.entries):
+            failed[each] = Unavailable(DEPENDS)
         else:
-            connection.execute("SAVEPOINT unit")
+            connection.execute("SAVEPOINT one")
             try:
-                log_end = _write(connection, [unit], last, log_end)
-                last += len(unit.records)
+                log_end = _write(connection, [each], last, log_end)
+                last += len(each.records)
             except Exception as error:
                 if not is_row_fault(error):
                     raise
-                connection.execute("ROLLBACK TO unit")
-                failed[unit] = error
-            connection.execute("RELEASE unit")
-        if unit in failed:
-            lost.update(row[0] for row in unit.rows)
-    return Written(units, failed, log_end)
+                connection.execute("ROLLBACK TO one")
+                failed[each] = error
+            connection.execute("RELEASE one")
+        if each in failed:
+            lost.update(row[0] for row in each.rows)
+    return Written(batch, failed, log_end)
 
 
 class _Rows:
@@ -174,32 +173,32 @@ class _Rows:
                 self.members += (number, key, member, at, expires)
 
 
-def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log_end: int) -> int:
+def _write(connection: sqlite3.Connection, batch: Sequence[Pending], last: int, log_end: int) -> int:
     """Returns the number of the last row in the TTL log."""
     records: list[Any] = []
     large: list[Any] = []
     cursors: dict[str, int] = {}
     rows = _Rows()
     size = count = 0
-    for unit in units:
-        for record in unit.records:
+    for each in batch:
+        for record in each.records:
             last += 1
             count += 1
             if len(record.body) > _LARGE:
                 large += (last, record.at, record.type, record.body)
             else:
                 records += (last, record.at, record.type, record.body)
-        unit.size = size_of_all(unit.records)
-        size += unit.size
-        unit.position = unit.cursor.position if unit.cursor is not None and not unit.records else last
-        for row in unit.rows:
+        each.size = size_of_all(each.records)
+        size += each.size
+        each.position = each.cursor.position if each.cursor is not None and not each.records else last
+        for row in each.rows:
             rows.add(row)
-        rows.cleared |= unit.cleared
-        if unit.cursor is not None:
-            cursors[unit.cursor.name] = unit.cursor.position
-    for unit in units:
-        if unit.first is not None:
-            unit.first(connection)
+        rows.cleared |= each.cleared
+        if each.cursor is not None:
+            cursors[each.cursor.name] = each.cursor.position
+    for each in batch:
+        if each.first is not None:
+            each.first(connection)
     if count:
         _insert(connection, _INSERT_RECORDS, records)
         _insert(connection, _INSERT_RECORDS, large, most=1)
@@ -207,9 +206,9 @@ def _write(connection: sqlite3.Connection, units: Sequence[Unit], last: int, log
     log_end = _write_rows(connection, rows, log_end)
     for name, position in cursors.items():
         connection.execute(_MOVE_CURSOR, (name, position))
-    for unit in units:
-        if unit.also is not None:
-            unit.also(connection, unit.position)
+    for each in batch:
+        if each.also is not None:
+            each.also(connection, each.position)
     return log_end
 
 

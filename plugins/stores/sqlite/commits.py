@@ -20,9 +20,9 @@ from ..recent_records import Tail
 from .batch import DEPENDS, Written, write_batch
 from .bloom_filter import BloomFilter
 from .connection import Connection
+from .pending import Pending
 from .statistics import CommitStatistics
 from .ttl_log import TtlLog
-from .unit import Unit
 
 __all__ = ["Commits"]
 
@@ -62,7 +62,7 @@ class Commits:
         self._sure = True  # whether `last` is the file's last position; a failed commit makes it unknown
         self._synced = float("-inf")
         """Start of the last synced commit."""
-        self._gathering: list[Unit] = []
+        self._gathering: list[Pending] = []
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,22 +86,21 @@ class Commits:
             if not (records or cursor or also or first or any(each.dirty or each.in_flight for each in entries)):
                 return self.last  # nothing to wait for
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self._gather(Unit(entries, partial(_settle_future, done), records, cursor, also, first=first))
+            self._gather(Pending(entries, partial(_settle_future, done), records, cursor, also, first=first))
             return await done  # a cancelled caller does not stop the write
         except Refused:
             if state is not None:
                 state.undo()
             raise
 
-    def begin(self, unit: Unit) -> None:
-        """As `commit`, for a transaction with records, without waiting. Raises `Unavailable`.
+    def begin(self, pending: Pending) -> None:
+        """As `commit`, without waiting. Raises `Unavailable`.
 
         Transactions that begin one after the other without a pause are in one commit. After an error, raised or not,
         the caller must undo the writes of the transaction.
         """
-        if unit.parts is None:  # otherwise the write finds the refused parts
-            _check(unit.entries)
-        self._gather(unit)
+        _check(pending.entries)
+        self._gather(pending)
 
     async def wait(self, after: int) -> None:
         """Returns once there are durable records after a position."""
@@ -132,10 +131,10 @@ class Commits:
             _log.warning("events cannot be stored: %s", reason)
         self.problem = reason
 
-    def _gather(self, unit: Unit) -> None:
+    def _gather(self, each: Pending) -> None:
         if self._closing:
             raise Unavailable("The store is closed.")
-        self._gathering.append(unit)
+        self._gathering.append(each)
         if self._idle.is_set():
             self._idle.clear()
             # Without a context: a batch does not belong to the request that began it.
@@ -143,98 +142,86 @@ class Commits:
 
     def _write(self) -> None:
         """Hand the gathered transactions to the writer's thread."""
-        units = self._take()
-        flown: dict[str, Entry] = {}
-        live: list[Unit] = []
-        late: list[Unit] = []
-        for place, unit in enumerate(units):
-            for entry in unit.entries:
+        batch, self._gathering = self._gathering[:_MANY], self._gathering[_MANY:]
+        in_flight: dict[str, Entry] = {}
+        live: list[Pending] = []
+        late: list[Pending] = []
+        for each in batch:
+            for entry in each.entries:
                 if entry.invalidated:
-                    if unit.parts is not None:
-                        units[place + 1 : place + 1] = unit.parts()  # the parts are next
-                    else:
-                        unit.error = Unavailable(DEPENDS)
-                        late.append(unit)
+                    each.error = Unavailable(DEPENDS)
+                    late.append(each)
                     break
             else:
-                self._take_off(unit, flown)
-                live.append(unit)
+                self._take_off(each, in_flight)
+                live.append(each)
         loop = asyncio.get_running_loop()
         if late:
             loop.call_soon(_tell, late)
-        if any(unit.rows or unit.records or unit.cursor or unit.also or unit.first for unit in live):
+        if any(each.rows or each.records or each.cursor or each.also or each.first for each in live):
             begun = time.perf_counter()
-            synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(unit) for unit in live)
+            synced = begun - self._synced > _DEFERRED or not all(_is_deferrable(each) for each in live)
             if synced:
                 self._synced = begun
-            written = partial(self._written, live, flown, begun)
+            written = partial(self._written, live, in_flight, begun)
             last = self.last if self._sure else None
             try:
                 self._connection.submit_then(written, write_batch, live, last, self._renewals.end, synced=synced)
             except ValueError as error:  # the connection is closed
                 loop.call_soon(written, error)
         else:  # no writes: they waited only for writes of others, which are durable now
-            loop.call_soon(self._settle, live, flown, {})
+            loop.call_soon(self._settle, live, in_flight, {})
 
-    def _take(self) -> list[Unit]:
-        """The transactions for the next commit."""
-        taken = count = 0
-        while taken < len(self._gathering) and count < _MANY:
-            count += self._gathering[taken].count
-            taken += 1
-        units, self._gathering = self._gathering[:taken], self._gathering[taken:]
-        return units
-
-    def _take_off(self, unit: Unit, flown: dict[str, Entry]) -> None:
+    def _take_off(self, each: Pending, in_flight: dict[str, Entry]) -> None:
         """Take the unwritten entries that a transaction has seen. It depends on them, whoever wrote them."""
-        for entry in unit.entries:
+        for entry in each.entries:
             if entry.dirty:
                 key = entry.key
                 if not entry.is_renewed:
                     self._presence.add(key)
                     self._entries.weigh(entry)
                 row = entry.row(early=self._renewals.has_room)
-                unit.rows.append(row)
+                each.rows.append(row)
                 if entry.absent and self._renewals.names(key):
-                    unit.cleared |= {key}
+                    each.cleared |= {key}
                 elif not is_renewal(row) and key in self._renewals:
-                    unit.rows.append(not_renewed(key))
+                    each.rows.append(not_renewed(key))
                 entry.dirty = False
                 entry.in_flight = True
-                flown[key] = entry
+                in_flight[key] = entry
 
     def _written(
-        self, live: list[Unit], flown: dict[str, Entry], begun: float, written: Written | BaseException
+        self, live: list[Pending], in_flight: dict[str, Entry], begun: float, written: Written | BaseException
     ) -> None:
-        seconds, units = time.perf_counter() - begun, sum([unit.count for unit in live])
-        self._statistics.add(seconds, units, stored=isinstance(written, Written))
+        seconds = time.perf_counter() - begun
+        self._statistics.add(seconds, len(live), stored=isinstance(written, Written))
         if isinstance(written, Written):
             self._recovered()
             self._renewals.end = written.log_end
-            self._settle(written.units, flown, written.failed)
+            self._settle(written.batch, in_flight, written.failed)
         else:
             reason = self._failed(written)
-            failed = {unit: Unavailable(f"Events cannot be stored at the moment: {reason}.") for unit in live}
-            self._settle(live, flown, failed)
+            failed = {each: Unavailable(f"Events cannot be stored at the moment: {reason}.") for each in live}
+            self._settle(live, in_flight, failed)
 
-    def _settle(self, live: list[Unit], flown: dict[str, Entry], failed: Mapping[Unit, Exception]) -> None:
+    def _settle(self, live: list[Pending], in_flight: dict[str, Entry], failed: Mapping[Pending, Exception]) -> None:
         records: list[Record] = []
         size = 0
-        self._entries.land(flown.values())
-        for unit in live:
-            if unit in failed:
-                for key, *_ in unit.rows:
-                    self._entries.kill(flown[key])
-                unit.error = _for_the_caller(failed[unit])
+        self._entries.land(in_flight.values())
+        for each in live:
+            if each in failed:
+                for key, *_ in each.rows:
+                    self._entries.kill(in_flight[key])
+                each.error = _for_the_caller(failed[each])
                 continue
             # Each entry is in one transaction of a commit. So no other one renews a key that this one clears.
-            self._renewals.add(unit.rows)
-            if unit.cleared:
-                self._renewals.forget(unit.cleared)
-            if unit.records:
-                self.last = unit.position
-                records += unit.records
-                size += unit.size
+            self._renewals.add(each.rows)
+            if each.cleared:
+                self._renewals.forget(each.cleared)
+            if each.records:
+                self.last = each.position
+                records += each.records
+                size += each.size
         if records:
             self.tail.add(records, self.last, size)
             self._wake()
@@ -250,7 +237,7 @@ class Commits:
         Callers that get their answers now send their next events at once, and other events wait to be read. A commit
         that began now would have few of these events, and take as long.
         """
-        if turns and sum([unit.count for unit in self._gathering]) < _ENOUGH:
+        if turns and len(self._gathering) < _ENOUGH:
             asyncio.get_running_loop().call_soon(self._write_soon, turns - 1)
         else:
             self._write()
@@ -271,16 +258,16 @@ class Commits:
         return "internal error"
 
 
-def _tell(units: list[Unit]) -> None:
+def _tell(batch: list[Pending]) -> None:
     """Call `settled` of each transaction, and drop the transaction at once instead of with the next commit.
 
     The connection's thread keeps its last work until it gets new work.
     """
-    units.reverse()
-    while units:
-        unit = units.pop()
+    batch.reverse()
+    while batch:
+        each = batch.pop()
         try:
-            unit.settled(unit)
+            each.settled(each)
         except Exception:  # noqa: BLE001 - the other transactions must be settled too
             _log.exception("a callback of a commit failed")
 
@@ -292,19 +279,19 @@ def _check(entries: Iterable[Entry]) -> None:
             raise Unavailable(DEPENDS)
 
 
-def _settle_future(future: asyncio.Future[int], unit: Unit) -> None:
+def _settle_future(future: asyncio.Future[int], each: Pending) -> None:
     if future.done():
         return
-    if unit.error is None:
-        future.set_result(unit.position)
+    if each.error is None:
+        future.set_result(each.position)
     else:
-        future.set_exception(unit.error)
+        future.set_exception(each.error)
         future.exception()  # the caller may be cancelled
 
 
-def _is_deferrable(unit: Unit) -> bool:
+def _is_deferrable(each: Pending) -> bool:
     """Whether a power failure may undo the transaction, because its work is repeated then."""
-    return unit.cursor is not None and unit.cursor.deferrable and not (unit.records or unit.also or unit.first)
+    return each.cursor is not None and each.cursor.deferrable and not (each.records or each.also or each.first)
 
 
 def _for_the_caller(error: Exception) -> Exception:

@@ -87,6 +87,11 @@ class Database:
 
     async def commit(self, state: CachedState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a transaction; a guest sends it to the owner. Returns the last position."""
+        position = await self._commit(state, records, cursor)
+        state.committed()
+        return position
+
+    async def _commit(self, state: CachedState, records: Sequence[Record], cursor: Cursor | None) -> int:
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
         self.connections.check()

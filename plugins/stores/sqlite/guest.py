@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, Conflict, Unavailable
+from ingestd.api.errors import CommandError, Unavailable, WriteConflict
 from ingestd.api.events import Record
 
 from ..cache import Entries
@@ -94,7 +94,7 @@ class GuestState(CachedState):
 async def submit(
     connections: Connections, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
 ) -> int:
-    """Ask the daemon, and wait until it has done it. Raises `Conflict`, `CommandError`, `Unavailable`.
+    """Ask the daemon, and wait until it has done it. Raises `WriteConflict`, `CommandError`, `Unavailable`.
 
     Returns the position of the last record; or, if asked to replace some, how many there were.
     """
@@ -113,7 +113,7 @@ async def submit(
         await asyncio.sleep(_POLL)
     outcome, position = answer
     if outcome == CONFLICT:
-        raise Conflict("what was read has been changed by others meanwhile; nothing was changed")
+        raise WriteConflict
     if outcome != DONE:
         raise Unavailable(f"the daemon could not do it: {outcome}")
     return position

@@ -19,7 +19,7 @@ class SqliteStore(Store):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, now: int, *, step: bool = False) -> CachedState:
+    def begin(self, now: int, *, event: bool = False, step: bool = False) -> CachedState:
         return self._database.begin(now)
 
     async def commit(self, state: State) -> None:

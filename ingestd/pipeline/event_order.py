@@ -1,0 +1,94 @@
+"""The order of the events of a request: one after the other. While one waits, events that do not concern it continue.
+
+Two events concern each other if they have a common ordering key: the visitor, the message, or the user to be linked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from typing import Any
+
+from ingestd.api.events import Event
+
+from .coroutines import Begun
+from .pace import Pace
+
+__all__ = ["handle_in_order"]
+
+
+def _ordering_keys(event: Event) -> list[Hashable]:
+    keys: list[Hashable] = [event.anonymous_id] if event.has_visitor else []
+    if event.message_id is not None:
+        keys.append(("message", event.message_id))
+    if event.type == "identify" and event.user_id is not None and event.has_visitor:
+        keys.append(("user", event.user_id))
+    return keys
+
+
+Handle = Callable[[int, Event], Coroutine[Any, Any, None]]
+"""Handles an event. The number counts the events that are handled, from 0. It must not raise."""
+
+
+async def handle_in_order(events: Iterable[Event | None], handle: Handle) -> None:
+    """Handle each event; None stands for an event that needs no handling.
+
+    The next event is taken from the iterable when all earlier ones have ended or wait. So an event can be parsed,
+    handled and freed while its objects are in the processor's cache.
+    """
+    order = _Order(events, handle)
+    await order.go_on()
+    for task in order.tasks:  # each may add another one
+        await task
+
+
+class _Order:
+    """A class, because a recursive closure would be a cycle of references that keeps the events in memory."""
+
+    __slots__ = ("_ends", "_handle", "_number", "_pace", "_rest", "tasks")
+
+    def __init__(self, events: Iterable[Event | None], handle: Handle) -> None:
+        self._rest = iter(events)
+        self._handle = handle
+        self._number = 0
+        self._ends: dict[Hashable, asyncio.Future[None]] = {}
+        """For each ordering key of a waiting event, the future that is done when the latest such event has ended."""
+        self._pace = Pace()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def go_on(self) -> None:
+        """Handle the remaining events until one waits. Then another task handles the rest."""
+        for event in self._rest:
+            if event is not None:
+                number = self._number
+                self._number += 1
+                work = (self._handle_after_others if self._ends else self._handle)(number, event)
+                try:
+                    awaited = work.send(None)
+                except StopIteration:
+                    pass
+                else:
+                    self.tasks.append(asyncio.create_task(self.go_on()))
+                    await self._wait(event, Begun(work, awaited))
+                    return
+            del event  # before the next one is made
+            if self._pace.is_over():
+                await self._pace.pause()
+
+    async def _handle_after_others(self, number: int, event: Event) -> None:
+        for end in {self._ends[key] for key in _ordering_keys(event) if key in self._ends}:
+            await asyncio.shield(end)
+        await self._handle(number, event)
+
+    async def _wait(self, event: Event, rest: Begun) -> None:
+        """Await the rest of an event's work. Later events with a common ordering key wait for its end."""
+        keys, end = _ordering_keys(event), asyncio.get_running_loop().create_future()
+        self._ends.update(dict.fromkeys(keys, end))
+        del event
+        try:
+            await rest
+        finally:
+            for key in keys:
+                if self._ends[key] is end:
+                    del self._ends[key]
+            end.set_result(None)

@@ -1,0 +1,193 @@
+"""The one path of events to durable results: a transaction for each event, and one commit for all of a request.
+
+A store with several owners checks at the commit whether a transaction has read the present state. If not, the event
+runs again in a new transaction (an optimistic transaction, as databases call it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextvars import copy_context
+from typing import Any
+
+import msgspec
+
+from ingestd.api.errors import DuplicateMessage, Unavailable, WriteConflict
+from ingestd.api.events import Event
+from ingestd.api.journal import Append, Journal
+from ingestd.api.outcomes import Outcome
+from ingestd.api.store import Store
+from ingestd.hooks.caller import Hooks
+
+from .backpressure import Backpressure
+from .event_order import handle_in_order
+from .resolver import Resolved, Resolver, repeated
+
+__all__ = ["Processor", "Result", "Then"]
+
+Result = Resolved | Exception
+"""The result of an event, or the error that has prevented it."""
+
+Then = Callable[[list[Result]], None]
+"""Called once, with the results in the order of the events."""
+
+_MOST_ATTEMPTS = 20  # an attempt fails only if another daemon has written the same visitor's state meanwhile
+_LARGE = 256 << 10  # bytes of a record
+
+_freeze = msgspec.json.Encoder().encode
+_thaw = msgspec.json.Decoder(Event).decode
+
+
+class Processor:
+    def __init__(self, hooks: Hooks, store: Store, journal: Journal, backpressure: Backpressure) -> None:
+        self.resolver = Resolver(hooks, journal)
+        self.store = store
+        self.journal = journal
+        self.large_records = backpressure.large_records
+        self.reruns: set[asyncio.Task[None]] = set()
+        """Tasks of events that run again."""
+
+    async def process(self, events: Iterable[Event | None], then: Then) -> None:
+        """Resolve and store events as if each had come alone, in their order. A single event is a list of one.
+
+        An event is taken from `events` when its turn has come. None stands for an event that was refused while it was
+        read, and has no result. An error of one event stands in place of its result.
+
+        `then` is called in the event loop, before this returns or later, when all events are durable or have failed. It
+        must not raise.
+        """
+        await _Processing(self, then).run(events)
+
+
+class _Attempt(msgspec.Struct, gc=False):
+    """One attempt to store an event."""
+
+    index: int
+    frozen: bytes | None
+    """The event as it was parsed, for another attempt; None if the store never asks for one."""
+    result: Result
+    append: Append
+
+
+class _Processing:
+    """The events of one request, from their first attempt to their results."""
+
+    __slots__ = (
+        "_attempts", "_attempts_left", "_context", "_may_conflict", "_messages", "_processor", "_repeats", "_results",
+        "_then",
+    )  # fmt: skip
+
+    def __init__(self, processor: Processor, then: Then) -> None:
+        self._processor = processor
+        self._then = then
+        self._may_conflict = processor.store.may_conflict
+        self._context = copy_context()
+        self._results: list[Result | None] = []
+        self._attempts: list[_Attempt] = []
+        self._attempts_left = _MOST_ATTEMPTS
+        self._messages: dict[str, int] = {}
+        """The first event with each message, by its index."""
+        self._repeats: list[tuple[int, int]] = []
+        """Events that repeat a message of the request, each with the first event, whose result it shares."""
+
+    async def run(self, events: Iterable[Event | None]) -> None:
+        await handle_in_order(events, self._begin)
+        await self._append()
+
+    def _begin(self, index: int, event: Event) -> Coroutine[Any, Any, None]:
+        self._results.append(None)
+        return self._attempt(index, event, _freeze(event) if self._may_conflict else None)
+
+    async def _attempt(self, index: int, event: Event, frozen: bytes | None) -> None:
+        """Resolve an event in a new transaction."""
+        message_id = event.message_id
+        if message_id is not None:
+            first = self._messages.get(message_id, index)
+            if first != index:
+                self._repeats.append((index, first))
+                return
+        processor = self._processor
+        state = processor.store.begin(event.received_at, event=True)
+        # An event without a record or with an error is committed too: its result may depend on writes of others, and
+        # others may have read its writes by now.
+        result: Result
+        try:
+            result = await processor.resolver.resolve(event, state)
+        except Exception as error:  # noqa: BLE001 - it is the result of this event alone
+            result, append = error, Append(state)
+        else:
+            append = Append(state, result.record, result.claim)
+            if message_id is not None and result.record is not None:
+                self._messages[message_id] = index
+        self._attempts.append(_Attempt(index, frozen, result, append))
+
+    async def _append(self) -> None:
+        """Commit all transactions. Large records wait for their turn, because they are in memory several times."""
+        self._attempts.sort(key=_index_of)
+        appends = [attempt.append for attempt in self._attempts]
+        size = sum([len(each.record.body) for each in appends if each.record is not None])
+        journal, large_records = self._processor.journal, self._processor.large_records
+        if size <= _LARGE:
+            await journal.append(appends, self._end)
+            return
+
+        def end(errors: Sequence[Exception | None]) -> None:
+            large_records.end(size)
+            self._end(errors)
+
+        await large_records.begin(size)
+        await journal.append(appends, end)
+
+    def _end(self, errors: Sequence[Exception | None]) -> None:
+        """Note the results. Events with a conflict run again, in their order."""
+        conflicts = []
+        for attempt, error in zip(self._attempts, errors, strict=True):
+            if isinstance(error, WriteConflict) and not isinstance(attempt.result, Exception):
+                conflicts.append(attempt)
+            else:
+                self._results[attempt.index] = _result(attempt.result, error)
+        self._attempts = []
+        if conflicts:
+            self._attempts_left -= 1
+            task = asyncio.get_running_loop().create_task(self._run_again(conflicts), context=self._context)
+            self._processor.reruns.add(task)
+            task.add_done_callback(self._processor.reruns.discard)
+        else:
+            self._finish()
+
+    async def _run_again(self, attempts: Sequence[_Attempt]) -> None:
+        def attempt_again(number: int, event: Event) -> Coroutine[Any, Any, None]:
+            return self._attempt(attempts[number].index, event, attempts[number].frozen)
+
+        try:
+            if not self._attempts_left:
+                raise Unavailable("The stored data keeps changing. Send the request again.")
+            await handle_in_order((_thaw(attempt.frozen or b"") for attempt in attempts), attempt_again)
+            await self._append()
+        except Exception as error:  # noqa: BLE001 - it is the result of these events
+            for attempt in attempts:
+                self._results[attempt.index] = error
+            self._finish()
+
+    def _finish(self) -> None:
+        results, self._results = self._results, []  # an error refers to this object, in its traceback
+        for index, first in self._repeats:
+            result = results[first]
+            results[index] = Resolved(Outcome.DUPLICATE, result.session) if isinstance(result, Resolved) else result
+        self._then([result for result in results if result is not None])
+
+
+def _result(result: Result, error: Exception | None) -> Result:
+    """The result of an event whose transaction was committed, or not because of an error."""
+    if error is None:
+        return result
+    if isinstance(error, DuplicateMessage):
+        return repeated(error.value)
+    if isinstance(result, Exception) and isinstance(error, WriteConflict | Unavailable):
+        return result
+    return error
+
+
+def _index_of(attempt: _Attempt) -> int:
+    return attempt.index
