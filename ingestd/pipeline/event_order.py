@@ -14,10 +14,11 @@ from ingestd.api.events import Event
 from .coroutines import Begun
 from .pace import Pace
 
-__all__ = ["handle_in_order"]
+__all__ = ["handle_in_order", "ordering_keys"]
 
 
-def _ordering_keys(event: Event) -> list[Hashable]:
+def ordering_keys(event: Event) -> list[Hashable]:
+    """Events with a common key are handled in order: the visitor, the message, the user that an identify links."""
     keys: list[Hashable] = [event.anonymous_id] if event.has_visitor else []
     if event.message_id is not None:
         keys.append(("message", event.message_id))
@@ -76,13 +77,13 @@ class _Order:
                 await self._pace.pause()
 
     async def _handle_after_others(self, number: int, event: Event) -> None:
-        for end in {self._ends[key] for key in _ordering_keys(event) if key in self._ends}:
+        for end in {self._ends[key] for key in ordering_keys(event) if key in self._ends}:
             await asyncio.shield(end)
         await self._handle(number, event)
 
     async def _wait(self, event: Event, rest: Begun) -> None:
         """Await the rest of an event's work. Later events with a common ordering key wait for its end."""
-        keys, end = _ordering_keys(event), asyncio.get_running_loop().create_future()
+        keys, end = ordering_keys(event), asyncio.get_running_loop().create_future()
         self._ends.update(dict.fromkeys(keys, end))
         del event
         try:

@@ -22,7 +22,7 @@ from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, IdempotencyKey, Journal, Start
+from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
 from ingestd.observability.metrics import Metrics
@@ -444,11 +444,9 @@ class Unreliable(PassingJournal):
         if self._calls % 3 == 1:
             raise Unavailable("the disk is away")
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         self._fail_every_third_time()
-        return await super().append(records, state, cursor, claim)
+        return await super().commit(records, state, cursor)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         self._fail_every_third_time()

@@ -20,7 +20,7 @@ from ingestd.api import times
 from ingestd.api.backend import Backend
 from ingestd.api.errors import SinkReject, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, IdempotencyKey, Journal, Start
+from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
@@ -228,18 +228,16 @@ class Cut(PassingJournal):
     def reached(self) -> bool:
         return self._left <= 0
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         if cursor is not None:
             self._left -= 1
             if self._left < 0 or (self.reached and not self._after):
                 raise Unavailable("it is gone")
-            position = await super().append(records, state, cursor, claim)
+            position = await super().commit(records, state, cursor)
             if self.reached:
                 raise Unavailable("it is gone")
             return position
-        return await super().append(records, state, cursor, claim)
+        return await super().commit(records, state, cursor)
 
 
 def sqlite(path: Path) -> SqliteBackend:

@@ -408,17 +408,17 @@ async def test_what_a_consumer_forgets_before_the_command_does_is_told_too(
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", "ua"))
-        append = backend.journal.append
+        commit = backend.journal.commit
 
-        async def append_and_forget(records: Sequence[Record], *arguments: Any) -> int:
-            position = await append(records, *arguments)
+        async def commit_and_forget(records: Sequence[Record], *arguments: Any) -> int:
+            position = await commit(records, *arguments)
             if records[0].type == "erasure":
                 state = backend.store.begin(now())
                 await state.delete(state_key("link", "shop", "va"))
                 await backend.store.commit(state)
             return position
 
-        monkeypatch.setattr(backend.journal, "append", append_and_forget)
+        monkeypatch.setattr(backend.journal, "commit", commit_and_forget)
         counts = await shop.forget(Who("shop", user="ua"))
         assert +counts == Counter(records=1, links=1, sessions=1, profiles=1)
         assert not (await shop.forget(Who("shop", user="ua"))).total()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ingestd.api.events import Event
-from ingestd.plugins.stores.sqlite.unit import Unit
+from ingestd.plugins.stores.sqlite.pending import Pending
 from tests.support.door import PAGE_VIEW, MakeDoor
 from tests.support.journals import until
 from tests.support.sqlite_lock import locked
@@ -111,7 +111,7 @@ async def test_an_event_is_freed_before_its_record_is_durable(tmp_path: Path, do
 async def test_what_was_committed_is_not_kept_until_the_next_commit(
     tmp_path: Path, door: MakeDoor, path: str, body: dict[str, Any]
 ) -> None:
-    units = count_of(Unit)
+    pending = count_of(Pending)
     async with door(tmp_path) as public:
         assert (await public.post(body, path)).code == 200
-        assert units() == 0
+        assert pending() == 0

@@ -174,6 +174,8 @@ async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
         records = await bad(culprit)
         dependent = backend.store.begin(NOW)
         await dependent.get("shared")
+        without_trace = await put(backend, "behind", "of the culprit")
+        await without_trace.get("shared")
         good = [await put(backend, f"good {number}", "kept") for number in range(20)]
         results = await asyncio.wait_for(
             asyncio.gather(
@@ -207,12 +209,16 @@ async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_nei
         worst = [record("culprit"), *await bad(culprit)][-1]
         dependent = backend.store.begin(NOW)
         await dependent.get("shared")
+        without_trace = await put(backend, "behind", "of the culprit")
+        await without_trace.get("shared")
         good = [Append(await put(backend, f"good {n}", "kept"), record(f"{n}")) for n in range(20)]
-        together = [*good[:10], Append(culprit, worst), Append(dependent, record("dependent")), *good[10:]]
+        without_record = Append(await put(backend, "without a record", "kept"))
+        failing = [Append(culprit, worst), Append(dependent, record("dependent")), Append(without_trace)]
+        together = [*good[:10], *failing, without_record, *good[10:]]
         beside = asyncio.ensure_future(backend.journal.commit([record("beside")], await put(backend, "beside", "kept")))
         errors = await asyncio.wait_for(append_each(backend.journal, together), 10)
-        assert [place for place, error in enumerate(errors) if error is not None] == [10, 11]
-        assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
+        assert [index for index, error in enumerate(errors) if error is not None] == [10, 11, 12]
+        assert [type(error) for error in errors[10:13]] == [Failed, Unavailable, Unavailable]
         await beside
         assert backend.problem() is None
         assert backend.database.commits is not None
@@ -223,6 +229,7 @@ async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_nei
         assert sorted(await ids(backend)) == sorted(["beside", *(f"{n}" for n in range(20))])
         state = backend.store.begin(NOW)
         assert [await state.get(f"good {n}") for n in range(20)] == ["kept"] * 20
+        assert [await state.get(key) for key in ("without a record", "shared", "behind")] == ["kept", None, None]
 
 
 @pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
@@ -253,120 +260,6 @@ async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_
         assert await ids(backend) == [f"{n}" for n in range(5)]
     async with opened(tmp_path) as backend:
         assert await ids(backend) == [f"{n}" for n in range(5)]
-
-
-class Parts:
-    """A unit of work that is that of many events."""
-
-    def __init__(self, backend: SqliteBackend) -> None:
-        self._backend = backend
-        self.state = backend.store.begin(NOW)
-        self._part: int | None = 0
-        self._begun = False
-
-    def begin(self) -> State:
-        if self._begun:
-            self._part = self._backend.journal.begin_part(self.state)
-        self._begun = True
-        return self.state
-
-    def append(self, record: Record) -> Append:
-        assert self._part is not None
-        return Append(self.state, record, part=self._part)
-
-    async def good(self, numbers: range) -> list[Append]:
-        appends = []
-        for number in numbers:
-            await self.begin().put(f"good {number}", "kept")
-            appends.append(self.append(record(f"{number}")))
-        return appends
-
-
-@pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
-@pytest.mark.parametrize("bad", [_bad_value, _bad_key, _bad_field, _bad_life, _bad_record, _bad_type])
-@pytest.mark.parametrize("refused_before", [False, True])
-async def test_one_bad_part_of_a_unit_does_not_fail_the_others(
-    tmp_path: Path, bad: Callable[[State], Coroutine[Any, Any, list[Record]]], *, refused_before: bool
-) -> None:
-    async with opened(tmp_path) as backend:
-        unit = Parts(backend)
-        if refused_before:
-            await unit.begin().put("of a refused event", "kept")
-        together = await unit.good(range(10))
-        state = unit.begin()
-        await state.put("shared", "of the culprit")
-        together.append(unit.append([record("culprit"), *await bad(state)][-1]))
-        await unit.begin().get("shared")
-        together.append(unit.append(record("dependent")))
-        # Two that were refused, and have no record: what they have written stays, unless it rests on what does not.
-        await unit.begin().put("beside", "kept")
-        await unit.begin().get("shared")
-        await unit.state.put("behind", "of the culprit")
-        together += await unit.good(range(10, 20))
-        await unit.begin().put("last", "kept")
-        errors = await asyncio.wait_for(append_each(backend.journal, together), 10)
-        assert [place for place, error in enumerate(errors) if error is not None] == [10, 11]
-        assert (type(errors[10]), type(errors[11])) == (Failed, Unavailable)
-        assert await ids(backend) == await stored_ids(tmp_path) == [f"{n}" for n in range(20)]
-    async with opened(tmp_path) as backend:
-        state = backend.store.begin(NOW)
-        assert [await state.get(f"good {n}") for n in range(20)] == ["kept"] * 20
-        assert [await state.get(key) for key in ("beside", "last")] == ["kept"] * 2
-        assert [await state.get(key) for key in ("shared", "behind", "bad")] == [None] * 3
-        assert await state.get("of a refused event") == ("kept" if refused_before else None)
-
-
-@pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
-@pytest.mark.parametrize(
-    "beside", [[], [IdempotencyKey("message:to be read", "value", 1000)]], ids=["together", "alone"]
-)
-@pytest.mark.parametrize("late", [False, True], ids=["known", "not yet known"])
-async def test_of_the_parts_of_a_unit_only_who_has_seen_what_never_was_is_refused(
-    tmp_path: Path, *, late: bool, beside: list[IdempotencyKey]
-) -> None:
-    """Each goes into a unit by itself where there is a claim beside them that has to be looked up first."""
-    go_on = threading.Event()
-    async with opened(tmp_path) as backend:
-        claimed = [Append(backend.store.begin(NOW), record("claimed"), claim) for claim in beside]
-        culprit = await put(backend, "shared", "of the culprit")
-        await _bad_value(culprit)
-        held = asyncio.ensure_future(backend.database.connections.change(lambda _: go_on.wait(10)))
-        failing = asyncio.ensure_future(backend.journal.commit([record("culprit")], culprit))
-        await until(lambda: (entry := backend.database.entries.known("shared")) is not None and entry.in_flight)
-        unit = Parts(backend)
-        together = await unit.good(range(2))
-        await unit.begin().get("shared")
-        await unit.state.put("behind", "of the culprit")
-        together.append(unit.append(record("dependent")))
-        together += await unit.good(range(2, 5))
-        if late:
-            appending = asyncio.ensure_future(append_each(backend.journal, [*together, *claimed]))
-            await asyncio.sleep(0.01)
-        go_on.set()
-        assert await held
-        with pytest.raises(Failed):
-            await failing
-        if not late:  # what comes after that one has died is another, and nobody's fault
-            assert await unit.begin().get("shared") is None
-            together.append(unit.append(record("after")))
-            appending = asyncio.ensure_future(append_each(backend.journal, [*together, *claimed]))
-        errors = await appending
-        refused = [place for place, error in enumerate(errors) if error is not None]
-        assert refused == [2]
-        assert isinstance(errors[2], Unavailable)
-        expected = [*(f"{n}" for n in range(5)), *([] if late else ["after"]), *(["claimed"] if beside else [])]
-        assert await ids(backend) == expected
-    async with opened(tmp_path) as backend:
-        state = backend.store.begin(NOW)
-        assert await ids(backend) == expected
-        assert await state.get("behind") is None
-        assert [await state.get(f"good {n}") for n in range(5)] == ["kept"] * 5
-
-
-async def test_a_unit_that_comes_to_a_closed_store_is_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path) as backend:
-        together = await Parts(backend).good(range(3))
-    assert [type(error) for error in await append_each(backend.journal, together)] == [Unavailable] * 3
 
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
@@ -422,7 +315,8 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
         together = [Append(store.begin(NOW), record(claim.value), claim) for claim in claims]
         for each, claim in zip(together, claims, strict=True):
             assert await journal.claimed(claim.key, each.state) is None
-        await journal.commit([record("first")], store.begin(NOW), claim=claims[1]._replace(value="first"))
+        first = Append(store.begin(NOW), record("first"), claims[1]._replace(value="first"))
+        assert await append_each(journal, [first]) == [None]
         commits = backend.database.statistics.stored
         errors = await append_each(journal, together)
         assert backend.database.statistics.stored == commits + 1

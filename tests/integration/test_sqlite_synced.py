@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ingestd.api.journal import Cursor, IdempotencyKey
+from ingestd.api.journal import Append, Cursor, IdempotencyKey
 from ingestd.plugins.stores.sqlite import commits
 from ingestd.plugins.stores.sqlite.batch import write_batch
 from ingestd.plugins.stores.sqlite.connection import transaction
-from ingestd.plugins.stores.sqlite.unit import Unit
+from ingestd.plugins.stores.sqlite.pending import Pending
+from ingestd.testing.appending import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append
@@ -22,7 +23,7 @@ from tests.support.journals import append
 NOW = 1_795_233_906_000
 FULL, NORMAL = 2, 1
 
-Written = list[tuple[bool, list[Unit]]]
+Written = list[tuple[bool, list[Pending]]]
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     found: Written = []
 
     def write(
-        connection: sqlite3.Connection, units: list[Unit], last: int | None, log_end: int, *, synced: bool
+        connection: sqlite3.Connection, units: list[Pending], last: int | None, log_end: int, *, synced: bool
     ) -> Any:
         found.append((synced, [*units]))
         return write_batch(connection, units, last, log_end, synced=synced)
@@ -80,7 +81,8 @@ async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, writt
         await append(backend, make_records(1))
         await journal.commit([], store.begin(NOW, step=True), cursor._replace(position=1))
         await journal.commit(make_records(1), store.begin(NOW, step=True), deferrable._replace(position=2))
-        await journal.commit([], store.begin(NOW), claim=IdempotencyKey("message:shop:a", "1", 1000))
+        claim = IdempotencyKey("message:shop:a", "1", 1000)
+        assert await append_each(journal, [Append(store.begin(NOW, event=True), None, claim)]) == [None]
         state = store.begin(NOW)
         await state.put("session:shop:a", "1")
         await store.commit(state)

@@ -11,7 +11,7 @@ import pytest
 from ingestd.api.backend import Backend
 from ingestd.api.errors import LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, IdempotencyKey
+from ingestd.api.journal import Cursor
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.delivery import SinkConsumer, SinkOptions
@@ -33,16 +33,14 @@ class Gated(SqliteJournal):
         self.gate = asyncio.Event()
         self.fails = self.refuses = False
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         if cursor is not None and cursor.position:
             await self.gate.wait()
             if self.fails:
                 raise Unavailable("the disk is away")
             if self.refuses:
                 raise LeaseLost("it is another's")
-        return await super().append(records, state, cursor, claim)
+        return await super().commit(records, state, cursor)
 
 
 class Noting(Sink):

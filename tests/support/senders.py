@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from ingestd.api.backend import Backend
 from ingestd.api.errors import DuplicateMessage, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import IdempotencyKey
+from ingestd.api.journal import Append, IdempotencyKey
+from ingestd.testing.appending import append_each
 
 from .journals import read_all, until
 
@@ -50,15 +51,13 @@ class Senders:
     async def _until_answered(self, backend: Backend, text: str) -> None:
         record, claim = Record("event", NOW, text.encode()), IdempotencyKey(text, "", _DAY)
         while True:
-            try:
-                await backend.journal.commit([record], backend.store.begin(NOW), claim=claim)
-            except DuplicateMessage:  # it was stored, and that it was got lost
+            state = backend.store.begin(NOW, event=True)
+            (error,) = await append_each(backend.journal, [Append(state, record, claim)])
+            if error is None or isinstance(error, DuplicateMessage):  # the answer to the first append was lost
                 break
-            except Unavailable:
-                self.refused += 1
-                await asyncio.sleep(0.02)
-            else:
-                break
+            assert isinstance(error, Unavailable)
+            self.refused += 1
+            await asyncio.sleep(0.02)
         self.answered.append(text)
 
 

@@ -282,7 +282,7 @@ class Failing(Store):
         self.store = store
         self.cut = False
 
-    def begin(self, now: int, *, step: bool = False) -> State:
+    def begin(self, now: int, *, event: bool = False, step: bool = False) -> State:
         if self.cut:
             raise Unavailable("the disk is gone")
         return self.store.begin(now)
