@@ -100,7 +100,7 @@ class IdentityPlugin:
             return
         is_first, reason = await self._make_link(event, user_id, state)
         if reason is not None:
-            self._refused[reason]()
+            state.on_commit(self._refused[reason])
             await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
             return
         event.linked = True

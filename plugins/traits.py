@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ class TraitBounds:
         if fields:
             dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size)
             if dropped:
-                self.count_dropped(dropped)
+                state.on_commit(partial(self.count_dropped, dropped))
 
 
 def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:

@@ -161,6 +161,11 @@ def advise(store: Store) -> Sequence[CheckResult] | None:
 
 
 # The path of an event
+#
+# All hooks with a `state` belong to the transaction of their event. On a store with several daemons, another daemon may
+# change meanwhile what the transaction has read. Then the event runs again, as it was after `prepare`: with a new
+# transaction, from `resolve_user` on. So these hooks change nothing but the event and the state, and make all other
+# effects with `state.on_commit`.
 
 
 @hookspec
@@ -219,8 +224,7 @@ def prepare(event: Event, request: Request) -> str | None:
 def resolve_user(event: Event, state: State) -> str | None:
     """Find the user of a visitor. The first answer that is not None counts.
 
-    Called for events that name no user and have a visitor (`event.has_visitor`). Not called for identify requests. It
-    may be called twice for one event, like `resolve_session`.
+    Called for events that name no user and have a visitor (`event.has_visitor`). Not called for identify requests.
     """
 
 
@@ -229,9 +233,7 @@ def resolve_session(event: Event, state: State) -> Session | None:
     """Find or begin the session of an event. The first answer that is not None counts.
 
     Called for events and identify requests that have a visitor (`event.has_visitor`). `event.session_id` is the id that
-    the caller sent, or None. Without any answer the request gets 500. With a remote store it may be called twice for
-    one event: first with the state that the daemon remembers, then with the state of the store. The second call is
-    needed if the first state was insufficient or outdated.
+    the caller sent, or None. Without any answer the request gets 500.
     """
 
 
@@ -248,7 +250,7 @@ def store_identity(event: Event, state: State) -> None:
 def enrich(event: Event, state: State) -> None:
     """Change an event or identify request in place before it is stored.
 
-    Its user and session are known. A change that needs neither belongs in `prepare`, which costs less on Redis.
+    Its user and session are known. A change that needs neither belongs in `prepare`.
     """
 
 
