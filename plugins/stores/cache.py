@@ -299,6 +299,14 @@ class Entries:
         self.weight += entry.weight
         return entry
 
+    def replace(self, entry: Entry) -> None:
+        """Hold this entry instead of the present entry of its key."""
+        if entry.key in self._known:
+            self._remove(entry.key)
+        self._known[entry.key] = entry
+        entry.weight = entry.weigh()
+        self.weight += entry.weight
+
     def _remove(self, key: str) -> None:
         self.weight -= self._known.pop(key).weight
 

@@ -61,7 +61,7 @@ class Adoption:
         if kind:
             loss = decode_loss(found)
             self._ids.append(store_id)
-            self._database.memory.clear()
+            self._database.forget()
             self._journal.begin_anew(last, version)
             self._store.losses += 1
             self._store.learn(store_id, loss)

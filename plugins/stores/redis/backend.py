@@ -37,6 +37,7 @@ class RedisBackend(Backend):
 
     store: RedisStore
     journal: RedisJournal
+    is_shared = True
 
     def __init__(
         self,

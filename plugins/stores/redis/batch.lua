@@ -1,21 +1,23 @@
 -- Runs the operations of one batch, in order and atomically. link.py sends the batches.
 --
 -- KEYS[1] is the prefix of all keys. ARGV[1] is the id of the batch. ARGV[2] is the list of operations (MessagePack),
--- each a list of its name and arguments. ARGV[4] is given if the caller waits for replicas. Returns (as MessagePack) a
--- list with an answer for each operation: {true, result} or {false, message}.
+-- each a list of its name and arguments. Returns (as MessagePack) a list with an answer for each operation: {true, result}
+-- or {false, message}.
 --
 -- ARGV[3] is the sender's knowledge of the store: its id ('' if unknown), the newest position of the journal, and the
 -- count of heartbeats. A store with another id, or with lower numbers, has lost data. Then the script does nothing and
 -- returns the error STORELOST.
 --
--- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that.
+-- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that. Keeping them
+-- is a write too, so WAIT waits for replicas even if the answer is only that somebody else has stored the event.
 
 local prefix = KEYS[1]
 local REMEMBERED = 600000 -- milliseconds
 -- The daemons' clocks decide what has expired. Redis removes expired keys this many milliseconds later.
 local MARGIN = 600000
 
-local ops, reads = {}, {}
+-- By name: operations that may write, operations that only read, and the writes of transactions.
+local ops, reads, writes = {}, {}, {}
 
 local function message_of(failure)
   return type(failure) == 'table' and failure.err or tostring(failure)
@@ -91,42 +93,6 @@ end
 local function write(key, value, ttl, now, old, expires)
   if old == value and (not expires or (ttl and now + ttl <= expires)) then return end
   set(key, value, ttl and now + ttl, now)
-end
-
-reads.get = function(now, key)
-  return live(prefix .. key, now) or false
-end
-
-reads.claimed = function(now, key)
-  local found = reads.get(now, key)
-  -- The answer tells the caller that its event is stored. So write something: WAIT covers this connection's writes and
-  -- all earlier ones.
-  if found and ARGV[4] then ops.probe() end
-  return found
-end
-
-ops.put = function(now, key, value, ttl)
-  local old, expires = live(prefix .. key, now)
-  write(prefix .. key, value, ttl, now, old, expires)
-  return old or false
-end
-
-ops.swap = function(now, key, expected, value, ttl)
-  local old, expires = live(prefix .. key, now)
-  if old ~= expected then return false end
-  write(prefix .. key, value, ttl, now, old, expires)
-  return true
-end
-
-ops.renew = function(now, key, candidate, ttl)
-  local old, expires = live(prefix .. key, now)
-  write(prefix .. key, old or candidate, ttl, now, old, expires)
-  return {old or candidate, not old}
-end
-
-ops.delete = function(_, key)
-  delete(prefix .. key)
-  return false
 end
 
 local function only(key, kind)
@@ -211,19 +177,17 @@ local function drop_oldest(key, names, size, most, most_bytes)
   return dropped, size
 end
 
-ops.merge = function(_, key, fields, most, most_bytes)
+writes.merge = function(_, key, fields, most, most_bytes)
   key = prefix .. key
   only(key, 'hash')
   local names = names_of(key)
-  local dropped, size = 0, size_of(key, names)
-  size = size + set_fields(key, names, fields, true)
+  local size = size_of(key, names) + set_fields(key, names, fields, true)
   keep_size(key, names, size)
-  dropped, size = drop_oldest(key, names, size, most, most_bytes)
-  if dropped > 0 then keep_size(key, names, size) end
-  return dropped
+  local dropped, left = drop_oldest(key, names, size, most, most_bytes)
+  if dropped > 0 then keep_size(key, names, left) end
 end
 
-reads.fields = function(_, key)
+local function fields_of(key)
   local found = redis.pcall('HGETALL', prefix .. key)
   return found.err and {} or found
 end
@@ -245,7 +209,7 @@ local function tidy(key)
   if count == 1 and life(key) then redis.call('DEL', key) end
 end
 
-ops.push = function(now, key, member, at, keep, first, since, ttl)
+writes.push = function(now, key, member, at, keep, first, since, ttl)
   key = prefix .. key
   only(key, 'zset')
   local expires = life(key)
@@ -274,49 +238,61 @@ ops.push = function(now, key, member, at, keep, first, since, ttl)
     redis.call('ZREMRANGEBYRANK', key, from, from + excess - 1)
   end
   tidy(key)
-  return false
 end
 
-ops.pull = function(_, key, members)
+writes.pull = function(_, key, members)
   for _, member in ipairs(members) do redis.pcall('ZREM', prefix .. key, member) end
   tidy(prefix .. key)
-  return false
 end
 
-reads.window = function(now, key, since, till)
+local function window_of(now, key, since, till)
   key = prefix .. key
   local expires = life(key)
   if expires and expires < now then return {} end
   local from = expires and '(' .. text(-expires) or '-inf'
-  local found = redis.pcall(
-    'ZRANGEBYSCORE', key, since or from, till or '+inf', 'WITHSCORES'
-  )
+  local found = redis.pcall('ZRANGEBYSCORE', key, since or from, till or '+inf', 'WITHSCORES')
   return found.err and {} or found
 end
 
--- Whole entries, for transactions that work in memory.
-reads.entry = function(_, key)
-  local raw = read(prefix .. key)
-  if raw then return {raw} end
-  local found = redis.pcall('HGETALL', prefix .. key)
-  return found.err and {} or {false, found}
+-- Whole entries for the daemons' caches: the raw value, or all fields, or all members of a set, whose key has the mark.
+
+local SET = '#'
+
+local function key_of_set(key)
+  return string.sub(key, 1, 1) == SET and string.sub(key, 2)
 end
 
-reads.set = function(_, key)
-  local found = redis.pcall('ZRANGE', prefix .. key, 0, -1, 'WITHSCORES')
+local function entry_of(key)
+  local set = key_of_set(key)
+  if not set then return read(prefix .. key) or fields_of(key) end
+  local found = redis.pcall('ZRANGE', prefix .. set, 0, -1, 'WITHSCORES')
   return found.err and {} or found
 end
 
--- Rows that such transactions write.
+reads.load = function(_, keys)
+  local found = {}
+  for index, key in ipairs(keys) do found[index] = entry_of(key) end
+  return found
+end
 
-local rows = {}
+-- The other writes of transactions. A consumer's step writes whole values and the changes of fields and sets.
+
 local ARGUMENTS = 1000 -- the most of one command, an even number: Lua's stack is limited
 
-rows.value = function(now, key, value, expires)
+writes.put = function(now, key, value, ttl)
+  local old, expires = live(prefix .. key, now)
+  write(prefix .. key, value, ttl, now, old, expires)
+end
+
+writes.delete = function(_, key)
+  delete(prefix .. key)
+end
+
+writes.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
 end
 
-rows.fields = function(_, key, fields, gone)
+writes.fields = function(_, key, fields, gone)
   key = prefix .. key
   only(key, 'hash')
   local names = names_of(key)
@@ -330,11 +306,7 @@ rows.fields = function(_, key, fields, gone)
   keep_size(key, names, size)
 end
 
-rows.gone = function(_, key)
-  delete(prefix .. key)
-end
-
-rows.members = function(now, key, members, gone, expires)
+writes.members = function(now, key, members, gone, expires)
   key = prefix .. key
   only(key, 'zset')
   for _, member in ipairs(gone) do redis.call('ZREM', key, member) end
@@ -445,27 +417,46 @@ local function begins_with(position, head)
   return string.sub(body, 1, #head) == head
 end
 
--- The state that a transaction on a daemon's memory has seen, as lists: a key, its value (nil without one) and, for a
--- renewed value, its new lifetime. These keys and the keys of claims already have the prefix: see `want`.
+-- Transactions. `checks` are the values that one has read, each a list of a key, its value (nil without one) and, if it
+-- renews the value, the new lifetime. `contents` are the fields and windows that it has read, each a list of the kind,
+-- the content, the key and the bounds. `changes` are its writes. The keys of checks and claims already have the prefix:
+-- see `want`.
 
-local function is_as_seen(now, seen)
-  for index = 1, #seen do
-    local each = seen[index]
-    if live(each[1], now) ~= each[2] then return false end
+local content_of = {
+  fields = function(_, key) return fields_of(key) end,
+  window = window_of,
+}
+
+-- Compares lists of pairs. The order of fields can differ.
+local function is_same(found, expected)
+  if #found ~= #expected then return false end
+  local second = {}
+  for index = 1, #found, 2 do second[found[index]] = found[index + 1] end
+  for index = 1, #expected, 2 do
+    local is, should = second[expected[index]], expected[index + 1]
+    if type(should) == 'number' then is = tonumber(is) end
+    if is ~= should then return false end
   end
   return true
 end
 
-local function renew_seen(now, seen)
-  for index = 1, #seen do
-    local each = seen[index]
-    if each[3] then write(each[1], each[2], each[3], now, each[2], ends[each[1]]) end
+local function is_unchanged(now, checks, contents)
+  for index = 1, #checks do
+    local each = checks[index]
+    if live(each[1], now) ~= each[2] then return false end
   end
+  for _, each in ipairs(contents or {}) do
+    if not is_same(content_of[each[1]](now, unpack(each, 3, 5)), each[2]) then return false end
+  end
+  return true
 end
 
--- The value of the claim, if it was made before.
-local function taken(now, claim)
-  return claim and live(claim[1], now)
+local function apply(now, checks, changes)
+  for index = 1, #checks do
+    local each = checks[index]
+    if each[3] then write(each[1], each[2], each[3], now, each[2], ends[each[1]]) end
+  end
+  for _, each in ipairs(changes or {}) do writes[each[1]](now, unpack(each, 2, 8)) end
 end
 
 local function add_record(kind, at, body)
@@ -475,11 +466,10 @@ local function add_record(kind, at, body)
   all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
 end
 
-ops.append = function(now, records, known, claim, cursor, written, seen)
+-- The commit of a consumer's step or a command.
+ops.commit = function(now, records, known, cursor, checks, changes, contents)
+  if not is_unchanged(now, checks, contents) then return STALE end
   local last = last_position()
-  local value = taken(now, claim)
-  if value then return {'claimed', value} end
-  if seen and not is_as_seen(now, seen) then return STALE end
   if cursor then
     local place = place_of(cursor.name)
     if not place or place.fence ~= cursor.fence or last < known then return {'not holder'} end
@@ -491,33 +481,32 @@ ops.append = function(now, records, known, claim, cursor, written, seen)
     place.till = clock() + cursor.lease
     set_place(cursor.name, place)
   end
-  if claim then set(claim[1], claim[2], now + claim[3], now) end
-  if seen then renew_seen(now, seen) end
+  apply(now, checks, changes)
   for _, record in ipairs(records) do add_record(record[1], record[2], record[3]) end
-  for _, row in ipairs(written) do rows[row[1]](now, unpack(row, 2, 5)) end
   last = last_position()
   return {'done', (cursor and #records == 0) and cursor.position or last, last, sums.version}
 end
 
--- One record of a list, independent of the others.
-local function append_one(now, kind, at, body, claim, seen)
-  local value = taken(now, claim)
+-- The commit of one event. The record comes last: an error before it leaves the event refused, and sent again.
+local function append(now, record, claim, checks, changes, contents)
+  local value = claim and live(claim[1], now)
   if value then return {'claimed', value} end
-  if not is_as_seen(now, seen) then return STALE end
+  if not is_unchanged(now, checks, contents) then return STALE end
+  apply(now, checks, changes)
   if claim then set(claim[1], claim[2], now + claim[3], now) end
-  renew_seen(now, seen)
-  add_record(kind, at, body)
+  if record then add_record(record[1], record[2], record[3]) end
   return true
 end
 
--- Appends records in order. After a stale one all later ones are stale too, so that they keep their order.
-ops.append_each = function(_, units)
+-- Commits events in order, each independent of the others. After a stale one all later ones are stale too, so that they
+-- keep their order.
+ops.append = function(_, events)
   local results, stale = {}, false
-  for index, unit in ipairs(units) do
+  for index, event in ipairs(events) do
     if stale then
       results[index] = STALE
     else
-      local works, result = pcall(append_one, unpack(unit, 1, 6))
+      local works, result = pcall(append, unpack(event, 1, 6))
       results[index] = works and result or {'failed', message_of(result)}
       stale = result == STALE
     end
@@ -841,24 +830,30 @@ local function want(key)
   return whole
 end
 
-local function want_of(claim, seen)
+local function want_all(claim, checks, changes)
   if claim then claim[1] = want(claim[1]) end
-  if seen then
-    for index = 1, #seen do seen[index][1] = want(seen[index][1]) end
+  for index = 1, #checks do checks[index][1] = want(checks[index][1]) end
+  for _, each in ipairs(changes or {}) do
+    if each[1] == 'put' then want(each[2]) end
   end
 end
 
 for _, operation in ipairs(asked) do
   local name = operation[1]
   if name == 'append' then
-    want_of(operation[5], operation[8])
-  elseif name == 'append_each' then
-    for _, unit in ipairs(operation[3]) do want_of(unit[5], unit[6]) end
-  elseif name == 'get' or name == 'claimed' or name == 'renew' or name == 'entry' or name == 'put' or name == 'swap' then
-    want(operation[3])
+    for _, event in ipairs(operation[3]) do want_all(event[3], event[4], event[5]) end
+  elseif name == 'commit' then
+    want_all(nil, operation[6], operation[7])
+  elseif name == 'load' then
+    for _, key in ipairs(operation[3]) do
+      if not key_of_set(key) then want(key) end
+    end
   end
 end
-for index, raw in ipairs(redis.call('MGET', unpack(keys))) do known[keys[index]] = raw end
+for first = 1, #keys, ARGUMENTS do
+  local some = {unpack(keys, first, math.min(first + ARGUMENTS - 1, #keys))}
+  for index, raw in ipairs(redis.call('MGET', unpack(some))) do known[some[index]] = raw end
+end
 local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S+) (%d+) (%d+)$')
 if known_id then
   local all = summed()
@@ -868,7 +863,7 @@ if known_id then
   end
 end
 local earlier = known[batch] and cmsgpack.unpack(known[batch])
-local answers, written, writes = {}, {}, false
+local answers, written, has_written = {}, {}, false
 for index, operation in ipairs(asked) do
   local name = operation[1]
   if ops[name] and earlier then
@@ -878,11 +873,11 @@ for index, operation in ipairs(asked) do
     if not works then result = message_of(result) end
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false
-    writes = writes or ops[name]
+    has_written = has_written or ops[name]
   end
 end
 keep_sums()
-if writes then
+if has_written then
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
 end
 return cmsgpack.pack(answers)

@@ -16,8 +16,8 @@ from ingestd.api.errors import Unavailable
 
 from .durability import Durability, ask
 from .link import Link, explain
-from .memory import Memory
 from .sentinel import SentinelPool
+from .state import make_entries
 
 __all__ = ["Database"]
 
@@ -40,7 +40,6 @@ class Database:
         self.prefix = prefix
         self.name = uuid4().hex
         """A new name with each opening. It is the holder of leases."""
-        self.memory = Memory()
         self._pool = pool
         self._client = aioredis.Redis(connection_pool=pool)
         self._timeout = timeout
@@ -54,16 +53,23 @@ class Database:
             promotion_grace=promotion_grace,
         )
         self.link = self._make_link()
+        self.entries = make_entries(self.link)
+        """The cache of all transactions of events."""
         self.sentinels = pool.sentinels if isinstance(pool, SentinelPool) else None
 
     async def open(self) -> Durability:
         """Raises `RedisError`, `OSError`, `TimeoutError`."""
         self.name = uuid4().hex
         self.link = self._make_link()
+        self.forget()
         async with asyncio.timeout(self._timeout):
             # Connect first: a server may refuse to answer the questions below, but the connection must work.
             await self._pool.release(await self._pool.get_connection())
             return await ask(self._client)
+
+    def forget(self) -> None:
+        """Begin with an empty cache."""
+        self.entries = make_entries(self.link)
 
     async def close(self) -> None:
         await self.link.close()

@@ -6,21 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
-from ingestd.api.errors import DuplicateMessage, Failed, LeaseLost, Unavailable, WriteConflict
+from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start, size_of_all
+from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
+from .appending import Appending, failure_of, packed
 from .database import Database
-from .link import Operation, raw, refusal
-from .memory import RecalledState
-from .state import RedisState, pairs
-from .step import StepState
+from .link import raw
+from .state import Transaction, pairs
 
 __all__ = ["RedisJournal"]
 
@@ -33,7 +32,6 @@ _FOLLOW = 0.05  # seconds between two looks for records of other daemons
 _BLOCK = 1000  # milliseconds for which one look waits
 _PAGE = 64  # records of one read; Redis does not tell their size before
 _HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked record
-_TOGETHER = 250  # records of one operation; Redis does nothing else meanwhile
 _TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
 
@@ -60,24 +58,29 @@ class RedisJournal(Journal):
         self._starts: dict[str, Start] = {}
         """Start of each cursor that this daemon has asked for, by name."""
 
-    async def append(
-        self, records: Sequence[Record], state: State, cursor: Cursor | None = None, claim: IdempotencyKey | None = None
-    ) -> int:
-        rows, store_id = _rows(state), self._database.link.store_id
-        if not (records or rows or cursor or claim):
+    async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
+        link = self._database.link
+        Appending(link, appends, then, self._appended).begin()
+        if link.is_pressed:
+            try:
+                await link.push()
+            except Exception:  # noqa: BLE001 - each event gets its result from its own answer, once
+                _log.exception("sending failed")
+
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        transaction, link = cast("Transaction", state), self._database.link
+        store_id = link.store_id
+        log = transaction.take()
+        if not (records or cursor or any(log)):
+            transaction.committed()
             return await self.last()
-        place = None
-        if cursor is not None:
-            before = self._held.get(cursor.name, cursor.position)
-            place = {
-                "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
-                "lease": round(LEASE * 1000),
-            }  # fmt: skip
-            if cursor.record is not None:
-                place["read"], place["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
-        answer = await self._database.link.queue(*self._operation(records, state, claim, place, rows))
-        if (failure := _failure(answer)) is not None:
-            raise failure
+        try:
+            answer = await link.ask("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log)
+            if (failure := failure_of(answer)) is not None:
+                raise failure
+        except BaseException:
+            transaction.undo()
+            raise
         if answer[0] == "not holder":
             assert cursor is not None
             self._held.pop(cursor.name, None)
@@ -86,87 +89,23 @@ class RedisJournal(Journal):
             raise _passed()
         if cursor is not None:
             self._held[cursor.name] = cursor.position
+        transaction.committed()
         _, position, last, version = answer
         self._appended(records, last, version, store_id)
         return int(position)
 
-    async def begin(
-        self,
-        record: Record,
-        state: State,
-        then: Callable[[Exception | None], None],
-        claim: IdempotencyKey | None = None,
-    ) -> None:
-        def answered(answer: Any, error: Exception | None) -> None:
-            if error is None:
-                error = _failure(answer)
-                if error is None:
-                    _, _, last, version = answer
-                    self._appended([record], last, version, link.store_id)
-            then(error)
-
-        link = self._database.link
-        try:
-            link.begin(self._operation([record], state, claim, None, _rows(state)), answered)
-        except Exception as error:  # noqa: BLE001 - `then` gets it
-            then(error)
-            return
-        if link.is_pressed:
-            try:
-                await link.push()
-            except Exception:  # noqa: BLE001 - the event gets its result from its own answer, once
-                _log.exception("sending failed")
-
-    async def append_each(self, appends: Sequence[Append]) -> list[Exception | None]:
-        answers: list[Exception | None] = []
-        size = _TOGETHER
-        while len(answers) < len(appends):
-            some = appends[len(answers) : len(answers) + size]
-            if answers and isinstance(answers[-1], WriteConflict):
-                answers += [answers[-1]] * len(some)
-                continue
-            try:
-                answers += await self._append_together(some)
-            except Failed as error:  # one of the records cannot be stored
-                if len(some) == 1:
-                    answers.append(error)
-                size = 1
-            except Unavailable as error:
-                answers += [error] * len(some)
-        return answers
-
-    async def _append_together(self, appends: Sequence[Append]) -> list[Exception | None]:
-        units = [
-            (
-                each.state.now,
-                each.record.type,
-                each.record.at,
-                raw(each.record.body),
-                _claim(each.claim),
-                _seen(each.state),
-            )
-            for each in appends
-        ]
-        store_id = self._database.link.store_id
-        results, last, version = await self._database.link.queue("append_each", 0, units)
-        answers = [_failure(result) for result in results]
-        done = [each.record for each, failure in zip(appends, answers, strict=True) if failure is None]
-        self._appended(done, last, version, store_id)
-        return answers
-
-    def _operation(
-        self,
-        records: Sequence[Record],
-        state: State,
-        claim: IdempotencyKey | None,
-        place: dict[str, Any] | None,
-        rows: Sequence[Any],
-    ) -> Operation:
-        given = [(record.type, record.at, raw(record.body)) for record in records]
-        asked = ["append", state.now, given, self._known, _claim(claim), place, rows]
-        if seen := _seen(state):
-            asked.append(seen)
-        return asked
+    def _move(self, cursor: Cursor | None) -> dict[str, Any] | None:
+        """The move of a cursor, as batch.lua takes it."""
+        if cursor is None:
+            return None
+        before = self._held.get(cursor.name, cursor.position)
+        move = {
+            "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
+            "lease": round(LEASE * 1000),
+        }  # fmt: skip
+        if cursor.record is not None:
+            move["read"], move["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
+        return move
 
     def _appended(self, records: Sequence[Record], last: int, version: int, store_id: str) -> None:
         """`store_id` is the store at the time of the request. After a loss, the answer is about another store."""
@@ -180,12 +119,8 @@ class RedisJournal(Journal):
             self._tail.add(records, last, size_of_all(records))
         self._learn(last, version)
 
-    def recall(self, now: int) -> State:
-        return RecalledState(self._database.memory, now)
-
     async def claimed(self, key: str, state: State) -> str | None:
-        found = await self._database.link.ask("claimed", state.now, f"claim:{key}")
-        return found if isinstance(found, str) else None
+        return None
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         recent = self._tail.read(after, limit)
@@ -355,39 +290,6 @@ class RedisJournal(Journal):
 
     def _key(self, name: str) -> str:
         return self._database.prefix + name
-
-
-def _rows(state: State) -> Sequence[Any]:
-    # The common class first: an isinstance check of an abstract class that fails is slow.
-    return [] if isinstance(state, RecalledState) or not isinstance(state, StepState) else state.rows()
-
-
-def _seen(state: State) -> Sequence[Any]:
-    if not isinstance(state, RecalledState):
-        if isinstance(state, RedisState):
-            state.check()
-        return ()
-    if state.failed:
-        raise WriteConflict
-    return state.seen
-
-
-def _claim(claim: IdempotencyKey | None) -> tuple[str, str, int] | None:
-    return None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
-
-
-def _failure(answer: Any) -> Exception | None:
-    """The exception for the answer to an append; None without one."""
-    if answer is True:
-        return None
-    match answer:
-        case ["claimed", value]:
-            return DuplicateMessage(value)
-        case ["stale"]:
-            return WriteConflict()
-        case ["failed", message]:
-            return refusal(message)
-    return None
 
 
 def _passed() -> LeaseLost:

@@ -30,7 +30,7 @@ from ingestd.api.errors import Failed, Unavailable
 
 from .servers import address_of
 
-__all__ = ["Link", "Operation", "explain", "raw", "refusal"]
+__all__ = ["Link", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -44,12 +44,12 @@ _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # Redis' name for the script
 _MANY = 500  # operations or records of one batch: while Redis runs it, others wait
 _SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
-_FLYING = 4  # batches without an answer
+_IN_FLIGHT = 4  # batches without an answer
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
 _GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
 
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder(list[tuple[bool, Any]]).decode
 
 
@@ -62,6 +62,12 @@ class _NoReplicas(ResponseError):
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas)
 _TURNED = "UNBLOCKED"  # the server became a replica during WAIT
 _LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
+
+
+class _Asked(NamedTuple):
+    operation: msgspec.Raw
+    then: Then
+    weight: int
 
 
 class _Batch(NamedTuple):
@@ -126,40 +132,40 @@ class Link:
         """The server before a failover, until the new server has answered."""
         self._refused_since = 0.0
         self._connection: AbstractConnection | None = None
-        self._waiting: list[tuple[Operation, Then]] = []
-        self._flying: deque[_Batch] = deque()
+        self._waiting: list[_Asked] = []
+        self._in_flight: deque[_Batch] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._closed = False
 
     async def ask(self, *operation: Any) -> Any:
-        """The answer to one operation. Raises `Unavailable`, or `Failed` if it can never be stored."""
-        return await self.queue(*operation)
+        """The answer to one operation. Raises `Unavailable`, or `Failed` if it can never be stored.
 
-    def queue(self, *operation: Any) -> asyncio.Future[Any]:
-        """As `ask`. Operations of one turn leave together and in order, except for those that `push` sends earlier."""
+        Operations of one turn leave together and in order, except for those that `push` sends earlier.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.begin([*operation], partial(_settle_future, future))
-        return future
+        return await future
 
-    def begin(self, operation: Operation, then: Then) -> None:
-        """As `queue`, with a callback. A future costs more, and its waiters run a turn of the loop later.
+    def begin(self, operation: Operation, then: Then, weight: int = 1) -> None:
+        """As `ask`, with a callback. A future costs more, and its waiters run a turn of the loop later.
 
-        `then` can run in the context of another request. After an error of this method nothing is sent or called.
+        `weight` is the number of events or entries. `then` can run in the context of another request. After an error of
+        this method nothing is sent or called.
         """
         if self.problem is not None:
-            raise _unavailable()
-        self._begin(operation, then)
+            raise unavailable()
+        self._begin(operation, then, weight)
 
-    def _begin(self, operation: Operation, then: Then) -> None:
+    def _begin(self, operation: Operation, then: Then, weight: int = 1) -> None:
         if self._closed:
             raise Unavailable("The store is closed.")
-        self._waiting.append((operation, then))
+        self._waiting.append(_Asked(encode(operation), then, weight))
         self._go()
 
     def _go(self) -> None:
-        if self._sending is None and self._waiting and len(self._flying) < _FLYING:
+        if self._sending is None and self._waiting and len(self._in_flight) < _IN_FLIGHT:
             # Without a context: a batch does not belong to the request that began it.
             self._sending = asyncio.get_running_loop().create_task(self._send(), context=Context())
 
@@ -176,7 +182,7 @@ class Link:
     async def _send(self) -> None:
         try:
             await asyncio.sleep(0)  # the rest of this turn comes along
-            while self._waiting and len(self._flying) < _FLYING:
+            while self._waiting and len(self._in_flight) < _IN_FLIGHT:
                 await self._send_next()
         finally:
             self._sending = None
@@ -184,7 +190,7 @@ class Link:
     @property
     def is_pressed(self) -> bool:
         """Whether enough is queued to send it before the turn ends. A turn with many events is long."""
-        return len(self._waiting) >= _SOME and len(self._flying) < _FLYING
+        return len(self._waiting) >= _SOME and len(self._in_flight) < _IN_FLIGHT
 
     async def push(self) -> None:
         """Send queued operations as long as there are enough."""
@@ -192,8 +198,8 @@ class Link:
             await self._send_next()
 
     async def _send_next(self) -> None:
-        batch = self._make_batch(self._take())
-        self._flying.append(batch)
+        batch = self._make_batch()
+        self._in_flight.append(batch)
         if self._connection is not None:  # otherwise the reader connects, and sends all batches in flight
             try:
                 await self._send_batch(self._connection, batch)
@@ -203,29 +209,22 @@ class Link:
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
-    def _take(self) -> list[tuple[Operation, Then]]:
+    def _make_batch(self) -> _Batch:
         weight = count = 0
-        for operation, _ in self._waiting:
-            weight += len(operation[2]) if operation[0] == "append_each" else 1
+        for asked in self._waiting:
+            weight += asked.weight
             if count and weight > _MANY:
                 break
             count += 1
         some, self._waiting = self._waiting[:count], self._waiting[count:]
-        return some
-
-    def _make_batch(self, some: list[tuple[Operation, Then]]) -> _Batch:
-        try:
-            asked = _encode([operation for operation, _ in some])
-        except (UnicodeEncodeError, OverflowError):  # one operation cannot be stored
-            some = [each for each in some if _can_be_sent(*each)]
-            asked = _encode([operation for operation, _ in some])
+        operations = _encoder.encode([asked.operation for asked in some])
         deadline = time.monotonic() + self._patience
-        return _Batch(uuid4().hex.encode(), asked, [then for _, then in some], deadline)
+        return _Batch(uuid4().hex.encode(), operations, [asked.then for asked in some], deadline)
 
     async def _read(self) -> None:
         """Read answers until no batch is in flight."""
         try:
-            while self._flying:
+            while self._in_flight:
                 try:
                     async with asyncio.timeout(self._timeout):
                         if self._connection is None:
@@ -233,18 +232,18 @@ class Link:
                         answers = await self._read_answers(self._connection)
                 except (RedisError, OSError, TimeoutError) as error:
                     await self._drop()
-                    if time.monotonic() + _PAUSE >= self._flying[0].deadline or _is_final(error):
+                    if time.monotonic() + _PAUSE >= self._in_flight[0].deadline or _is_final(error):
                         self._give_up(error)
                     else:
                         await asyncio.sleep(_PAUSE)
                 else:
                     self._mended()
-                    batch = self._flying.popleft()
+                    batch = self._in_flight.popleft()
                     self._go()
                     self._settle(batch, answers)
         finally:
             self._reading = None
-            if self._flying:  # sent while this task ended
+            if self._in_flight:  # sent while this task ended
                 self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
     async def _connect(self) -> None:
@@ -256,8 +255,8 @@ class Link:
             await connection.send_command("SCRIPT", "LOAD", _SCRIPT)
             await connection.read_response()
             sent = 0
-            while sent < len(self._flying):  # more may come meanwhile
-                await self._send_batch(connection, self._flying[sent])
+            while sent < len(self._in_flight):  # more may come meanwhile
+                await self._send_batch(connection, self._in_flight[sent])
                 sent += 1
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -278,8 +277,7 @@ class Link:
 
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
         known = f"{self.store_id} {self.last} {self.heartbeats}"
-        arguments = (batch.name, batch.asked, known, *(("replicated",) if self._replicas else ()))
-        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, *arguments)
+        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked, known)
         if self._replicas:
             # WAIT covers all writes of this connection, and with them all earlier writes.
             wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)
@@ -309,15 +307,15 @@ class Link:
 
     def _give_up(self, cause: Exception) -> None:
         """Refuse all sent operations, and the waiting ones, which have waited nearly as long."""
-        error, reason = _unavailable(), explain(cause)
+        error, reason = unavailable(), explain(cause)
         error.__cause__ = cause
         is_lost = str(cause).startswith(_LOST)
         if is_lost and self.adoption is not None:
             self._lost = True
             self.store_id = ""  # the adoption would be refused with the old id
-        refused = [then for batch in self._flying for then in batch.thens]
-        refused += [then for _, then in self._waiting]
-        self._flying.clear()
+        refused = [then for batch in self._in_flight for then in batch.thens]
+        refused += [asked.then for asked in self._waiting]
+        self._in_flight.clear()
         self._waiting = []
         if self.problem is None:
             self._refused_since = time.monotonic()
@@ -382,7 +380,7 @@ class Link:
             self._probing = None
 
 
-def _unavailable() -> Unavailable:
+def unavailable() -> Unavailable:
     # Without the reason: it names servers, which a browser must not see. Operators find it in `problem` and the log.
     return Unavailable("Events cannot be stored at the moment. Send it again.")
 
@@ -390,22 +388,21 @@ def _unavailable() -> Unavailable:
 def refusal(message: str) -> Unavailable:
     """The error for an operation that Redis could not do. Logs the reason."""
     _log.error("an operation failed: %s", message)
-    return _unavailable()
+    return unavailable()
+
+
+def encode(asked: Any) -> msgspec.Raw:
+    """An operation, or a part of one. Raises `Failed` if Redis can never store it."""
+    try:
+        return msgspec.Raw(_encoder.encode(asked))
+    except (UnicodeEncodeError, OverflowError) as error:
+        _log.error("one event could not be stored because of its content: %r", error)
+        raise Failed("The event could not be stored.") from error
 
 
 def raw(text: bytes) -> msgspec.Raw:
     """UTF-8 as a MessagePack string, without decoding it. Redis does not know MessagePack's binary type."""
     return msgspec.Raw(b"\xdb" + len(text).to_bytes(4, "big") + text)
-
-
-def _can_be_sent(operation: Operation, then: Then) -> bool:
-    try:
-        _encode(operation)
-    except (UnicodeEncodeError, OverflowError) as error:
-        _log.error("one event could not be stored because of its content: %r", error)
-        _tell(then, None, Failed("The event could not be stored."))
-        return False
-    return True
 
 
 def _tell(then: Then, answer: Any, error: Exception | None) -> None:

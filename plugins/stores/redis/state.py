@@ -1,76 +1,174 @@
-"""State as one event reads and changes it on Redis: each operation takes effect at once, for all daemons."""
+"""Transactions on Redis: they work in memory, and keep a log of the reads and writes for their commit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from ingestd.api.errors import Unavailable
-from ingestd.api.store import Field, State
+from ingestd.api.store import Field
 
-from .link import Link
-from .memory import Memory
+from ..cache import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of, set_key
+from ..cached_state import CachedState
+from ..fields import Fields
+from .link import Link, unavailable
 
-__all__ = ["RedisState", "field_of", "pairs"]
+__all__ = ["CheckedState", "Log", "StepState", "Transaction", "make_entries", "pairs"]
+
+_ENTRIES = 50_000  # entries in the cache of a daemon
+_SIZE = 40 << 20  # bytes of these entries
+_LARGEST = 16 << 10  # bytes of an entry that stays in the cache: only a hostile caller has many that are larger
+_LOADED = 250  # entries of one read; events are served between two reads
+_LOADED_IN_STEP = 16  # the same for a step, whose entries are larger
+_IN_STEP = 1_000_000  # entries of one step; they are dropped with it
 
 
-class RedisState(State):
-    def __init__(self, link: Link, now: int, memory: Memory) -> None:
-        self.now = now
+class Log(NamedTuple):
+    """What a commit needs, as batch.lua takes it."""
+
+    checks: Sequence[Any]
+    """The values that were read: key and value, and for a renewal the new lifetime."""
+    writes: Sequence[Any] = ()
+    contents: Sequence[Any] = ()
+    """The fields and windows that were read: kind, content, key and bounds."""
+
+
+class Transaction(CachedState):
+    """Base of all transactions on Redis. After a loss of data the store refuses those that began before it."""
+
+    __slots__ = ("_link", "_store_id")
+
+    def __init__(self, link: Link, entries: Entries, now: int) -> None:
+        super().__init__(entries, now)
         self._link = link
         self._store_id = link.store_id
-        self._memory = memory
 
-    def check(self) -> None:
-        """Raises `Unavailable` where the store has lost data since this unit began, and with it part of the unit."""
+    @abstractmethod
+    def _take(self) -> Log: ...
+
+    def take(self) -> Log:
+        """The log since the last commit. Raises `Unavailable` if the store has lost data since the beginning."""
         if self._link.store_id != self._store_id:
-            raise Unavailable("Events cannot be stored at the moment. Send it again.")
+            raise unavailable()
+        return self._take()
 
-    async def _ask(self, *operation: Any) -> Any:
-        self.check()
-        return await self._link.ask(*operation)
 
-    def _note(self, key: str, value: str | None, ttl: int | None = None) -> None:
-        self._memory.note(key, value, None if ttl is None else self.now + ttl)
+class CheckedState(Transaction):
+    """A transaction whose reads are checked by its commit.
 
-    async def get(self, key: str) -> str | None:
-        value = _text(await self._ask("get", self.now, key))
-        self._note(key, value)
+    The cache may be shared with other transactions. A transaction keeps the entries that it has read, and replaces the
+    entries that it changes. So its own view does not change when others write.
+    """
+
+    __slots__ = ("_before", "_checks", "_contents", "_touched", "_writes")
+
+    def __init__(self, link: Link, entries: Entries, now: int) -> None:
+        super().__init__(link, entries, now)
+        self._touched: dict[str, Entry] = {}
+        """The entries as this transaction sees them."""
+        self._before: dict[str, list[Any] | None] = {}
+        """The content, before this transaction, of entries that it has changed. None: it no longer matters."""
+        self._checks: list[tuple[Any, ...]] = []
+        self._writes: list[tuple[Any, ...]] = []
+        self._contents: list[tuple[Any, ...]] = []
+
+    @property
+    def size(self) -> int:
+        return sum([entry.weight for entry in self._touched.values()])
+
+    def _take(self) -> Log:
+        log = Log(self._checks, self._writes, self._contents)
+        self._checks, self._writes, self._contents, self._before = [], [], [], {}
+        return log
+
+    def committed(self) -> None:
+        super().committed()
+        self.entries.forget([key for key, entry in self._touched.items() if entry.weight > _LARGEST])
+
+    def undo(self) -> None:
+        """Drop from the cache all that this transaction has read or written, since some of it is wrong."""
+        self.entries.forget(self._touched)
+
+    def _at_hand(self, key: str) -> Entry | None:
+        entry = self._touched.get(key)
+        if entry is None:
+            entry = self.entries.known(key)
+            # Another daemon may have renewed an expired entry, so load it again.
+            if entry is None or (entry.expires is not None and entry.expires < self.now):
+                return None
+            self._touched[key] = entry
+        return entry
+
+    async def look(self, key: str) -> Entry:
+        entry = self._at_hand(key)
+        if entry is None:
+            self.entries.forget((key,))
+            missed, self._missed = self._missed, key
+            loaded = await self.entries.get(key, missed)
+            # Another operation of this transaction may have come first.
+            entry = self._touched.setdefault(key, loaded)
+        return entry
+
+    def _replace(self, entry: Entry) -> None:
+        self._touched[entry.key] = entry
+        self.entries.replace(entry)
+
+    async def _copy(self, key: str) -> None:
+        """Replace an entry by a copy, which this transaction can change."""
+        entry = await self.look(key)
+        if key not in self._before:
+            self._before[key] = _content(entry, self.now)
+            copy = type(entry)(key)
+            copy.restore(entry.saved())
+            self._replace(copy)
+
+    def _live(self, entry: Entry) -> str | None:
+        value = None if entry.expires is not None and entry.expires < self.now else entry.value
+        if entry.key not in self._before:
+            self._checks.append((entry.key, value))
         return value
 
-    async def put(self, key: str, value: str, ttl: int | None = None) -> str | None:
-        previous = _text(await self._ask("put", self.now, key, value, ttl))
-        self._note(key, value, ttl)
-        return previous
-
-    async def swap(self, key: str, expected: str | None, value: str, ttl: int | None = None) -> bool:
-        done = bool(await self._ask("swap", self.now, key, expected, value, ttl))
-        if done:
-            self._note(key, value, ttl)
+    def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
+        key, expires = entry.key, None if ttl is None else self.now + ttl
+        if value != present:
+            self._replace(Entry(key, value, None, expires))
+        elif entry.expires is not None and (expires is None or expires > entry.expires):
+            entry.expires = expires
+        if value == present and ttl is not None and key not in self._before:
+            self._checks[-1] = (key, value, ttl)  # the check of `_live`
         else:
-            self._memory.forget(key)
-        return done
+            self._before[key] = None
+            self._writes.append(("put", key, value, ttl))
 
-    async def renew(self, key: str, candidate: str, ttl: int) -> tuple[str, bool]:
-        value, is_new = await self._ask("renew", self.now, key, candidate, ttl)
-        self._note(key, value, ttl)
-        return value, is_new
+    def _changed(self, entry: Entry) -> None:
+        entry.row()  # empties the entry's own log of changes
+        self.entries.weigh(entry)
 
     async def delete(self, key: str) -> None:
-        await self._ask("delete", self.now, key)
-        self._memory.forget(key)
+        for entry in (Entry(key), SetEntry(set_key(key))):
+            self._replace(entry)
+            self._before[entry.key] = None
+        self._writes.append(("delete", key))
 
     async def merge(
         self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
     ) -> int:
         if not fields:
             return 0
-        self._memory.forget(key)
-        given = [(name, field.at, field.value) for name, field in fields.items()]
-        return int(await self._ask("merge", self.now, key, given, keep, keep_size))
+        await self._copy(key)
+        self._writes.append(("merge", key, [(name, *field) for name, field in fields.items()], keep, keep_size))
+        return await super().merge(key, fields, keep=keep, keep_size=keep_size)
 
     async def fields(self, key: str) -> dict[str, Field]:
-        return {name: field_of(raw) for name, raw in pairs(await self._ask("fields", self.now, key))}
+        found = await super().fields(key)
+        if key not in self._before:
+            self._contents.append(("fields", _flat(found), key))
+        elif (before := self._before[key]) is not None:
+            self._contents.append(("fields", before, key))
+            self._before[key] = None
+        return found
 
     async def push(
         self,
@@ -83,27 +181,116 @@ class RedisState(State):
         since: int | None = None,
         ttl: int | None = None,
     ) -> None:
-        await self._ask("push", self.now, key, member, at, keep, first, since, ttl)
+        await self._copy(set_key(key))
+        self._writes.append(("push", key, member, at, keep, first, since, ttl))
+        await super().push(key, member, at, keep=keep, first=first, since=since, ttl=ttl)
 
     async def pull(self, key: str, members: Collection[str]) -> None:
-        await self._ask("pull", self.now, key, [*members])
+        await self._copy(set_key(key))
+        self._writes.append(("pull", key, [*members]))
+        await super().pull(key, members)
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
-        return [(member, int(at)) for member, at in pairs(await self._ask("window", self.now, key, since, until))]
+        found, name = await super().window(key, since, until), set_key(key)
+        if name not in self._before:
+            self._contents.append(("window", [each for pair in found for each in pair], key, since, until))
+        elif (before := self._before[name]) is not None:
+            self._contents.append(("window", before, key))
+            self._before[name] = None
+        return found
 
-    async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
-        """Nothing is kept here: what is asked for at once leaves at once anyway."""
+
+def _content(entry: Entry, now: int) -> list[Any]:
+    """The fields or members of an entry, as batch.lua compares them."""
+    if isinstance(entry, SetEntry):
+        if entry.expires is not None and entry.expires < now:
+            return []
+        return [each for pair in entry.members.items() for each in pair]
+    return [] if entry.fields is None else _flat(entry.fields)
 
 
-def _text(value: str | bool) -> str | None:
-    return value if isinstance(value, str) else None
+def _flat(fields: Mapping[str, Field] | Fields) -> list[str]:
+    return [each for name, field in fields.items() for each in (name, f"{field.at}|{field.value}")]
 
 
-def field_of(raw: str) -> Field:
+class StepState(Transaction):
+    """The transaction of a consumer's step. Only the holder of the cursor writes this state, so no read is checked."""
+
+    __slots__ = ()
+
+    def __init__(self, link: Link, now: int) -> None:
+        super().__init__(link, make_entries(link, _IN_STEP, _LOADED_IN_STEP), now)
+
+    def _take(self) -> Log:
+        changed = [entry for entry in dict.fromkeys(self.written) if entry.dirty]
+        for entry in changed:
+            entry.dirty = False
+        return Log((), [_row(entry) for entry in changed])
+
+
+def _row(entry: Entry) -> tuple[Any, ...]:
+    """The changes of an entry, as batch.lua writes them."""
+    key = entry.key
+    if isinstance(entry, SetEntry):
+        changes, entry.changes = entry.changes, {}
+        members = [(member, at) for member, (_, at, _) in changes.items() if at is not None]
+        gone = [member for member, (_, at, _) in changes.items() if at is None]
+        return "members", key_of(key), members, gone, entry.expires
+    if entry.value is not None:
+        return "value", key, entry.value, entry.expires
+    if not entry.fields:
+        return "delete", key
+    fields = entry.fields.take_changes().fields
+    added = [(name, *field) for name, field in fields.items() if field is not None]
+    return "fields", key, added, [name for name, field in fields.items() if field is None]
+
+
+def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADED) -> Entries:
+    """A cache of entries on Redis."""
+    return Entries(limit, partial(_load, link, loaded_at_once), size=_SIZE)
+
+
+def _load(link: Link, at_once: int, keys: Sequence[str], loaded: Loaded) -> None:
+    rows: list[Row] = []
+
+    def ask(first: int) -> None:
+        some = keys[first : first + at_once]
+        link.begin(["load", 0, some], partial(answered, first, some), len(some))
+
+    def answered(first: int, some: Sequence[str], answer: Any, error: Exception | None) -> None:
+        if error is None:
+            rows.extend([_loaded(key, found) for key, found in zip(some, answer, strict=True) if found])
+            if first + len(some) == len(keys):
+                loaded(rows)
+                return
+            try:
+                ask(first + len(some))
+            except Unavailable as refused:
+                error = refused
+        if error is not None:
+            loaded(error)
+
+    ask(0)
+
+
+def _loaded(key: str, found: Any) -> Row:
+    """The entry of an answer: a raw value, or a list of fields or members."""
+    if isinstance(found, str):
+        expires, _, value = found.partition("|")
+        return key, value, None, int(expires) if expires else None
+    if not is_set(key):
+        return key, None, Fields({name: _field(raw) for name, raw in pairs(found)}, durable=True), None
+    members = {member: int(float(at)) for member, at in pairs(found)}
+    ends = members.pop("", None)
+    entries: dict[str, Change] = {member: (0, at, ends and -ends) for member, at in members.items()}
+    return key, None, entries, None
+
+
+def _field(raw: str) -> Field:
     at, _, value = raw.partition("|")
     return Field(int(at), value)
 
 
-def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Redis gives pairs one behind the other."""
+def pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Redis gives pairs one after the other."""
     return zip(flat[::2], flat[1::2], strict=True)

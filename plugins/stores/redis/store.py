@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import cast
 
 from ingestd.api import times
 from ingestd.api.store import State, Store
@@ -12,8 +13,7 @@ from ingestd.api.store import State, Store
 from .database import Database
 from .journal import RedisJournal
 from .loss import Loss, decode_loss
-from .state import RedisState
-from .step import StepState
+from .state import CheckedState, StepState, Transaction, make_entries
 
 __all__ = ["RedisStore"]
 
@@ -23,7 +23,7 @@ _SCANNED = 1000  # keys read at a time
 
 
 class RedisStore(Store):
-    distant = True
+    may_conflict = True
 
     def __init__(self, database: Database, journal: RedisJournal) -> None:
         self._database = database
@@ -35,19 +35,17 @@ class RedisStore(Store):
         self.store_id = store_id
         self.loss = str(loss) if loss is not None and loss.stands else None
 
-    def begin(self, now: int, *, step: bool = False) -> State:
-        database = self._database
-        return StepState(database.link, now) if step else RedisState(database.link, now, database.memory)
+    def begin(self, now: int, *, event: bool = False, step: bool = False) -> Transaction:
+        link = self._database.link
+        if step:
+            return StepState(link, now)
+        return CheckedState(link, self._database.entries if event else make_entries(link), now)
 
     async def commit(self, state: State) -> None:
-        if isinstance(state, StepState):
-            await self._journal.append((), state)
-        elif isinstance(state, RedisState):
-            state.check()
+        await self._journal.commit((), state)
 
     def discard(self, state: State) -> None:
-        if isinstance(state, StepState):
-            state.undo()
+        cast("Transaction", state).undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         seen: set[bytes] = set()
