@@ -199,7 +199,10 @@ class Store(ABC):
 
     @abstractmethod
     async def commit(self, state: State) -> None:
-        """Return once all reads and writes of the transaction are durable. Raises `Unavailable`, `WriteConflict`."""
+        """Return once all reads and writes of the transaction are durable.
+
+        Raises `Unavailable`, and `WriteConflict` unless the transaction has written nothing.
+        """
 
     @abstractmethod
     def discard(self, state: State) -> None:

@@ -204,7 +204,7 @@ class Runner:
         return turn
 
     async def _ask_for_action(self) -> NextAction:
-        state = self._store.begin(self._now())
+        state = self._store.begin(self._now(), step=True)
         turn = await self._consumer.next_action(state)
         await self._store.commit(state)
         self.status.paused = turn == "nothing"

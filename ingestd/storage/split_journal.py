@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable
+from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.ids import random_uuid
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
@@ -303,7 +303,10 @@ class Ownership:
         text = msgspec.json.encode(owner).decode()
         state = self._store.begin(times.now())
         is_ours = await state.swap(_OWNER, found, text)
-        await self._store.commit(state)
+        try:
+            await self._store.commit(state)
+        except WriteConflict:  # another daemon was faster
+            return False
         if is_ours:
             self._ours = text
         return is_ours

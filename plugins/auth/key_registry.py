@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Literal
 from uuid import uuid4
 
@@ -145,7 +146,10 @@ class KeyRegistry:
         if newer:
             await state.merge(_KEYS, newer)
             await state.put(_VERSION, str(uuid4()))
-            await store.commit(state)
+            with suppress(
+                WriteConflict
+            ):  # another daemon does the same, and this is called again while keys are missing
+                await store.commit(state)
 
     def missing(self) -> str | None:
         """A text for operators about the live keys that the store has lost; None if it has lost none."""

@@ -71,7 +71,7 @@ class RedisJournal(Journal):
         transaction, link = cast("Transaction", state), self._database.link
         store_id = link.store_id
         log = transaction.take()
-        if not (records or cursor or any(log)):
+        if not (records or cursor or log.has_writes):
             transaction.committed()
             return await self.last()
         try:

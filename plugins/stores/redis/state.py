@@ -34,6 +34,10 @@ class Log(NamedTuple):
     contents: Sequence[Any] = ()
     """The fields and windows that were read: kind, content, key and bounds."""
 
+    @property
+    def has_writes(self) -> bool:
+        return bool(self.writes) or any(len(check) == 3 for check in self.checks)
+
 
 class Transaction(CachedState):
     """Base of all transactions on Redis. After a loss of data the store refuses those that began before it."""
