@@ -42,6 +42,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.flood $(BENCH_FLOOD)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
+	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@$(BIN)/pip install --quiet --editable '.[postgres]'

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from .load import BATCH, Load, batches_of, load, write_bodies
 from .servers import CONFIG, Server, bare, create_key, ingestd, on_core
@@ -24,6 +25,15 @@ from .shop import usual
 
 BARE = "bare"
 LOADS = {"single": Load(), "browser": Load(browser=True), "batches": Load(batch=BATCH)}
+
+
+class Program(NamedTuple):
+    """A daemon to measure: its name in the results, its command, and its configuration. No command: the bare handler."""
+
+    name: str
+    command: Path | None
+    config: str = CONFIG
+
 
 Side = tuple[Server, Path, str]
 """A server, its folder, and the key of its callers."""
@@ -35,38 +45,38 @@ def command_of(checkout: str) -> Path:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str]) -> Iterator[list[Side]]:
-    """A server for each checkout, or the bare handler."""
+def started(programs: Sequence[Program]) -> Iterator[list[Side]]:
+    """A server for each program."""
     lines = [json.dumps(body) for body in usual()]
     with contextlib.ExitStack() as stack:
         sides: list[Side] = []
-        for name in names:
+        for program in programs:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
             write_bodies(folder, lines, batches_of(lines))
-            if name == BARE:
+            if program.command is None:
                 sides.append((stack.enter_context(bare("handler")), folder, "none"))
             else:
-                command = str(command_of(name))
-                server = stack.enter_context(ingestd(folder, CONFIG, command))
+                command = str(program.command)
+                server = stack.enter_context(ingestd(folder, program.config, command))
                 sides.append((server, folder, create_key(folder, command)))
         time.sleep(2)  # the longest time until a daemon knows a new key
         yield sides
 
 
-def measure(names: Sequence[str], what: Load, slices: int, seconds: int) -> list[Slices]:
+def measure(programs: Sequence[Program], what: Load, slices: int, seconds: int) -> list[Slices]:
     """One round: the slices of each server."""
     cores = sorted(os.sched_getaffinity(0))
-    found: list[Slices] = [[] for _ in names]
+    found: list[Slices] = [[] for _ in programs]
     with contextlib.ExitStack() as stack:
         with on_core(cores[0]):
-            sides = stack.enter_context(started(names))
+            sides = stack.enter_context(started(programs))
         with on_core(cores[-1]):
             for side in sides:
                 load(*side, 2, what)  # a warm-up
             for number in range(slices):
-                places = range(len(names))
-                for place in places if number % 2 else reversed(places):
-                    found[place].append(load(*sides[place], seconds, what))
+                order = range(len(programs))
+                for index in order if number % 2 else reversed(order):
+                    found[index].append(load(*sides[index], seconds, what))
     return found
 
 
@@ -75,14 +85,14 @@ def ratios(one: Slices, other: Slices) -> list[float]:
     return [mine["req/s"] / theirs["req/s"] for mine, theirs in zip(one, other, strict=True)]
 
 
-def show(names: Sequence[str], rounds: Sequence[Sequence[Slices]], what: Load) -> None:
-    for place, name in enumerate(names):
-        all_slices = [each for found in rounds for each in found[place]]
+def show(programs: Sequence[Program], rounds: Sequence[Sequence[Slices]], what: Load) -> None:
+    for index, program in enumerate(programs):
+        all_slices = [each for found in rounds for each in found[index]]
         row = {key: median(each[key] for each in all_slices) for key in all_slices[0]}
-        print(f"{name}: {row['req/s'] * what.batch:.0f} events/s, {row['CPU µs']:.1f} µs of CPU an event,"
+        print(f"{program.name}: {row['req/s'] * what.batch:.0f} events/s, {row['CPU µs']:.1f} µs of CPU an event,"
               f" p50 {row['p50 ms']:.1f} ms, p99 {row['p99 ms']:.1f}")  # fmt: skip
-        if place:
-            pairs = [ratios(found[place], found[0]) for found in rounds]
+        if index:
+            pairs = [ratios(found[index], found[0]) for found in rounds]
             of_all = median(each for pair in pairs for each in pair)
             of_each = ", ".join(f"{median(pair):.2f}" for pair in pairs)
             print(f"  {of_all:.3f} times as many as the first, in {len(all_slices)} pairs; by rounds: {of_each}")
@@ -105,8 +115,9 @@ def main() -> int:
             parser.error(f"{name}: {command_of(name)} does not exist")
     what = Load(browser=chosen.browser, batch=chosen.batch, pause=arguments.pause)
     slices, count = max(1, arguments.slices), max(1, arguments.rounds)
-    rounds = [measure(names, what, slices, arguments.seconds) for _ in range(count)]
-    show(names, rounds, what)
+    programs = [Program(name, None if name == BARE else command_of(name)) for name in names]
+    rounds = [measure(programs, what, slices, arguments.seconds) for _ in range(count)]
+    show(programs, rounds, what)
     failed = sum(int(each["failed"]) for found in rounds for of_one in found for each in of_one)
     print(f"failed requests: {failed}")
     return 1 if failed else 0

@@ -64,8 +64,8 @@ class _Attempt(msgspec.Struct, gc=False):
     """One attempt to store an event."""
 
     index: int
-    frozen: bytes | None
-    """The event as it was parsed, for another attempt; None if the store never asks for one."""
+    frozen: bytes
+    """The event as it was parsed, for another attempt; empty if the store never asks for one."""
     result: Result
     append: Append
 
@@ -97,9 +97,9 @@ class _Processing:
 
     def _begin(self, index: int, event: Event) -> Coroutine[Any, Any, None]:
         self._results.append(None)
-        return self._attempt(index, event, _freeze(event) if self._may_conflict else None)
+        return self._attempt(index, event, _freeze(event) if self._may_conflict else b"")
 
-    async def _attempt(self, index: int, event: Event, frozen: bytes | None) -> None:
+    async def _attempt(self, index: int, event: Event, frozen: bytes) -> None:
         """Resolve an event in a new transaction."""
         message_id = event.message_id
         if message_id is not None:
@@ -163,7 +163,7 @@ class _Processing:
         try:
             if not self._attempts_left:
                 raise Unavailable("The stored data keeps changing. Send the request again.")
-            await handle_in_order((_thaw(attempt.frozen or b"") for attempt in attempts), attempt_again)
+            await handle_in_order((_thaw(attempt.frozen) for attempt in attempts), attempt_again)
             await self._append()
         except Exception as error:  # noqa: BLE001 - it is the result of these events
             for attempt in attempts:

@@ -148,7 +148,7 @@ class KeyRegistry:
             await state.put(_VERSION, str(uuid4()))
             with suppress(
                 WriteConflict
-            ):  # another daemon does the same, and this is called again while keys are missing
+            ):  # another daemon does the same; while keys are missing, another call follows
                 await store.commit(state)
 
     def missing(self) -> str | None:
