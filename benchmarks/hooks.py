@@ -38,7 +38,7 @@ def filter_event(event):
 """
 WITH_HOOKS = """\
 [plugins]
-extra = ["trivial"]
+also = ["trivial"]
 """
 WITH_SCRUB_AND_BOTS = """\
 [plugins.bots]
@@ -57,7 +57,7 @@ def programs(store: str, folder: Path) -> Iterator[list[Program]]:
     """The daemons to compare. Each has a separate store: on Redis, another database of one server."""
     tails = {"without": "", **dict(zip(LEAST, (WITH_HOOKS, WITH_SCRUB_AND_BOTS), strict=True))}
     with contextlib.ExitStack() as stack:
-        config = {name: CONFIG for name in tails}
+        config = dict.fromkeys(tails, CONFIG)
         if store == "redis":
             server = stack.enter_context(redis_server(folder, {"appendfsync": "everysec"}))
             base = server.url.rpartition("/")[0]

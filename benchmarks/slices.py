@@ -28,7 +28,7 @@ LOADS = {"single": Load(), "browser": Load(browser=True), "batches": Load(batch=
 
 
 class Program(NamedTuple):
-    """A daemon to measure: its name in the results, its command, and its configuration. No command: the bare handler."""
+    """A daemon to measure, with its name in the results. Without a command it is the bare handler."""
 
     name: str
     command: Path | None
