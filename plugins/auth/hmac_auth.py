@@ -79,7 +79,7 @@ class HmacPlugin:
     @hookimpl
     async def store_lost(self, store: Store) -> str | None:
         """Load the keys that the plugin `keys` has written again."""
-        await self._registry.refresh(store)
+        await self._registry.recover(store)
         return self._registry.missing() if self._tells_missing else None
 
     @hookimpl

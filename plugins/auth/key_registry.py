@@ -104,11 +104,23 @@ class KeyRegistry:
     async def refresh(self, store: Store) -> None:
         """Load the keys again if they have changed. Raises `Unavailable`; the known keys stay valid.
 
-        No key is ever removed. So if a key is missing, the store has lost data.
+        After a loss of data they stay valid until `recover`, because plugins are about to write lost keys again.
         """
+        if self._losses != store.losses:
+            return
+        if store.loss is None:
+            self._before = None
+        await self._load(store)
+
+    async def recover(self, store: Store) -> None:
+        """Load the keys after a loss of data, once all keys are written that can be. Raises `Unavailable`."""
         if self._losses == store.losses and store.loss is None:
             self._before = None
-        self._remember(store)
+        self._before, self._losses = self._known_before(store), store.losses
+        await self._load(store)
+
+    async def _load(self, store: Store) -> None:
+        """No key is ever removed. So if a key is missing, the store has lost data."""
         state = store.begin(now())
         version = await state.get(_VERSION)
         if version == self._version:
@@ -116,7 +128,8 @@ class KeyRegistry:
         stored = await state.fields(_KEYS)
         if self._before is None and not stored.keys() >= self._stored.keys():
             await store.report_loss("has lost keys")
-            self._remember(store)
+        if self._losses != store.losses:
+            return
         keys = _decode(stored).values()
         live = [key for key in keys if key.revoked_at is None]
         self._public = {self._name(key.id): key.principal() for key in live if key.kind == "public"}
@@ -125,23 +138,24 @@ class KeyRegistry:
         self._stored = stored
         self._version = version
 
-    def _remember(self, store: Store) -> None:
-        """After a loss of data, remember the keys that the store had before."""
-        if self._losses != store.losses:
-            self._losses = store.losses
-            self._before = {**(self._before or {}), **self._stored}
+    def _known_before(self, store: Store) -> Mapping[str, Field] | None:
+        """The keys that were known before the current loss of data, also if it was not handled yet."""
+        if self._losses == store.losses:
+            return self._before
+        return {**(self._before or {}), **self._stored}
 
-    async def bring_up_to_date(self, store: Store) -> None:
+    async def write_newer(self, store: Store) -> None:
         """After a loss of data, write the newer known form of keys that the store has in an older form.
 
         So revoked keys stay revoked. Each key keeps the time of its last change, so later changes stay. Raises
         `Unavailable`.
         """
         state = store.begin(now())
+        stored = await state.fields(_KEYS)
         newer = {
             key_id: field
-            for key_id, field in (self._before or {}).items()
-            if key_id in self._stored and field.at > self._stored[key_id].at
+            for key_id, field in (self._known_before(store) or {}).items()
+            if key_id in stored and field.at > stored[key_id].at
         }
         if newer:
             await state.merge(_KEYS, newer)

@@ -71,12 +71,11 @@ class KeysPlugin:
     @hookimpl(tryfirst=True)  # before other plugins that read the keys
     async def store_lost(self, store: Store) -> str | None:
         """Declare the keys again. Returns a text about other keys that are missing."""
-        await self._registry.refresh(store)
-        await self._registry.bring_up_to_date(store)
+        await self._registry.write_newer(store)
         # Keys that are no longer declared are not revoked, because the store may be another shop's.
         declared = {key.id: key for key in self._declared}
         await change_keys(store, lambda keys: _undeclared(keys, declared))
-        await self._registry.refresh(store)
+        await self._registry.recover(store)
         return self._registry.missing()
 
     async def _declare(self, store: Store) -> None:

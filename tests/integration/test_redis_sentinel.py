@@ -161,6 +161,7 @@ async def test_a_promoted_primary_answers_without_replicas_for_a_while(watched: 
             replica.kill()
         primary.kill()
         await replaced(watched, primary)
+        await until(lambda: backend.problem() is None, LONG)  # a slow failover outlasts the patience of the link
         await append(backend, "alone")
         with pytest.raises(Unavailable):  # noqa: PT012 - when it is over is up to the clock
             while True:

@@ -14,11 +14,40 @@ _CONNECTING = 10.0
 _HANGING_UP = 2.0
 
 
+class _Loop:
+    """The event loop as asyncpg gets it: it retrieves the exceptions of asyncpg's futures.
+
+    asyncpg abandons two kinds of futures, and fails them when the connection ends. One is that of a COPY that begins
+    after the server has ended the session, but before the end of the connection has arrived. The other is that of a
+    connection attempt that is cancelled. Nobody awaits these futures, so asyncio would log their exceptions as errors.
+    The operation itself has raised its own error by then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        future.add_done_callback(_retrieve)
+        return future
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 async def connect(asyncpg: Any, url: str, application: str) -> Any:
     named = "application_name=" in url
     try:
         connection = await asyncpg.connect(
-            url, timeout=_CONNECTING, server_settings=None if named else {"application_name": application}
+            url,
+            timeout=_CONNECTING,
+            server_settings=None if named else {"application_name": application},
+            loop=_Loop(asyncio.get_running_loop()),
         )
     except TimeoutError as error:
         raise SinkRetry(f"PostgreSQL did not answer within {_CONNECTING:g} s") from error
