@@ -160,9 +160,8 @@ class KeyRegistry:
         if newer:
             await state.merge(_KEYS, newer)
             await state.put(_VERSION, str(uuid4()))
-            with suppress(
-                WriteConflict
-            ):  # another daemon does the same; while keys are missing, another call follows
+            # After a conflict with another daemon, which does the same, another call follows while keys are missing.
+            with suppress(WriteConflict):
                 await store.commit(state)
 
     def missing(self) -> str | None:
