@@ -11,7 +11,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo-traffic install test check lint types bench hostile soak growth man clean
+.PHONY: run demo-traffic install test check lint types bench hostile soak growth man openapi clean
 
 run: install
 	-@scripts/need curl curl
@@ -63,6 +63,10 @@ growth: .venv/installed
 # The manual pages, after a change of commands or their help.
 man: .venv/installed-for-tests
 	@$(BIN)/python scripts/man.py
+
+# The static OpenAPI document, after a change of schemas, answers or the version.
+openapi: .venv/installed
+	@$(BIN)/python -m scripts.openapi
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,6 +23,9 @@ from . import (
     config as config_commands,
 )
 from . import (
+    openapi as openapi_command,
+)
+from . import (
     plugins as plugin_commands,
 )
 from . import (
@@ -90,6 +93,14 @@ def register(cli: _CommandLine) -> None:
         examples=["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = cli.add_offline(
+        "",
+        "openapi",
+        openapi_command.print_openapi,
+        help="print the API for callers as an OpenAPI document",
+        examples=["ingestd openapi", "ingestd openapi --server https://events.shop.example"],
+    )
+    openapi_command.add_arguments(parser)
     parser = cli.add_offline(
         "events",
         "export",

@@ -92,6 +92,8 @@ class Server:
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
         self._loss = LossRecovery(self.store, self._recover)
+        self._events_at = config.http.listen
+        """The address for events. It is another one if the configuration asks for any port, or a socket is passed."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
         self._lines = RecentLines()
@@ -172,12 +174,12 @@ class Server:
             show = partial(self._show, consumers, overview)
             show(generation)
             hosts = OwnHosts(config.ops)
-            ops = make_ops_app(self.registry, problem, overview.render, hosts)
+            ops = make_ops_app(self.registry, problem, overview.render, self._openapi, hosts)
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
             self.watch(connections.watch(), name="http: timeouts")
-            _listen(public, config.http.listen, "events", inherited.get(EVENTS))
+            self._events_at = _listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
@@ -214,6 +216,12 @@ class Server:
 
     def _adopt(self, generation: Generation) -> None:
         self._generation = generation
+
+    def _openapi(self) -> bytes:
+        """The OpenAPI document of the generation in force. Its modules are imported here, to keep a start short."""
+        from ingestd.http.openapi.document import listener_url, make_document, to_json
+
+        return to_json(make_document(self._generation.validator.sources, listener_url(self._events_at)))
 
     def _tell_stopping(self) -> None:
         limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
@@ -348,7 +356,8 @@ def tune_the_interpreter() -> None:
 
 def _listen(
     server: HTTPServer | IngestListener, address: Address, what: str, inherited: list[socket.socket] | None
-) -> None:
+) -> Address:
+    """Serve on passed sockets, or else on an address. Returns the address of the first socket."""
     sockets = inherited or bind(address)
     server.add_sockets(sockets)
     for sock in sockets:
@@ -356,3 +365,4 @@ def _listen(
         shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
         origin = ", a socket passed by systemd" if inherited else ""
         log.info("listening for %s on http://%s:%d%s", what, shown, port, origin)
+    return Address(*sockets[0].getsockname()[:2])

@@ -1,4 +1,7 @@
-"""The operators' listener: /livez, /readyz, /metrics, and the dashboard with its data. It must not be public."""
+"""The operators' listener: /livez, /readyz, /metrics, /openapi.json, and the dashboard with its data.
+
+It must not be public.
+"""
 
 from __future__ import annotations
 
@@ -130,19 +133,38 @@ class StatusHandler(_ForBrowsers):
         """No ETag: no two answers are equal."""
 
 
+class OpenApiHandler(_ForBrowsers):
+    """The OpenAPI document of the generation in force."""
+
+    def initialize(self, openapi: Callable[[], bytes]) -> None:
+        self.openapi = openapi
+
+    async def get(self) -> None:
+        document = await asyncio.get_running_loop().run_in_executor(None, self.openapi)
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-cache")
+        self.finish(document)
+
+
 def make_ops_app(
     registry: CollectorRegistry,
     problem: Callable[[], str | None],
     status: Callable[[Mapping[str, str]], Awaitable[bytes]],
+    openapi: Callable[[], bytes],
     hosts: OwnHosts,
 ) -> Application:
-    """Make the application. `problem` returns why the daemon is not ready, or None; `status` makes the page's JSON."""
+    """Make the application.
+
+    `problem` returns why the daemon is not ready, or None. `status` makes the page's JSON. `openapi` makes the OpenAPI
+    document, on another thread.
+    """
     return Application(
         [
             ("/", PageHandler),
             (r"/status\.json/?", StatusHandler, {"status": status}),
             ("/livez/?", LivezHandler),
             ("/readyz/?", ReadyzHandler, {"problem": problem}),
+            (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),
             ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
         ],
         default_handler_class=NothingHandler,

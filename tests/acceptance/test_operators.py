@@ -16,5 +16,5 @@ def test_a_daemon_that_serves_is_live_and_ready(path: str, daemon: Daemon) -> No
 def test_there_is_nothing_else_for_operators_and_nothing_of_theirs_in_public(daemon: Daemon) -> None:
     for path in ("/index.html", "/status", "/metric", "/metrics//", "/api/v1/analytics/track"):
         assert daemon.ops(path).status == 404
-    for path in ("/", "/status.json", "/livez", "/readyz", "/metrics"):
+    for path in ("/", "/status.json", "/livez", "/readyz", "/metrics", "/openapi.json"):
         assert daemon.request("GET", path).status == 404

@@ -17,7 +17,7 @@ from ingestd.config import OpsOptions
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
 
-PATHS = ["/", "/status.json", "/livez", "/readyz", "/metrics"]
+PATHS = ["/", "/status.json", "/livez", "/readyz", "/metrics", "/openapi.json"]
 REFUSED = "a request was answered 421"
 
 
@@ -54,7 +54,7 @@ async def no_status(parameters: Mapping[str, str]) -> bytes:
 @asynccontextmanager
 async def listening(options: OpsOptions | None = None, *, problem: str | None = None) -> AsyncIterator[Listener]:
     hosts = OwnHosts(options or OpsOptions())
-    server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, no_status, hosts))
+    server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, no_status, lambda: b"{}\n", hosts))
     sock, port = bind_unused_port()
     server.add_socket(sock)
     try:

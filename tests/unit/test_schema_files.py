@@ -88,14 +88,26 @@ def test_nothing_is_stricter_than_promised(entry: Traversable) -> None:
         del schema["properties"]["sessionId"]
     if entry.name == "event.json":
         assert sorted(schema.pop("required")) == ["data", "key"]
-    allowed = {"$schema", "$id", "$ref", "title", "description", "type", "properties", "items"}
+    allowed = {"$schema", "$id", "$ref", "title", "description", "examples", "type", "properties", "items"}
 
     def check(node: dict[str, Any]) -> None:
+        # Generators of code take an object without known fields and without this keyword for an empty one.
+        if node.get("type") == "object" and not {"properties", "$ref"} & node.keys():
+            assert node.pop("additionalProperties") is True
         assert node.keys() <= allowed
         for inner in [*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])]:
             check(inner)
 
     check(schema)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_event_has_a_valid_example_of_known_fields(validator: Validator, key: str) -> None:
+    entry = SCHEMAS / f"{key.lower().replace(' ', '_')}.json"
+    (example,) = json.loads(entry.read_text(encoding="utf-8"))["examples"]
+    assert faults(validator, key, example) == set()
+    known = KNOWN_FIELDS.get(key, "").replace("products:", "products").split()
+    assert not known or example.keys() <= {*known, "filters", "sorts"}
 
 
 def fields() -> Iterator[tuple[str, str, str]]:

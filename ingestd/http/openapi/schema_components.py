@@ -1,0 +1,121 @@
+"""The schema files as components of an OpenAPI document.
+
+A component has a short name instead of an `$id`, so each `$ref` becomes a location in the document. Few tools for
+OpenAPI read an `$id`, and many ignore the keywords beside a `$ref`. So a `$ref` with company moves into `allOf`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urljoin
+
+from ingestd.validation.schema_files import SchemaFile, json_pointer
+
+__all__ = ["SchemaComponents", "location"]
+
+Schema = dict[str, Any]
+
+# The keywords of draft 2020-12 that contain schemas. The values of other keywords, such as `const`, are data.
+_WITH_SCHEMA = frozenset([
+    "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
+    "unevaluatedItems", "unevaluatedProperties",
+])  # fmt: skip
+_WITH_LIST = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
+_WITH_NAMES = frozenset(["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"])
+
+_REFERENCES = ("$ref", "$dynamicRef")
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+_DROPPED = frozenset(["$id", "$schema", *_REFERENCES, *_ANCHORS])
+
+
+def location(name: str) -> str:
+    """The location of a component that is a schema."""
+    return f"#/components/schemas/{name}"
+
+
+class SchemaComponents:
+    """The components of schema files. Only names that are not `taken` are given."""
+
+    def __init__(self, files: Iterable[SchemaFile], taken: Collection[str]) -> None:
+        self._files = list(files)
+        self._taken = set(taken)
+        self._names = {file.uri: self.new_name(str(file.schema.get("title") or file.uri)) for file in self._files}
+        self._anchors = {
+            (file.uri, subschema[keyword]): json_pointer(path)
+            for file in self._files
+            for path, subschema in _subschemas(file.schema, ())
+            for keyword in _ANCHORS
+            if keyword in subschema
+        }
+
+    def new_name(self, text: str) -> str:
+        """A name for a component, made of the words of a text: `OrderCompleted`. It is not given again."""
+        words = re.findall("[A-Za-z0-9]+", text)
+        name = base = "".join(word[0].upper() + word[1:] for word in words) or "Schema"
+        number = 1
+        while name in self._taken:
+            number += 1
+            name = f"{base}{number}"
+        self._taken.add(name)
+        return name
+
+    def location_of(self, uri: str) -> str:
+        """The location of the component of a file, by the `$id` of the file."""
+        return location(self._names[uri])
+
+    def schemas(self) -> Mapping[str, Any]:
+        """The components by their names, in the order of the files."""
+        return {self._names[file.uri]: self._convert(file.schema, file.uri) for file in self._files}
+
+    def _convert(self, schema: Any, base: str) -> Any:
+        if not isinstance(schema, dict):  # true or false
+            return schema
+        made = {keyword: _shallow(value) for keyword, value in schema.items() if keyword not in _DROPPED}
+        for (*above, last), inner in _inner(schema):
+            holder: Any = made
+            for step in above:
+                holder = holder[step]
+            holder[last] = self._convert(inner, base)
+        # A dynamic reference shows its initial target. No document outside of JSON Schema can say more.
+        references = [{"$ref": self._target(schema[keyword], base)} for keyword in _REFERENCES if keyword in schema]
+        if references and (made or len(references) > 1):
+            # At the end, because other references may name the present members by their index.
+            made["allOf"] = [*made.get("allOf", []), *references]
+            return made
+        return references[0] if references else made
+
+    def _target(self, reference: str, base: str) -> str:
+        """The location in the document. The reference has a target, since the files have been checked."""
+        uri, _, fragment = reference.partition("#")
+        if not uri:
+            uri = base
+        elif uri not in self._names:
+            uri = urljoin(base, uri)
+        if fragment and not fragment.startswith("/"):
+            fragment = self._anchors[uri, fragment]
+        return f"{self.location_of(uri)}{fragment}"
+
+
+def _shallow(value: Any) -> Any:
+    return value.copy() if isinstance(value, dict | list) else value
+
+
+def _inner(schema: Schema) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The schemas directly inside of a schema, each with its path."""
+    for keyword, value in schema.items():
+        if keyword in _WITH_SCHEMA:
+            yield (keyword,), value
+        elif keyword in _WITH_LIST:
+            yield from (((keyword, index), inner) for index, inner in enumerate(value))
+        elif keyword in _WITH_NAMES:
+            yield from (((keyword, name), inner) for name, inner in value.items())
+
+
+def _subschemas(schema: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Schema]]:
+    """A schema and all schemas inside of it, each with its path."""
+    if isinstance(schema, dict):
+        yield path, schema
+        for step, inner in _inner(schema):
+            yield from _subschemas(inner, (*path, *step))

@@ -1,0 +1,357 @@
+"""The OpenAPI document: valid, the same as routes, errors and docs, and in agreement with the validator."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from jsonschema import Draft202012Validator
+from referencing.jsonschema import DRAFT202012
+from schemathesis.specs.openapi.definitions import OPENAPI_31
+
+from ingestd.api.errors import Refused
+from ingestd.api.options import Address
+from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.openapi.document import listener_url, make_document, to_json
+from ingestd.http.openapi.operations import OPERATIONS, Body
+from ingestd.http.openapi.problems import PROBLEMS, problems_of
+from ingestd.http.openapi.schema_components import SchemaComponents
+from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
+from ingestd.validation.validator import Validator
+from scripts import openapi
+from tests.support.event_keys import KEYS
+from tests.support.mutations import mutate_value, valid_bodies
+
+ROOT = Path(__file__).parents[2]
+SERVER = "https://events.shop.example"
+BUILT_IN = read_schemas(None)
+DOCUMENT = make_document(BUILT_IN, SERVER)
+COMPONENTS = DOCUMENT["components"]
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes(inner)
+
+
+def schema_of(name: str, document: Mapping[str, Any] = DOCUMENT) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+    )
+
+
+def shop_file(uri: str, key: str | None, **keywords: Any) -> SchemaFile:
+    title = {} if key is None else {"title": key, "type": "object"}
+    return SchemaFile("own.json", {"$schema": DRAFT, "$id": uri, **title, **keywords}, key, builtin=False)
+
+
+# The document as a whole
+
+
+def test_it_is_a_valid_document_and_so_are_its_schemas() -> None:
+    assert [error.message for error in Draft202012Validator(OPENAPI_31).iter_errors(DOCUMENT)] == []
+    for schema in COMPONENTS["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_each_reference_has_a_target() -> None:
+    references = [node["$ref"] for node in nodes(DOCUMENT) if isinstance(node.get("$ref"), str)]
+    assert len(references) > 200
+    for reference in references:
+        start, *path = reference.split("/")
+        assert start == "#"
+        target: Any = DOCUMENT
+        for step in path:
+            target = target[step]
+        assert isinstance(target, dict)
+
+
+def test_the_file_in_docs_is_fresh() -> None:
+    assert openapi.FILE.read_text(encoding="utf-8") == openapi.text(), "run `make openapi`"
+
+
+def test_equal_files_give_equal_bytes() -> None:
+    assert to_json(make_document(read_schemas(None), SERVER)) == to_json(DOCUMENT)
+    assert json.loads(to_json(DOCUMENT)) == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        ("events.internal:80", "http://events.internal:80"),
+        ("0.0.0.0:8080", "http://localhost:8080"),
+        ("[::]:8080", "http://localhost:8080"),
+    ],
+)
+def test_the_server_is_the_address_that_the_daemon_listens_on(listen: str, url: str) -> None:
+    assert listener_url(Address.parse(listen)) == url
+
+
+# Operations and problems
+
+
+def test_it_has_the_paths_of_the_daemon_and_no_other() -> None:
+    single = {path for path in Ingest.routes if not path.endswith("/")}
+    batches = {path for path in Ingest.batch_routes if not path.endswith("/")}
+    assert DOCUMENT["paths"].keys() == single | batches
+    for operation in OPERATIONS:
+        path = f"{BASE_PATH}{operation.path}"
+        assert (operation.body is Body.BATCH) == (path in batches)
+        endpoint = Ingest.batch_routes[path] if path in batches else Ingest.routes[path]
+        assert operation.signed != endpoint.is_public
+        assert (operation.body is Body.IDENTIFY) == endpoint.identifies
+
+
+def test_an_operation_asks_for_the_credentials_of_its_caller() -> None:
+    for operation in OPERATIONS:
+        (wanted,) = DOCUMENT["paths"][f"{BASE_PATH}{operation.path}"]["post"]["security"]
+        assert {*wanted} == ({"serverKey", "signature"} if operation.signed else {"publicKey"})
+    assert {*COMPONENTS["securitySchemes"]} == {"publicKey", "serverKey", "signature"}
+
+
+def test_it_has_the_codes_of_the_docs_with_their_statuses() -> None:
+    table = re.findall(r"^\| (\d{3}) \| (`.+?`) \| (.+) \|$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    described = {(int(status), code) for status, codes, _ in table for code in re.findall(r"`(\w+)`", codes)}
+    assert len(described) > 20
+    assert {(each.status, each.code) for each in PROBLEMS} == described
+    assert len({each.code for each in PROBLEMS}) == len(PROBLEMS)
+    assert [each.status for each in PROBLEMS] == sorted(each.status for each in PROBLEMS)
+
+
+def test_it_has_the_codes_of_the_source_and_no_other() -> None:
+    found = {error.code for error in subclasses(Refused) if hasattr(error, "code")}
+    for folder in ("ingestd", "plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if "openapi" not in path.relative_to(ROOT).parts:
+                found |= {*codes(ast.parse(path.read_text()))}
+    # Errors of plugins that name no code have the last two.
+    assert found == {each.code for each in PROBLEMS} | {"invalid_body", "no_access"}
+
+
+def subclasses(error: type[Refused]) -> Iterator[type[Refused]]:
+    for each in error.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def codes(tree: ast.AST) -> Iterator[str]:
+    """The texts of the keyword argument `code`, and of constants that an expression there may name."""
+    constants: dict[str, object] = {
+        node.targets[0].id: node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "code":
+            for inner in ast.walk(node.value):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.value
+                elif isinstance(inner, ast.Name) and inner.id in constants:
+                    yield str(constants[inner.id])
+
+
+def test_an_operation_has_an_answer_for_each_of_its_problems() -> None:
+    for operation in OPERATIONS:
+        answers = DOCUMENT["paths"][f"{BASE_PATH}{operation.path}"]["post"]["responses"]
+        wanted = {"200", *(str(status) for status, _ in problems_of(operation))}
+        assert answers.keys() == wanted
+        assert ("403" in wanted) == operation.signed
+        assert ("404" in wanted) == (operation.body is Body.EVENT)
+        assert wanted >= {"400", "401", "408", "413", "415", "429", "431", "500", "503"}
+        for status, answer in answers.items():
+            has_retry_after = "Retry-After" in answer["headers"]
+            assert has_retry_after == (status in {"429", "503"})
+
+
+@pytest.mark.parametrize("example", [*COMPONENTS["examples"]])
+def test_an_example_is_valid(example: str) -> None:
+    reference = {"$ref": f"#/components/examples/{example}"}
+    value = COMPONENTS["examples"][example]["value"]
+    schemas = [
+        media["schema"]["$ref"].rpartition("/")[2]
+        for media in nodes(DOCUMENT["paths"])
+        if "schema" in media and reference in media.get("examples", {}).values()
+    ]
+    assert schemas or value["code"] in {"not_found", "method_not_allowed"}  # no operation has such an answer
+    for schema in schemas or ["Problem"]:
+        assert schema_of(schema).is_valid(value)
+
+
+def test_every_event_key_has_an_example() -> None:
+    content = DOCUMENT["paths"][f"{BASE_PATH}/track"]["post"]["requestBody"]["content"]["application/json"]
+    names = [each["$ref"].rpartition("/")[2] for each in content["examples"].values()]
+    assert sorted(COMPONENTS["examples"][name]["value"]["key"] for name in names) == sorted(KEYS)
+
+
+# Schemas
+
+
+def is_accepted(validator: Validator, body: dict[str, Any]) -> bool:
+    try:
+        validator.event(body)
+    except Refused:
+        return False
+    return True
+
+
+def test_the_document_accepts_the_events_that_the_validator_accepts() -> None:
+    """A deviation in either direction would be found: some mutations spoil a body, others do not."""
+    validator, document = Validator.load(), schema_of("AnyEvent")
+    chance = random.Random(46)
+    results = []
+    for body in valid_bodies():
+        for spoilt in [body, *(mutate_value(chance, body) for _ in range(60))]:
+            results.append(is_accepted(validator, spoilt))
+            assert document.is_valid(spoilt) == results[-1], spoilt
+    assert 200 < sum(results) < len(results) - 200
+
+
+def test_a_batch_takes_events_and_identify_requests() -> None:
+    batch = schema_of("Batch")
+    event: dict[str, Any] = {"key": "Page View", "anonymousId": "a", "data": {}}
+    identify: dict[str, Any] = {"type": "identify", "anonymousId": "a", "traits": {}}
+    assert batch.is_valid({"events": [event, {**event, "type": "event"}, identify], "sentAt": "now"})
+    for wrong in (
+        {},
+        {**event, "type": "identify", "anonymousId": ""},
+        {**identify, "type": "event"},
+        {**event, "type": "identify", "traits": 1},
+        {**event, "type": 1},
+        None,
+    ):
+        assert not batch.is_valid({"events": [event, wrong]})
+    assert batch.is_valid({"events": [event] * 1000})
+    wrong_batch: Any
+    for wrong_batch in ({}, {"events": []}, {"events": [event] * 1001}, {"events": event}, [event]):
+        assert not batch.is_valid(wrong_batch)
+
+
+def test_a_shops_key_is_in_the_union_and_refers_to_built_in_definitions() -> None:
+    own = shop_file(
+        "urn:shop:schema:gift_wrapped", "Gift Wrapped",
+        description="Sent when something is wrapped.", required=["item"],
+        properties={"item": {"$ref": "urn:ingestd:definition:product_with_quantity"}}, examples=[{"item": {}}],
+    )  # fmt: skip
+    document = make_document([*BUILT_IN, own], SERVER)
+    event = schema_of("AnyEvent", document)
+    body: dict[str, Any] = {"key": "Gift Wrapped", "anonymousId": "a", "data": {"item": {"quantity": 2}}}
+    assert event.is_valid(body)
+    assert not event.is_valid({**body, "data": {}})
+    assert not event.is_valid({**body, "data": {"item": {"quantity": "2"}}})
+    schemas = document["components"]["schemas"]
+    assert schemas["AnyEvent"]["discriminator"]["mapping"]["Gift Wrapped"] == "#/components/schemas/GiftWrappedEvent"
+    assert schemas["GiftWrapped"]["description"] == "Sent when something is wrapped."
+    assert document["components"]["examples"]["GiftWrappedEvent"]["value"]["data"] == {"item": {}}
+
+
+def test_a_description_beside_a_reference_survives() -> None:
+    own = shop_file("urn:shop:a", "A", properties={"b": {"$ref": "urn:ingestd:definition:product", "description": "B"}})
+    made = SchemaComponents([*BUILT_IN, own], taken=[]).schemas()["A"]
+    assert made["properties"]["b"] == {"description": "B", "allOf": [{"$ref": "#/components/schemas/Product"}]}
+
+
+TEXT = {"type": "string"}
+
+KEYWORDS = (
+    ["additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
+     "unevaluatedItems", "unevaluatedProperties"],
+    ["allOf", "anyOf", "oneOf", "prefixItems"],
+    ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"],
+)  # fmt: skip
+"""The keywords that contain one schema, a list of schemas, and schemas by name."""
+
+
+@pytest.mark.parametrize(
+    ("uri", "keywords"),
+    [
+        ("urn:shop:a", {"$defs": {"x": TEXT}, "properties": {"x": {"$ref": "#/$defs/x"}}}),
+        ("urn:shop:a", {"$defs": {"x": TEXT}, "properties": {"x": {"$ref": "urn:shop:a#/$defs/x"}}}),
+        ("urn:shop:a", {"$defs": {"a/b": TEXT}, "properties": {"x": {"$ref": "#/$defs/a~1b"}}}),
+        ("urn:shop:a", {"$defs": {"a b": TEXT}, "properties": {"x": {"$ref": "#/$defs/a%20b"}}}),
+        ("urn:shop:a", {"$defs": {"y": {**TEXT, "$anchor": "x"}}, "properties": {"x": {"$ref": "#x"}}}),
+        ("urn:shop:a", {"$defs": {"y": {**TEXT, "$dynamicAnchor": "x"}}, "properties": {"x": {"$dynamicRef": "#x"}}}),
+        ("urn:shop:a", {"properties": {"x": {"$ref": "urn:shop:text"}}}),
+        ("urn:shop:a", {"properties": {"x": {"$ref": "urn:shop:text#"}}}),
+        ("https://shop.example/schemas/a", {"properties": {"x": {"$ref": "text"}}}),
+        ("https://shop.example/schemas/a", {"properties": {"x": {"$ref": "/schemas/text#/$defs/same"}}}),
+        ("urn:shop:a", {"properties": {"x": TEXT, "inner": {"$ref": "#"}}}),
+        ("urn:shop:a", {"allOf": [{"properties": {"x": TEXT}}, {"$ref": "#/allOf/0"}]}),
+        ("urn:shop:a", {"additionalProperties": {"anyOf": [{"$ref": "urn:shop:text"}]}}),
+        ("urn:shop:a", {"patternProperties": {"^x": {"$ref": "urn:shop:text"}}, "additionalProperties": False}),
+        ("urn:shop:a", {"$ref": "urn:shop:holder", "unevaluatedProperties": False}),
+        ("urn:shop:a", {"properties": {"x": {"not": {"$ref": "urn:shop:no_text"}}}}),
+    ],
+)
+def test_every_form_of_reference_is_followed(uri: str, keywords: dict[str, Any]) -> None:
+    folder = uri.removesuffix("a")
+    files = [
+        *BUILT_IN,
+        shop_file(f"{folder}text", None, **TEXT, **{"$defs": {"same": TEXT}}),
+        shop_file(f"{folder}no_text", None, type=["number", "array"]),
+        shop_file(f"{folder}holder", None, properties={"x": TEXT}),
+        shop_file(uri, "A", **keywords),
+    ]
+    validator, document = Validator(files), schema_of("AnyEvent", make_document(files, SERVER))
+    data: dict[str, Any]
+    for data in ({"x": "text"}, {"x": 1}, {"x": []}, {}, {"y": 1}, {"inner": {"x": 1}}, {"inner": {"x": ""}}):
+        body: dict[str, Any] = {"key": "A", "anonymousId": "a", "data": data}
+        assert document.is_valid(body) == is_accepted(validator, body), data
+
+
+def test_values_that_look_like_references_stay() -> None:
+    data: dict[str, Any] = {"$ref": "urn:shop:nowhere", "$id": "x", "properties": {"$ref": 1}}
+    own = shop_file("urn:shop:a", "A", const=data, enum=[data], default=data, examples=[data])
+    made = SchemaComponents([own], taken=[]).schemas()["A"]
+    assert (made["const"], made["enum"], made["default"], made["examples"]) == (data, [data], data, [data])
+
+
+def test_a_property_may_have_the_name_of_a_keyword() -> None:
+    names = {"$ref": TEXT, "$id": TEXT, "allOf": TEXT, "properties": TEXT}
+    own = shop_file("urn:shop:a", "A", properties=names)
+    assert SchemaComponents([own], taken=[]).schemas()["A"]["properties"] == names
+
+
+def test_schemas_are_found_under_every_keyword_that_has_them() -> None:
+    """As `referencing` knows them."""
+    one, named = {"$ref": "urn:shop:b"}, {"name": {"$ref": "urn:shop:b"}}
+    schema: dict[str, Any] = dict.fromkeys(KEYWORDS[0], one)
+    schema |= {keyword: [one] for keyword in KEYWORDS[1]} | dict.fromkeys(KEYWORDS[2], named)
+    known = [*DRAFT202012.create_resource({"$schema": DRAFT, **schema}).subresources()]
+    assert len(known) == len(schema)
+    made = SchemaComponents([shop_file("urn:shop:b", None), shop_file("urn:shop:a", "A", **schema)], taken=[]).schemas()
+    assert json.dumps(made).count("#/components/schemas/UrnShopB") == len(known)
+    assert "urn:" not in json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("titles", "names"),
+    [
+        (["Gift Wrapped"], ["GiftWrapped"]),
+        (["gift wrapped", "Gift Wrapped"], ["GiftWrapped", "GiftWrapped2"]),
+        (["Geschenk über 50 €"], ["GeschenkBer50"]),
+        (["ギフト", "贈り物"], ["Schema", "Schema2"]),
+        (["Problem", "Any event"], ["Problem2", "AnyEvent2"]),
+    ],
+)
+def test_names_of_components_are_made_of_words_and_unique(titles: list[str], names: list[str]) -> None:
+    files = [shop_file(f"urn:shop:{number}", title) for number, title in enumerate(titles)]
+    document = make_document([*BUILT_IN, *files], SERVER)
+    mapping = document["components"]["schemas"]["AnyEvent"]["discriminator"]["mapping"]
+    assert mapping.keys() >= {*titles}
+    assert document["components"]["schemas"].keys() >= {*names}
+    assert [error.message for error in Draft202012Validator(OPENAPI_31).iter_errors(document)] == []
+    for title in titles:
+        assert schema_of("AnyEvent", document).is_valid({"key": title, "anonymousId": "a", "data": {}})
