@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ingestd.api.errors import DuplicateMessage, Failed, Unavailable, WriteConflict
@@ -39,18 +38,20 @@ class Appending:
         """The results so far."""
 
     def begin(self) -> None:
-        self._part = self._appends[len(self._errors) : len(self._errors) + _TOGETHER]
+        """Send the next part."""
+        done = len(self._errors)
+        self._part = self._appends[done : done + _TOGETHER]
         self._store_id = self._link.store_id
-        self._refused: dict[int, Exception] = {}
-        """Events that cannot be sent, by their index in the part."""
+        self._refused: dict[int, Exception] | None = None
+        """Events of the part that cannot be sent, by index."""
         events = []
         for index, append in enumerate(self._part):
             try:
                 events.append(_event(append))
             except (Unavailable, Failed) as error:
-                self._refused[index] = error
+                self._refused = {**(self._refused or {}), index: error}
         if not events:
-            self._settle(iter(()), ())
+            self._settle([])
             return
         try:
             self._link.begin(["append", 0, events], self._answered, len(events))
@@ -59,51 +60,53 @@ class Appending:
 
     def _answered(self, answer: Any, error: Exception | None) -> None:
         if error is not None:
-            self._settle(repeat(error), ())
+            self._settle([error] * (len(self._part) - len(self._refused or ())))
             return
         results, last, version = answer
-        self._settle(map(failure_of, results), (last, version, self._store_id))
+        self._settle([None if result is True else failure_of(result) for result in results], (last, version))
 
-    def _settle(self, results: Iterator[Exception | None], journal: tuple[Any, ...]) -> None:
+    def _settle(self, results: list[Exception | None], journal: tuple[int, int] | None = None) -> None:
+        """End the transactions of the part. `journal`: its last position and its version."""
+        if self._refused is not None:
+            for index, refused in self._refused.items():
+                results.insert(index, refused)
         records = []
-        for index, append in enumerate(self._part):
-            error = self._refused.get(index) or next(results)
-            self._errors.append(error)
-            _end(append, error)
-            if error is None and append.record is not None:
+        for append, error in zip(self._part, results, strict=True):
+            state: Any = append.state
+            if error is not None:
+                state.undo()
+                continue
+            state.committed()
+            if append.record is not None:
                 records.append(append.record)
-        if journal:
-            self._stored(records, *journal)
-        rest = self._appends[len(self._errors) :]
-        if rest and not any(isinstance(error, WriteConflict) for error in self._errors):
+        self._errors += results
+        if journal is not None:
+            self._stored(records, *journal, self._store_id)
+        if len(self._errors) < len(self._appends):
+            self._go_on()
+        else:
+            self._then(self._errors)
+
+    def _go_on(self) -> None:
+        if not any(isinstance(error, WriteConflict) for error in self._errors):
             self.begin()
             return
-        for append in rest:
+        for append in self._appends[len(self._errors) :]:
+            cast("Transaction", append.state).undo()
             self._errors.append(WriteConflict())
-            _end(append, self._errors[-1])
         self._then(self._errors)
 
 
-def _end(append: Append, error: Exception | None) -> None:
-    transaction = cast("Transaction", append.state)
-    if error is None:
-        transaction.committed()
-    else:
-        transaction.undo()
-
-
 def _event(append: Append) -> Any:
-    state, record, claim = cast("Transaction", append.state), append.record, append.claim
-    checks, writes, contents = state.take()
-    event = [
-        state.now,
-        None if record is None else packed(record),
-        None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl),
-        checks,
-    ]
+    """An event as batch.lua takes it. Raises `Unavailable`, `Failed`."""
+    state: Any = append.state
+    record, claim = append.record, append.claim
+    checks, writes, contents = state.log()
+    packed_record = None if record is None else packed(record)
+    packed_claim = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
     if writes or contents:
-        event += writes, contents
-    return encode(event)
+        return encode((state.now, packed_record, packed_claim, checks, writes, contents))
+    return encode((state.now, packed_record, packed_claim, checks))
 
 
 def packed(record: Record) -> tuple[Any, ...]:
@@ -113,8 +116,6 @@ def packed(record: Record) -> tuple[Any, ...]:
 
 def failure_of(answer: Any) -> Exception | None:
     """The exception for the answer to a commit, or None."""
-    if answer is True:
-        return None
     match answer:
         case ["claimed", value]:
             return DuplicateMessage(value)

@@ -19,7 +19,7 @@ from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
 from .link import raw
-from .state import Transaction, pairs
+from .state import Transaction, has_writes, pairs
 
 __all__ = ["RedisJournal"]
 
@@ -70,8 +70,10 @@ class RedisJournal(Journal):
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         transaction, link = cast("Transaction", state), self._database.link
         store_id = link.store_id
-        log = transaction.take()
-        if not (records or cursor or log.has_writes):
+        log = transaction.log()
+        # Reads alone need no check, unless the daemon's cache has served them.
+        is_cached = transaction.entries is self._database.entries
+        if not (records or cursor or has_writes(log) or (is_cached and any(log))):
             transaction.committed()
             return await self.last()
         try:
@@ -90,6 +92,7 @@ class RedisJournal(Journal):
         if cursor is not None:
             self._held[cursor.name] = cursor.position
         transaction.committed()
+        transaction.go_on()
         _, position, last, version = answer
         self._appended(records, last, version, store_id)
         return int(position)
