@@ -313,6 +313,22 @@ async def test_a_value_that_every_event_changes_counts_each_event_of_all_daemons
         assert [record["number"] for record in records[:10]] == [*range(10)]
 
 
+async def test_an_entry_that_nobody_uses_leaves_the_cache(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        assert isinstance(daemon.backend, RedisBackend)
+        entries = daemon.backend.database.entries
+        for visitor in "ab":
+            await daemon.store(make_event(visitor))
+        entries.forget_unused()
+        await daemon.store(make_event("a", NOW + 1))
+        entries.forget_unused()
+        before = daemon.trips
+        await daemon.store(make_event("a", NOW + 2))
+        assert daemon.trips == before + 1
+        await daemon.store(make_event("b", NOW + 2))
+        assert daemon.trips == before + 3
+
+
 async def test_the_cache_of_entries_stays_within_its_bytes(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (daemon, _):
         keys = [state_key("large", "shop", f"{number}") for number in range(20_000)]

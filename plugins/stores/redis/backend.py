@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
@@ -30,6 +31,7 @@ _log = logging.getLogger("ingestd.redis")
 
 _ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
 _PAUSE = 3.0  # seconds between two heartbeats
+_PAUSES_UNUSED = 200  # heartbeats between two looks for unused entries: they stay for ten to twenty minutes
 
 
 class RedisBackend(Backend):
@@ -170,8 +172,13 @@ class RedisBackend(Backend):
         return f"{self.database.name} {os.getpid()} {socket.gethostname()}"
 
     async def _stay_alive(self) -> None:
-        """Report regularly that this daemon runs, and where, so that commands find it."""
-        while True:
+        """Report regularly that this daemon runs, and where, so that commands find it.
+
+        Forget unused entries too: `ingestd forget` cannot reach them in the caches of other processes.
+        """
+        for pause in count():
+            if pause % _PAUSES_UNUSED == 0:
+                self.database.entries.forget_unused()
             with suppress(Unavailable):  # the link reports it
                 self.database.link.begin(["alive", 0, self._word(), round(_ALIVE * 1000)], self._heard)
             await asyncio.sleep(_PAUSE)
