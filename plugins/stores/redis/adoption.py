@@ -11,8 +11,7 @@ from ingestd.api import times
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
-from .loss import decode_loss
-from .store import RedisStore
+from .store import RedisStore, decode_loss
 
 __all__ = ["Adoption"]
 

@@ -22,7 +22,7 @@ from .adoption import Adoption
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
-from .link import explain
+from .link import LinkOptions, explain
 from .store import RedisStore
 
 __all__ = ["RedisBackend"]
@@ -52,14 +52,7 @@ class RedisBackend(Backend):
         promotion_grace: float = 0.0,
         accept_loss: bool = False,
     ) -> None:
-        self.database = Database(
-            pool,
-            prefix=prefix,
-            timeout=timeout,
-            patience=patience,
-            replicas=replicas,
-            promotion_grace=promotion_grace,
-        )
+        self.database = Database(pool, LinkOptions(prefix, timeout, patience, replicas, promotion_grace))
         self._replicas = replicas
         self.durability: Durability | None = None
         """None until it is known."""
