@@ -358,8 +358,8 @@ async def test_a_message_refused_for_want_of_a_reply_is_not_stored_again(server:
 async def test_whatever_is_lost_answers_are_those_of_an_undisturbed_run(server: RedisServer, seed: int) -> None:
     chance = random.Random(seed)
     async with through_proxy(server, patience=30.0) as (proxy, backend):
-        proxy.loses_request = lambda sent: b"EVALSHA" in sent and chance.random() < 0.1
-        proxy.loses_reply = lambda sent: b"EVALSHA" in sent and chance.random() < 0.2
+        proxy.loses_request = lambda sent: b"EVALSHA" in sent and chance.random() < 0.2
+        proxy.loses_reply = lambda sent: b"EVALSHA" in sent and chance.random() < 0.3
 
         async def one(number: int) -> tuple[str, bool]:
             await asyncio.sleep(chance.random() / 2)
@@ -372,7 +372,7 @@ async def test_whatever_is_lost_answers_are_those_of_an_undisturbed_run(server: 
                     return renewed
 
         renewed = await asyncio.gather(*(one(number) for number in range(100)))
-        assert proxy.lost > 5
+        assert proxy.lost > 2
         assert backend.problem() is None
         for visitor in range(7):
             answers = renewed[visitor::7]
