@@ -201,8 +201,8 @@ class RedisJournal(Journal):
             await self._database.link.ask("release", 0, names, self._database.name)
 
     async def cursors(self) -> Sequence[Cursor]:
-        places = pairs(await self._database.link.ask("places", 0))
-        return sorted(Cursor(name, position, fence) for name, (position, fence) in places)
+        rows = pairs(await self._database.link.ask("cursors", 0))
+        return sorted(Cursor(name, position, fence) for name, (position, fence) in rows)
 
     async def extent(self) -> JournalStats:
         first, last, records, held, at = await self._database.link.ask("extent", 0)
@@ -265,7 +265,7 @@ class RedisJournal(Journal):
         return self._known
 
     @property
-    def places(self) -> list[tuple[str, bool]]:
+    def needed_cursors(self) -> list[tuple[str, bool]]:
         """The cursors that this daemon needs, each with whether a new one starts at the beginning."""
         return [(name, start == "beginning") for name, start in self._starts.items()]
 
