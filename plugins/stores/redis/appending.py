@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from random import random
 from typing import Any, cast
 
 from ingestd.api.errors import DuplicateMessage, Failed, Unavailable, WriteConflict
@@ -14,13 +16,14 @@ from .state import Transaction
 
 __all__ = ["Appending", "failure_of", "packed"]
 
+_APART = 0.005  # seconds: longer than most events take
 _TOGETHER = 250  # events of one operation; Redis does nothing else meanwhile
 
 
 class Appending:
     """One call of `append`. Its events leave in parts, each after the answer to the part before it."""
 
-    __slots__ = ("_appends", "_errors", "_link", "_part", "_refused", "_store_id", "_stored", "_then")
+    __slots__ = ("_appends", "_errors", "_has_conflict", "_link", "_part", "_refused", "_store_id", "_stored", "_then")
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Appending:
         self._stored = stored
         self._errors: list[Exception | None] = []
         """The results so far."""
+        self._has_conflict = False
 
     def begin(self) -> None:
         """Send the next part."""
@@ -75,6 +79,7 @@ class Appending:
             state: Any = append.state
             if error is not None:
                 state.undo()
+                self._has_conflict = self._has_conflict or isinstance(error, WriteConflict)
                 continue
             state.committed()
             if append.record is not None:
@@ -82,19 +87,19 @@ class Appending:
         self._errors += results
         if journal is not None:
             self._stored(records, *journal, self._store_id)
-        if len(self._errors) < len(self._appends):
-            self._go_on()
+        if self._has_conflict:
+            self._end_with_conflict()
+        elif len(self._errors) < len(self._appends):
+            self.begin()
         else:
             self._then(self._errors)
 
-    def _go_on(self) -> None:
-        if not any(isinstance(error, WriteConflict) for error in self._errors):
-            self.begin()
-            return
+    def _end_with_conflict(self) -> None:
         for append in self._appends[len(self._errors) :]:
             cast("Transaction", append.state).undo()
             self._errors.append(WriteConflict())
-        self._then(self._errors)
+        # After a random time: requests that have read each other's writes would conflict again if they ran together.
+        asyncio.get_running_loop().call_later(random() * _APART, self._then, self._errors)  # noqa: S311 - no secret
 
 
 def _event(append: Append) -> Any:
