@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from itertools import count
+from itertools import count, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ A renewal without `expires` says that the value renewed before has been replaced
 """
 
 _SET = "#"
+_MARK = ""  # the key of an entry that only marks a place in the order of use
 _BESIDE = 400  # bytes of an entry without its value: the object, its key, and its slot in the cache
 _BESIDE_FIELD = 150  # the same for a field, without its name and its value
 _BESIDE_MEMBER = 200
@@ -423,6 +424,14 @@ class Entries:
             self._remove(entry.key)
             if entry.in_flight:
                 self._adrift.add(entry.key)
+
+    def forget_unused(self) -> None:
+        """Drop the entries that nobody has looked up since the last call."""
+        if _MARK in self._known:
+            unused = [*takewhile(lambda key: key != _MARK, self._known)]
+            self.forget(unused)
+            self._remove(_MARK)
+        self._add(_MARK, None)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop entries that were changed in the file outside of commits. Entries about to be written stay."""

@@ -168,7 +168,7 @@ class CachedState(State):
 
     async def pull(self, key: str, members: Collection[str]) -> None:
         entry = await self._set_of(key)
-        there = [member for member in members if member in entry.members]
+        there = [member for member in {*members} if member in entry.members]
         if there:
             entry.remove(there)
             self._changed(entry)

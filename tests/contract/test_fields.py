@@ -168,9 +168,12 @@ async def test_on_redis_fields_of_an_earlier_version_are_found_and_bounded(serve
     ) as backend:
         state = backend.store.begin(100)
         assert await state.merge("mixed", {"c": Field(3, "x")}, keep=3, keep_size=6) == 0
+        await backend.store.commit(state)
         client.hset("earlier:mixed", "d", "0|x")
+        state = backend.store.begin(100)
         assert await state.merge("mixed", {"e": Field(5, "x")}, keep=3, keep_size=6) == 2
-        assert {*await state.fields("mixed")} == {*"bce"}
+        await backend.store.commit(state)
+        assert {*await backend.store.begin(100).fields("mixed")} == {*"bce"}
     client.close()
 
 

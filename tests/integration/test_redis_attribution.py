@@ -121,7 +121,7 @@ async def test_where_redis_has_lost_the_state_the_journal_gives_the_same_bytes(
     async with attributing(tmp_path, RULES) as attribution:
         journal = attribution.backend.journal
         place = await journal.acquire_cursor(attribution.consumer.name, "now")
-        await journal.append([], attribution.backend.store.begin(LONG_AFTER, step=True), place._replace(position=0))
+        await journal.commit([], attribution.backend.store.begin(LONG_AFTER, step=True), place._replace(position=0))
         await journal.release(place)
         await attribution.work_off(repeat(333), LONG_AFTER)
         assert await attribution.derived() == first * 2

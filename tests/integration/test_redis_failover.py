@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import Unavailable
+from ingestd.api.errors import DuplicateMessage, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import IdempotencyKey
+from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.testing.appending import append_each
 from tests.support.journals import running, until
 from tests.support.redis_proxy import redis_proxy
 from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
@@ -150,12 +151,16 @@ async def test_a_claim_that_is_found_waits_for_the_replica_of_its_record(watched
         return int(client.info("replication")["master_repl_offset"])
 
     async with opened(watched, replicas=1) as backend:
-        state = backend.store.begin(NOW)
-        assert await backend.journal.claimed(claim.key, state) is None
-        await backend.journal.append([Record("event", NOW, b"{}")], state, claim=claim)
+
+        async def claimed() -> Exception | None:
+            append = Append(backend.store.begin(NOW, event=True), Record("event", NOW, b"{}"), claim)
+            (error,) = await append_each(backend.journal, [append])
+            return error
+
+        assert await claimed() is None
         before = written()
         await until(lambda: written() == before)
-        assert await backend.journal.claimed(claim.key, state) == claim.value
+        assert isinstance(await claimed(), DuplicateMessage)
         assert written() > before, "WAIT waits for what its connection has written"
 
 
@@ -170,7 +175,7 @@ async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watch
         try:
             await append(backend, "before")
             replica.signal(signal.SIGSTOP)
-            proxy.loses_reply = lambda sent: b"append" in sent and proxy.lost == 0
+            proxy.loses_reply = lambda sent: b"commit" in sent and proxy.lost == 0
             with pytest.raises(Unavailable):
                 await append(backend, "not yet")
             assert proxy.lost == 1
@@ -234,7 +239,7 @@ async def append_anew(backend: RedisBackend, *texts: str) -> None:
 
 async def append(backend: RedisBackend, *texts: str) -> None:
     for text in texts:
-        await backend.journal.append([Record("event", NOW, text.encode())], backend.store.begin(NOW))
+        await backend.journal.commit([Record("event", NOW, text.encode())], backend.store.begin(NOW))
 
 
 class Waiter(Deriver):

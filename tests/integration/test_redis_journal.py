@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import DuplicateMessage, LeaseLost, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Cursor, IdempotencyKey
+from ingestd.api.journal import Append, Cursor, IdempotencyKey
 from ingestd.api.options import Size
 from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
@@ -28,6 +28,7 @@ from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
+from ingestd.testing.appending import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, until
 from tests.support.redis_server import RedisServer, redis_server
@@ -101,7 +102,7 @@ async def do_step(backend: RedisBackend, cursor: Cursor, record: Record) -> Curs
     state = backend.store.begin(1, step=True)
     await state.put(COUNTER, str(int(await state.get(COUNTER) or 0) + 1))
     moved = cursor._replace(position=record.position)
-    await backend.journal.append([derive(record)], state, moved)
+    await backend.journal.commit([derive(record)], state, moved)
     return moved
 
 
@@ -207,7 +208,7 @@ async def test_what_is_begun_in_one_long_turn_leaves_in_parts_and_in_order(serve
         errors: list[Exception | None] = []
         before, records = backend.database.link.batches, make_records(100)
         for record in records:
-            await backend.journal.begin(record, backend.store.begin(1), errors.append)
+            await backend.journal.append([Append(backend.store.begin(1, event=True), record)], errors.extend)
         assert not errors, "the loop has had no turn, so Redis cannot have answered"
         await until(lambda: len(errors) == len(records))
         assert set(errors) == {None}
@@ -218,16 +219,16 @@ async def test_what_is_begun_in_one_long_turn_leaves_in_parts_and_in_order(serve
 async def test_one_whose_answer_cannot_be_taken_keeps_no_other_from_its_own(
     server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(error: Exception | None) -> None:
+    def fails(errors: Sequence[Exception | None]) -> None:
         raise LookupError
 
     async with Daemons(server, tmp_path) as daemons:
         backend = await daemons.open()
         errors: list[Exception | None] = []
         first, *others = make_records(20)
-        await backend.journal.begin(first, backend.store.begin(1), fails)
+        await backend.journal.append([Append(backend.store.begin(1, event=True), first)], fails)
         for record in others:
-            await backend.journal.begin(record, backend.store.begin(1), errors.append)
+            await backend.journal.append([Append(backend.store.begin(1, event=True), record)], errors.extend)
         await until(lambda: len(errors) == len(others))
         assert set(errors) == {None}
         assert await backend.journal.last() == 20, "the link goes on"
@@ -298,12 +299,9 @@ async def test_a_claim_is_the_first_ones(server: RedisServer, tmp_path: Path) ->
         backends = [await daemons.open(), await daemons.open()]
 
         async def claim(backend: RedisBackend, number: int) -> str:
-            state = backend.store.begin(1)
-            try:
-                await backend.journal.append(make_records(1), state, claim=IdempotencyKey("message", str(number), 1000))
-            except DuplicateMessage as claimed:
-                return claimed.value
-            return str(number)
+            state, key = backend.store.begin(1, event=True), IdempotencyKey("message", str(number), 1000)
+            (error,) = await append_each(backend.journal, [Append(state, make_records(1)[0], key)])
+            return error.value if isinstance(error, DuplicateMessage) else str(number)
 
         values = await asyncio.gather(*(claim(backend, number) for number in range(10) for backend in backends))
         assert len({*values}) == 1
@@ -331,33 +329,37 @@ async def test_a_batch_that_is_sent_again_does_nothing_again(server: RedisServer
         await append(backend, make_records(2))
         cursor = await hold(backend)
         place = {"name": "c", "position": 2, "fence": cursor.fence, "before": 0, "lease": 1500}
+        puts = [("put", "session:x", "new", 1000), ("put", "value:x", "put", None)]
+        event = (1, ("event", 1, '{"n":1}'), ("claim:m", "mine", 1000), [("session:x", None)], puts)
+        other: Any = (1, ("event", 2, '{"n":2}'), None, [], [("push", "set:x", "member", 5, 10, False, None, None)])
         batch = [
-            ("renew", 1, "session:x", "new", 1000),
-            ("put", 1, "value:x", "put", None),
-            ("append", 1, [("event", 1, '{"n":1}'), ("event", 2, '{"n":2}')], 0, ("claim:m", "mine", 1000), None, []),
-            ("append", 1, [("derived", 3, '{"n":3}')], 0, None, place, [["value", COUNTER, "1", None]]),
-            ("push", 1, "set:x", "member", 5, 10, False, None, None),
-            ("get", 1, "value:x"),
+            ("append", 0, [event, other]),
+            ("commit", 1, [("derived", 3, '{"n":3}')], 0, place, [], [["value", COUNTER, "1", None]]),
+            ("load", 0, ["value:x"]),
         ]
         name = uuid4().bytes
         answers = hand.send(name, *batch)
-        assert answers[0] == (True, ["new", True])
-        assert [answer[1][0] for answer in answers[2:4]] == ["done", "done"]
+        assert answers[0][1][0] == [True, True]
+        assert answers[1][1][0] == "done"
+        assert answers[2] == (True, ["|put"])
         assert hand.send(name, *batch) == answers
         # What others do meanwhile stays, and what is read is what there is by then.
-        await backend.store.begin(2).put("value:x", "later")
+        state = backend.store.begin(2)
+        await state.put("value:x", "later")
+        await backend.store.commit(state)
         await append(backend, make_records(1))
-        assert hand.send(name, *batch) == [*answers[:5], (True, "later")]
+        assert hand.send(name, *batch) == [*answers[:2], (True, ["|later"])]
         assert len(await read_all(backend.journal)) == 6
         assert await backend.store.begin(2).get("value:x") == "later"
+        assert await backend.store.begin(2).window("set:x") == [("member", 5)]
         assert [each.position for each in await backend.journal.cursors()] == [2]
         extent = await backend.journal.extent()
         assert (extent.records, extent.last) == (6, 6)
-        # Another batch with the same in it is another one: it finds the claim taken and the place moved on.
+        # Another batch with the same content finds the claim taken, and the cursor moved.
         others = hand.send(uuid4().bytes, *batch)
-        assert others[0] == (True, ["new", False])
-        assert [answer[1] for answer in others[2:4]] == [["claimed", "mine"], ["not holder"]]
-        assert len(await read_all(backend.journal)) == 6
+        assert others[0][1][0] == [["claimed", "mine"], True]
+        assert others[1][1] == ["not holder"]
+        assert len(await read_all(backend.journal)) == 7
 
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
@@ -372,7 +374,7 @@ async def test_a_step_whose_answer_was_lost_is_not_done_again(
         cursor = await hold(first)
         place = {"name": "c", "position": 2, "fence": cursor.fence, "before": 0, "lease": 1500}
         row = ["value", COUNTER, "1", None]
-        step = ("append", 1, [("derived", record.at, record.body.decode())], 0, None, place, [row])
+        step: Any = ("commit", 1, [("derived", record.at, record.body.decode())], 0, place, [], [row])
         ByHand(server, daemons.prefix).send(uuid4().bytes, step)
         if is_trimmed:
             assert await second.journal.trim(2, 100) == 2
@@ -592,8 +594,8 @@ async def test_a_step_over_records_that_a_failover_has_lost_is_not_done(tmp_path
         client.xadd(stream, {"t": "event", "a": 1, "b": '{"id":"another"}'}, id="3-0")
         state = backend.store.begin(0)
         with pytest.raises(LeaseLost):
-            await backend.journal.append([], state, place._replace(position=3, record=read[-1]))
+            await backend.journal.commit([], state, place._replace(position=3, record=read[-1]))
         again = await backend.journal.acquire_cursor("reader", "beginning")
         assert again.position == 0
         assert [record.decode()["id"] for record in await backend.journal.read(2, 10)] == ["another"]
-        assert await backend.journal.append([], state, again._replace(position=3)) == 3
+        assert await backend.journal.commit([], state, again._replace(position=3)) == 3

@@ -14,6 +14,7 @@ import pytest
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
+from ingestd.api.journal import Append
 from ingestd.api.options import Duration
 from ingestd.api.store import state_key
 from ingestd.api.times import now
@@ -22,6 +23,7 @@ from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
+from ingestd.testing.appending import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, running, until
 from tests.support.redis_server import RedisServer, redis_server
@@ -78,7 +80,7 @@ class Collecting(Consumer):
 async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: RedisServer) -> None:
     async with daemons(server) as (one, two):
         await append(one, make_records(3))
-        states = [one.store.begin(1) for _ in range(5)]
+        states = [one.store.begin(1, event=number < 2) for number in range(4)]
         for state in states:
             await state.put(KEY, "old")
         step = one.store.begin(1, step=True)
@@ -86,20 +88,22 @@ async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: R
         cursor = await one.journal.acquire_cursor("c", "beginning")
         wipe(server)
         await all_know((one, two))
+        [record] = make_records(1)
+        (error,) = await append_each(one.journal, [Append(states[0], record)])
+        assert isinstance(error, Unavailable)
         for attempt in (
-            one.journal.append(make_records(1), states[0]),
             one.store.commit(states[1]),
-            states[2].get(KEY),
-            states[3].push(SET, "member", 1, keep=5),
+            one.store.commit(states[2]),
+            one.journal.commit([record], states[3]),
             one.store.commit(step),
         ):
             with pytest.raises(Unavailable):
                 await attempt
         with pytest.raises(LeaseLost):
-            await one.journal.append([], one.store.begin(1, step=True), cursor._replace(position=1))
+            await one.journal.commit([], one.store.begin(1, step=True), cursor._replace(position=1))
         assert await read_all(one.journal) == []
-        fresh = one.store.begin(1)
-        assert (await fresh.get(KEY), await fresh.window(SET)) == (None, [])
+        for fresh in one.store.begin(1), one.store.begin(1, event=True):
+            assert (await fresh.get(KEY), await fresh.window(SET)) == (None, [])
 
 
 async def test_the_holder_of_a_place_in_the_lost_store_holds_none_in_the_new_one(server: RedisServer) -> None:
@@ -112,8 +116,8 @@ async def test_the_holder_of_a_place_in_the_lost_store_holds_none_in_the_new_one
         assert new.fence > old.fence
         await append(two, make_records(3))
         with pytest.raises(LeaseLost):
-            await one.journal.append([], one.store.begin(1, step=True), old._replace(position=1))
-        await two.journal.append([], two.store.begin(1, step=True), new._replace(position=1))
+            await one.journal.commit([], one.store.begin(1, step=True), old._replace(position=1))
+        await two.journal.commit([], two.store.begin(1, step=True), new._replace(position=1))
 
 
 async def test_all_daemons_meet_one_loss_and_one_of_them_clears_it_for_all(

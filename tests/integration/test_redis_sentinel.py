@@ -73,7 +73,7 @@ async def replaced(watched: WatchedRedis, primary: RedisServer) -> None:
 
 
 async def append(backend: RedisBackend, text: str) -> None:
-    await backend.journal.append([Record("event", NOW, text.encode())], backend.store.begin(NOW))
+    await backend.journal.commit([Record("event", NOW, text.encode())], backend.store.begin(NOW))
 
 
 # What was answered is there

@@ -1,4 +1,4 @@
-"""The contract of `State` for values and fields, in a dictionary."""
+"""The contract of `State`, in dictionaries."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class Model:
 
     def __init__(self) -> None:
         self.kept: dict[str, Kept] = {}
+        self.sets: dict[str, tuple[dict[str, int], int | None]] = {}
+        """The members of each set with their times, and the expiry of the set."""
 
     def get(self, now: int, key: str) -> str | None:
         kept = self.kept.get(key, Kept())
@@ -47,6 +49,7 @@ class Model:
 
     def delete(self, now: int, key: str) -> None:
         self.kept.pop(key, None)
+        self.sets.pop(key, None)
 
     def merge(
         self, now: int, key: str, fields: dict[str, Field], *, keep: int | None = None, keep_size: int | None = None
@@ -68,3 +71,39 @@ class Model:
 
     def fields(self, now: int, key: str) -> dict[str, Field]:
         return self.kept.get(key, Kept()).fields or {}
+
+    def push(
+        self,
+        now: int,
+        key: str,
+        member: str,
+        at: int,
+        *,
+        keep: int,
+        first: bool,
+        since: int | None,
+        ttl: int | None,
+    ) -> None:
+        members, expires = self.sets.get(key, ({}, None))
+        new = None if ttl is None else now + ttl
+        if not members or (expires is not None and expires < now):
+            members, expires = {}, new
+        elif expires is not None:
+            expires = None if new is None else max(expires, new)
+        members = {each: time for each, time in {**members, member: at}.items() if since is None or time >= since}
+        ordered = sorted(members.items(), key=lambda item: (item[1], item[0]))
+        excess = max(0, len(ordered) - keep)
+        self.sets[key] = dict(ordered[:first] + ordered[first + excess :] if excess else ordered), expires
+
+    def pull(self, now: int, key: str, members: list[str]) -> None:
+        present, expires = self.sets.get(key, ({}, None))
+        self.sets[key] = {member: at for member, at in present.items() if member not in members}, expires
+
+    def window(self, now: int, key: str, since: int | None, until: int | None) -> list[tuple[str, int]]:
+        members, expires = self.sets.get(key, ({}, None))
+        if expires is not None and expires < now:
+            return []
+        found = sorted(members.items(), key=lambda item: (item[1], item[0]))
+        return [
+            (member, at) for member, at in found if (since is None or at >= since) and (until is None or at <= until)
+        ]

@@ -17,7 +17,6 @@ from ingestd.api.store import Field
 from ingestd.http import host_header as host
 from ingestd.plugins.stores.cache import Change, Entries, Loaded, Row, SetEntry, set_key
 from ingestd.plugins.stores.fields import Fields
-from ingestd.plugins.stores.redis import memory
 from ingestd.plugins.stores.text_memory import text_memory
 
 MIB = 1 << 20
@@ -101,18 +100,6 @@ def test_fields_take_the_memory_of_names_and_values(merges: list[dict[str, Field
         fields.merge(each)
         fields.drop_oldest(5, 10)
     assert fields.memory == Fields(dict(fields.items())).memory
-
-
-def test_the_memory_of_redis_entries_stays_within_its_bytes() -> None:
-    """Also where a value takes the place of a smaller one."""
-    keys = [digest(number) for number in range(60_000)]
-    remembered = memory.Memory()
-    with measured() as used:
-        for key in keys:
-            remembered.note(key, None, 1)
-            remembered.note(key, f"{key}{'x' * 425}", 1)
-        assert used() < 42 * MIB
-    assert remembered.recall(keys[-1]) is not None
 
 
 def ids(characters: int, character: str) -> Iterable[str]:

@@ -11,8 +11,7 @@ from ingestd.api import times
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
-from .loss import decode_loss
-from .store import RedisStore
+from .store import RedisStore, decode_loss
 
 __all__ = ["Adoption"]
 
@@ -50,7 +49,7 @@ class Adoption:
         link = self._database.link
         return [
             "adopt", times.now(), self._ids[-1], " ".join(self._ids), link.last, link.heartbeats, self._journal.known,
-            uuid4().hex, self._journal.places,
+            uuid4().hex, self._journal.needed_cursors,
         ], self._adopted  # fmt: skip
 
     def _adopted(self, answer: Any, error: Exception | None) -> None:

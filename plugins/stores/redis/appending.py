@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+import asyncio
+from collections.abc import Callable, Sequence
+from random import random
 from typing import Any, cast
 
 from ingestd.api.errors import DuplicateMessage, Failed, Unavailable, WriteConflict
@@ -15,13 +16,14 @@ from .state import Transaction
 
 __all__ = ["Appending", "failure_of", "packed"]
 
+_APART = 0.005  # seconds: longer than most events take
 _TOGETHER = 250  # events of one operation; Redis does nothing else meanwhile
 
 
 class Appending:
     """One call of `append`. Its events leave in parts, each after the answer to the part before it."""
 
-    __slots__ = ("_appends", "_errors", "_link", "_part", "_refused", "_store_id", "_stored", "_then")
+    __slots__ = ("_appends", "_errors", "_has_conflict", "_link", "_part", "_refused", "_store_id", "_stored", "_then")
 
     def __init__(
         self,
@@ -37,20 +39,23 @@ class Appending:
         self._stored = stored
         self._errors: list[Exception | None] = []
         """The results so far."""
+        self._has_conflict = False
 
     def begin(self) -> None:
-        self._part = self._appends[len(self._errors) : len(self._errors) + _TOGETHER]
+        """Send the next part."""
+        done = len(self._errors)
+        self._part = self._appends[done : done + _TOGETHER]
         self._store_id = self._link.store_id
-        self._refused: dict[int, Exception] = {}
-        """Events that cannot be sent, by their index in the part."""
+        self._refused: dict[int, Exception] | None = None
+        """Events of the part that cannot be sent, by index."""
         events = []
         for index, append in enumerate(self._part):
             try:
                 events.append(_event(append))
             except (Unavailable, Failed) as error:
-                self._refused[index] = error
+                self._refused = {**(self._refused or {}), index: error}
         if not events:
-            self._settle(iter(()), ())
+            self._settle([])
             return
         try:
             self._link.begin(["append", 0, events], self._answered, len(events))
@@ -59,51 +64,54 @@ class Appending:
 
     def _answered(self, answer: Any, error: Exception | None) -> None:
         if error is not None:
-            self._settle(repeat(error), ())
+            self._settle([error] * (len(self._part) - len(self._refused or ())))
             return
         results, last, version = answer
-        self._settle(map(failure_of, results), (last, version, self._store_id))
+        self._settle([None if result is True else failure_of(result) for result in results], (last, version))
 
-    def _settle(self, results: Iterator[Exception | None], journal: tuple[Any, ...]) -> None:
+    def _settle(self, results: list[Exception | None], journal: tuple[int, int] | None = None) -> None:
+        """End the transactions of the part. `journal`: its last position and its version."""
+        if self._refused is not None:
+            for index, refused in self._refused.items():
+                results.insert(index, refused)
         records = []
-        for index, append in enumerate(self._part):
-            error = self._refused.get(index) or next(results)
-            self._errors.append(error)
-            _end(append, error)
-            if error is None and append.record is not None:
+        for append, error in zip(self._part, results, strict=True):
+            state: Any = append.state
+            if error is not None:
+                state.undo()
+                self._has_conflict = self._has_conflict or isinstance(error, WriteConflict)
+                continue
+            state.committed()
+            if append.record is not None:
                 records.append(append.record)
-        if journal:
-            self._stored(records, *journal)
-        rest = self._appends[len(self._errors) :]
-        if rest and not any(isinstance(error, WriteConflict) for error in self._errors):
+        self._errors += results
+        if journal is not None:
+            self._stored(records, *journal, self._store_id)
+        if self._has_conflict:
+            self._end_with_conflict()
+        elif len(self._errors) < len(self._appends):
             self.begin()
-            return
-        for append in rest:
+        else:
+            self._then(self._errors)
+
+    def _end_with_conflict(self) -> None:
+        for append in self._appends[len(self._errors) :]:
+            cast("Transaction", append.state).undo()
             self._errors.append(WriteConflict())
-            _end(append, self._errors[-1])
-        self._then(self._errors)
-
-
-def _end(append: Append, error: Exception | None) -> None:
-    transaction = cast("Transaction", append.state)
-    if error is None:
-        transaction.committed()
-    else:
-        transaction.undo()
+        # After a random time: requests that have read each other's writes would conflict again if they ran together.
+        asyncio.get_running_loop().call_later(random() * _APART, self._then, self._errors)  # noqa: S311 - no secret
 
 
 def _event(append: Append) -> Any:
-    state, record, claim = cast("Transaction", append.state), append.record, append.claim
-    checks, writes, contents = state.take()
-    event = [
-        state.now,
-        None if record is None else packed(record),
-        None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl),
-        checks,
-    ]
+    """An event as batch.lua takes it. Raises `Unavailable`, `Failed`."""
+    state: Any = append.state
+    record, claim = append.record, append.claim
+    checks, writes, contents = state.log()
+    packed_record = None if record is None else packed(record)
+    packed_claim = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
     if writes or contents:
-        event += writes, contents
-    return encode(event)
+        return encode((state.now, packed_record, packed_claim, checks, writes, contents))
+    return encode((state.now, packed_record, packed_claim, checks))
 
 
 def packed(record: Record) -> tuple[Any, ...]:
@@ -113,8 +121,6 @@ def packed(record: Record) -> tuple[Any, ...]:
 
 def failure_of(answer: Any) -> Exception | None:
     """The exception for the answer to a commit, or None."""
-    if answer is True:
-        return None
     match answer:
         case ["claimed", value]:
             return DuplicateMessage(value)

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
@@ -21,7 +22,7 @@ from .adoption import Adoption
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
-from .link import explain
+from .link import LinkOptions, explain
 from .store import RedisStore
 
 __all__ = ["RedisBackend"]
@@ -30,6 +31,7 @@ _log = logging.getLogger("ingestd.redis")
 
 _ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
 _PAUSE = 3.0  # seconds between two heartbeats
+_PAUSES_UNUSED = 200  # heartbeats between two looks for unused entries: they stay for ten to twenty minutes
 
 
 class RedisBackend(Backend):
@@ -50,14 +52,7 @@ class RedisBackend(Backend):
         promotion_grace: float = 0.0,
         accept_loss: bool = False,
     ) -> None:
-        self.database = Database(
-            pool,
-            prefix=prefix,
-            timeout=timeout,
-            patience=patience,
-            replicas=replicas,
-            promotion_grace=promotion_grace,
-        )
+        self.database = Database(pool, LinkOptions(prefix, timeout, patience, replicas, promotion_grace))
         self._replicas = replicas
         self.durability: Durability | None = None
         """None until it is known."""
@@ -170,8 +165,13 @@ class RedisBackend(Backend):
         return f"{self.database.name} {os.getpid()} {socket.gethostname()}"
 
     async def _stay_alive(self) -> None:
-        """Report regularly that this daemon runs, and where, so that commands find it."""
-        while True:
+        """Report regularly that this daemon runs, and where, so that commands find it.
+
+        Forget unused entries too: `ingestd forget` cannot reach them in the caches of other processes.
+        """
+        for pause in count():
+            if pause % _PAUSES_UNUSED == 0:
+                self.database.entries.forget_unused()
             with suppress(Unavailable):  # the link reports it
                 self.database.link.begin(["alive", 0, self._word(), round(_ALIVE * 1000)], self._heard)
             await asyncio.sleep(_PAUSE)

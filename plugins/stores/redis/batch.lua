@@ -381,13 +381,13 @@ local function field_of(entry, name)
   end
 end
 
-local function place_of(name)
+local function row_of(name)
   local raw = redis.call('HGET', cursors, name)
   return raw and cmsgpack.unpack(raw)
 end
 
-local function set_place(name, place)
-  redis.call('HSET', cursors, name, cmsgpack.pack(place))
+local function set_row(name, row)
+  redis.call('HSET', cursors, name, cmsgpack.pack(row))
 end
 
 local function oldest()
@@ -471,15 +471,15 @@ ops.commit = function(now, records, known, cursor, checks, changes, contents)
   if not is_unchanged(now, checks, contents) then return STALE end
   local last = last_position()
   if cursor then
-    local place = place_of(cursor.name)
-    if not place or place.fence ~= cursor.fence or last < known then return {'not holder'} end
+    local row = row_of(cursor.name)
+    if not row or row.fence ~= cursor.fence or last < known then return {'not holder'} end
     -- `left` differs from the holder's position if a step was done whose answer the holder never got.
-    if place.left ~= cursor.before then return {'not holder'} end
+    if row.left ~= cursor.before then return {'not holder'} end
     if cursor.head and not begins_with(cursor.read, cursor.head) then return {'not holder'} end
-    local removed = place.position ~= place.left and place.position or 0 -- trimming has moved the cursor there
-    place.left, place.position = cursor.position, math.max(cursor.position, removed)
-    place.till = clock() + cursor.lease
-    set_place(cursor.name, place)
+    local removed = row.position ~= row.left and row.position or 0 -- trimming has moved the cursor there
+    row.left, row.position = cursor.position, math.max(cursor.position, removed)
+    row.till = clock() + cursor.lease
+    set_row(cursor.name, row)
   end
   apply(now, checks, changes)
   for _, record in ipairs(records) do add_record(record[1], record[2], record[3]) end
@@ -565,10 +565,10 @@ ops.trim = function(_, up_to, limit, most_bytes)
   add(-count, -bytes)
   local names = redis.call('HKEYS', cursors)
   for _, name in ipairs(names) do
-    local place = place_of(name)
-    if place.position < bound then
-      place.position = bound
-      set_place(name, place)
+    local row = row_of(name)
+    if row.position < bound then
+      row.position = bound
+      set_row(name, row)
     end
   end
   return count
@@ -624,17 +624,17 @@ end
 -- moves `position`. `left` is the position that the holder was given, or has set since.
 
 local function ensured(name, from_beginning)
-  local place = place_of(name)
+  local row = row_of(name)
   local removed = removed_to()
-  if not place then
+  if not row then
     -- The first fence is the time, so that no holder of the same cursor in a former store has had the same fence.
-    place = {position = from_beginning and removed or last_position(), left = 0, fence = clock(), holder = '', till = 0}
-    set_place(name, place)
-  elseif place.position < removed then
-    place.position = removed
-    set_place(name, place)
+    row = {position = from_beginning and removed or last_position(), left = 0, fence = clock(), holder = '', till = 0}
+    set_row(name, row)
+  elseif row.position < removed then
+    row.position = removed
+    set_row(name, row)
   end
-  return place
+  return row
 end
 
 ops.ensure_cursor = function(_, name, from_beginning)
@@ -642,21 +642,21 @@ ops.ensure_cursor = function(_, name, from_beginning)
 end
 
 ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
-  local place, time = ensured(name, from_beginning), clock()
-  if place.holder ~= '' and place.holder ~= holder and place.till >= time then return false end
-  place.fence, place.holder, place.till, place.left = place.fence + 1, holder, time + lease, place.position
-  set_place(name, place)
-  return {place.position, place.fence}
+  local row, time = ensured(name, from_beginning), clock()
+  if row.holder ~= '' and row.holder ~= holder and row.till >= time then return false end
+  row.fence, row.holder, row.till, row.left = row.fence + 1, holder, time + lease, row.position
+  set_row(name, row)
+  return {row.position, row.fence}
 end
 
 -- Returns the cursors that this holder no longer holds.
 ops.keep = function(_, names, holder, lease)
   local lost = {}
   for _, name in ipairs(names) do
-    local place = place_of(name)
-    if place and place.holder == holder then
-      place.till = clock() + lease
-      set_place(name, place)
+    local row = row_of(name)
+    if row and row.holder == holder then
+      row.till = clock() + lease
+      set_row(name, row)
     else
       lost[#lost + 1] = name
     end
@@ -666,20 +666,20 @@ end
 
 ops.release = function(_, names, holder)
   for _, name in ipairs(names) do
-    local place = place_of(name)
-    if place and place.holder == holder then
-      place.holder, place.till = '', 0
-      set_place(name, place)
+    local row = row_of(name)
+    if row and row.holder == holder then
+      row.holder, row.till = '', 0
+      set_row(name, row)
     end
   end
   return false
 end
 
-reads.places = function()
+reads.cursors = function()
   local found = redis.call('HGETALL', cursors)
   for index = 2, #found, 2 do
-    local place = cmsgpack.unpack(found[index])
-    found[index] = {place.position, place.fence}
+    local row = cmsgpack.unpack(found[index])
+    found[index] = {row.position, row.fence}
   end
   return found
 end
@@ -741,18 +741,18 @@ local function record_loss(kind, now, known_to, before)
 end
 
 -- Moves cursors beyond the journal's end to the end, and returns them. May end all leases.
-local function mend_places(drop_leases)
+local function mend_cursors(drop_leases)
   local last, mended = last_position(), {}
   for _, name in ipairs(redis.call('HKEYS', cursors)) do
-    local place = place_of(name)
-    local beyond = place.position > last
+    local row = row_of(name)
+    local beyond = row.position > last
     if beyond then
-      mended[#mended + 1] = {name, place.position, last}
-      place.position = last
+      mended[#mended + 1] = {name, row.position, last}
+      row.position = last
     end
     if beyond or drop_leases then
-      place.fence, place.holder, place.till = math.max(place.fence + 1, clock()), '', 0
-      set_place(name, place)
+      row.fence, row.holder, row.till = math.max(row.fence + 1, clock()), '', 0
+      set_row(name, row)
     end
   end
   return mended
@@ -768,8 +768,8 @@ ops.identify = function(_, new)
 end
 
 -- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
--- ids that this daemon has known, "known_to" is the newest position, "places" are its cursors and their starts.
-ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
+-- ids that this daemon has known, "known_to" is the newest position, "needed" are its cursors and their starts.
+ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed)
   local found, kind = redis.call('GET', store_id), false
   if not found then
     kind = 'empty'
@@ -783,18 +783,18 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, places)
   if kind and not joins then
     if kind ~= 'other' then redis.call('SET', store_id, new) end
     record_loss(kind, now, known_to, before)
-    mended = mend_places(kind ~= 'other')
+    mended = mend_cursors(kind ~= 'other')
   end
   if kind then
     local all = loss()
-    for _, place in ipairs(places) do
-      local name, from_beginning = place[1], place[2]
-      if not place_of(name) then
-        local new_place = ensured(name, from_beginning)
+    for _, each in ipairs(needed) do
+      local name, from_beginning = each[1], each[2]
+      if not row_of(name) then
+        local row = ensured(name, from_beginning)
         if not from_beginning then
           -- Do not skip records that other daemons have appended since the loss.
-          new_place.position = math.max(math.min(all.found, new_place.position), removed_to())
-          set_place(name, new_place)
+          row.position = math.max(math.min(all.found, row.position), removed_to())
+          set_row(name, row)
         end
       end
     end

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from ingestd.api.errors import Unavailable
 
 from .durability import Durability, ask
-from .link import Link, explain
+from .link import Link, LinkOptions, explain
 from .sentinel import SentinelPool
 from .state import make_entries
 
@@ -25,33 +25,16 @@ _T = TypeVar("_T")
 
 
 class Database:
-    """Shared by journal and store. `Link` explains `timeout`, `patience` and `promotion_grace`, all in seconds."""
+    """Shared by journal and store."""
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        *,
-        prefix: str,
-        timeout: float,
-        patience: float,
-        replicas: int,
-        promotion_grace: float,
-    ) -> None:
-        self.prefix = prefix
+    def __init__(self, pool: ConnectionPool, options: LinkOptions) -> None:
+        self.prefix = options.prefix
         self.name = uuid4().hex
         """A new name with each opening. It is the holder of leases."""
         self._pool = pool
         self._client = aioredis.Redis(connection_pool=pool)
-        self._timeout = timeout
-        self._make_link = partial(
-            Link,
-            pool.make_connection,
-            prefix=prefix,
-            timeout=timeout,
-            patience=patience,
-            replicas=replicas,
-            promotion_grace=promotion_grace,
-        )
+        self._timeout = options.timeout
+        self._make_link = partial(Link, pool.make_connection, options)
         self.link = self._make_link()
         self.entries = make_entries(self.link)
         """The cache of all transactions of events."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from redis.exceptions import RedisError
 
@@ -19,7 +19,7 @@ from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
 from .link import raw
-from .state import Transaction, pairs
+from .state import Transaction, has_writes, pairs
 
 __all__ = ["RedisJournal"]
 
@@ -35,19 +35,15 @@ _HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked
 _TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
 
-class _Waiting(NamedTuple):
-    after: int
-    future: asyncio.Future[None]
-    name: str | None
-    """The cursor that the waiting consumer must hold."""
-
-
 class RedisJournal(Journal):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known = 0
         """The newest position this daemon knows."""
-        self._waiting: list[_Waiting] = []
+        self._changed = asyncio.Event()
+        """Set, and replaced, when waiting consumers have to look again."""
+        self._unlearned = 0
+        """How often a failover has lost the journal's end."""
         self._tail = Tail()
         self._tail_since = 0.0
         """Connect time of the tail's connection. A later connection may lead to another server."""
@@ -70,8 +66,10 @@ class RedisJournal(Journal):
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         transaction, link = cast("Transaction", state), self._database.link
         store_id = link.store_id
-        log = transaction.take()
-        if not (records or cursor or log.has_writes):
+        log = transaction.log()
+        # Reads alone need no check, unless the daemon's cache has served them.
+        is_cached = transaction.entries is self._database.entries
+        if not (records or cursor or has_writes(log) or (is_cached and any(log))):
             transaction.committed()
             return await self.last()
         try:
@@ -90,6 +88,7 @@ class RedisJournal(Journal):
         if cursor is not None:
             self._held[cursor.name] = cursor.position
         transaction.committed()
+        transaction.go_on()
         _, position, last, version = answer
         self._appended(records, last, version, store_id)
         return int(position)
@@ -157,12 +156,17 @@ class RedisJournal(Journal):
         return sorted(records, key=lambda record: record.position)[:limit]
 
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
-        if cursor is not None and cursor.name not in self._held:
-            raise _passed()
-        if self._known <= after:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(_Waiting(after, future, cursor and cursor.name))
-            await future
+        unlearned = self._unlearned
+        while True:
+            if cursor is not None and cursor.name not in self._held:
+                raise _passed()
+            if self._known > after or self._unlearned != unlearned:
+                return
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def last(self) -> int:
         last, version = await self._database.link.ask("last", 0)
@@ -197,8 +201,8 @@ class RedisJournal(Journal):
             await self._database.link.ask("release", 0, names, self._database.name)
 
     async def cursors(self) -> Sequence[Cursor]:
-        places = pairs(await self._database.link.ask("places", 0))
-        return sorted(Cursor(name, position, fence) for name, (position, fence) in places)
+        rows = pairs(await self._database.link.ask("cursors", 0))
+        return sorted(Cursor(name, position, fence) for name, (position, fence) in rows)
 
     async def extent(self) -> JournalStats:
         first, last, records, held, at = await self._database.link.ask("extent", 0)
@@ -244,26 +248,16 @@ class RedisJournal(Journal):
         if version != self._version:
             self._version = version
             self._tail.forget()
-        if last <= self._known:
-            return
-        self._known = last
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if each.future.done():  # cancelled
-                continue
-            if last > each.after:
-                each.future.set_result(None)
-            else:
-                self._waiting.append(each)
+        if last > self._known:
+            self._known = last
+            self._wake()
 
     def _unlearn(self, last: int) -> None:
         """A failover has lost the journal's end: wake all waiting consumers, so that they notice."""
         self._known = last
+        self._unlearned += 1
         self._tail.forget()
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.future.done():
-                each.future.set_result(None)
+        self._wake()
 
     @property
     def known(self) -> int:
@@ -271,7 +265,7 @@ class RedisJournal(Journal):
         return self._known
 
     @property
-    def places(self) -> list[tuple[str, bool]]:
+    def needed_cursors(self) -> list[tuple[str, bool]]:
         """The cursors that this daemon needs, each with whether a new one starts at the beginning."""
         return [(name, start == "beginning") for name, start in self._starts.items()]
 
@@ -284,9 +278,7 @@ class RedisJournal(Journal):
 
     def _lose(self, name: str) -> None:
         self._held.pop(name, None)
-        for each in self._waiting:
-            if each.name == name and not each.future.done():
-                each.future.set_exception(_passed())
+        self._wake()
 
     def _key(self, name: str) -> str:
         return self._database.prefix + name

@@ -30,7 +30,7 @@ from ingestd.api.errors import Failed, Unavailable
 
 from .servers import address_of
 
-__all__ = ["Link", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
+__all__ = ["Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -78,6 +78,16 @@ class _Batch(NamedTuple):
     deadline: float
 
 
+class LinkOptions(NamedTuple):
+    """The options of a `Link`, which explains them. Times are in seconds."""
+
+    prefix: str
+    timeout: float
+    patience: float
+    replicas: int = 0
+    promotion_grace: float = 0.0
+
+
 class Link:
     """Sends operations in batches on one connection. The next batch gathers while others wait for their answers.
 
@@ -91,16 +101,7 @@ class Link:
     replacement. After such a refusal the link refuses all operations, until the replacement has been adopted.
     """
 
-    def __init__(
-        self,
-        make_connection: Callable[[], AbstractConnection],
-        *,
-        prefix: str,
-        timeout: float,
-        patience: float,
-        replicas: int = 0,
-        promotion_grace: float = 0.0,
-    ) -> None:
+    def __init__(self, make_connection: Callable[[], AbstractConnection], options: LinkOptions) -> None:
         self.problem: str | None = None
         """Why nothing can be stored; None if all is well."""
         self.connected_at = 0.0
@@ -122,11 +123,11 @@ class Link:
         self._lost = False
         """Whether the store has lost data and is not adopted yet."""
         self._make_connection = make_connection
-        self._prefix = prefix.encode()
-        self._timeout = timeout
-        self._patience = patience
-        self._replicas = replicas
-        self._promotion_grace = promotion_grace
+        self._prefix = options.prefix.encode()
+        self._timeout = options.timeout
+        self._patience = options.patience
+        self._replicas = options.replicas
+        self._promotion_grace = options.promotion_grace
         self._grace_until = 0.0
         self._left: str | None = None
         """The server before a failover, until the new server has answered."""
@@ -177,7 +178,7 @@ class Link:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])
-        await self._drop()
+        await self.leave()
 
     async def _send(self) -> None:
         try:
@@ -205,7 +206,7 @@ class Link:
                 await self._send_batch(self._connection, batch)
             except (RedisError, OSError) as error:
                 _log.debug("sending: %s", error)
-                await self._drop()  # the reader notices it
+                await self.leave()  # the reader notices it
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
@@ -231,7 +232,7 @@ class Link:
                             await self._connect()
                         answers = await self._read_answers(self._connection)
                 except (RedisError, OSError, TimeoutError) as error:
-                    await self._drop()
+                    await self.leave()
                     if time.monotonic() + _PAUSE >= self._in_flight[0].deadline or _is_final(error):
                         self._give_up(error)
                     else:
@@ -270,10 +271,6 @@ class Link:
             self._left = self._left or self.address
             self._grace_until = time.monotonic() + self._promotion_grace
         self.address = address
-
-    async def leave(self) -> None:
-        """Cut the connection. Batches without an answer are sent again on a new one."""
-        await self._drop()
 
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
         known = f"{self.store_id} {self.last} {self.heartbeats}"
@@ -327,7 +324,8 @@ class Link:
         for then in refused:
             _tell(then, None, error)
 
-    async def _drop(self) -> None:
+    async def leave(self) -> None:
+        """Cut the connection. Batches without an answer are sent again on a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Connections to the primary: to the server of the URL as redis-py has it, or to the one that Sentinels name."""
+"""Connections to the primary: the server of the URL, or the server that Sentinels name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["address_of", "make_pool"]
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:
-    """A pool for `url`. With `sentinels` its host is the name they know the primary by; `password` is theirs.
+    """A pool of connections. Raises `ConfigError`.
 
-    Raises `ConfigError`.
+    With `sentinels`, the host of the URL is the Sentinels' name of the primary. `password` is for the Sentinels.
     """
     options: dict[str, Any] = {
         "socket_connect_timeout": timeout,
-        "socket_timeout": None,  # whoever asks has a limit of their own
-        "retry": Retry(NoBackoff(), 0),  # and tries again themselves
+        "socket_timeout": None,  # the callers have time limits
+        "retry": Retry(NoBackoff(), 0),  # the link tries again
         "protocol": 2,
         "client_name": "ingestd",
     }
@@ -39,21 +39,21 @@ def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, passwor
             pool = _through(sentinels, url, options, password)
         else:
             pool = aioredis.ConnectionPool.from_url(url, redis_connect_func=_greet, **options)
-        pool.make_connection()  # connects to nothing yet, but knows whether it could
+        pool.make_connection()  # does not connect yet, but checks the options
     except ValueError as error:
         raise ConfigError(f"this URL is not one of Redis: {error}") from None
-    except TypeError as error:  # from redis-py, which makes arguments of the options in the URL
+    except TypeError as error:  # redis-py turns the options of the URL into arguments
         raise ConfigError(f"this URL has an option redis-py does not know: {unknown_option(error)}") from None
     return pool
 
 
 def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], password: str | None) -> ConnectionPool:
-    # Not `hostname`, which is in small letters: Sentinels tell names apart by case.
+    # Not `hostname`, which is in small letters: the Sentinels distinguish upper and lower case.
     service = urlsplit(url).netloc.rpartition("@")[2].partition(":")[0]
     if not service:
-        raise ValueError("with sentinels its host is the name of the service they watch, as in redis://mymaster/0")
+        raise ValueError("with sentinels its host is their name of the primary, as in redis://mymaster/0")
     given = {name: value for name, value in parse_url(url).items() if name not in {"host", "port", "connection_class"}}
-    limit = options["socket_connect_timeout"] / 2  # the primary is to be reached in the other half
+    limit = options["socket_connect_timeout"] / 2  # the other half is for the primary
     watching = Sentinels(
         service,
         sentinels,
@@ -64,17 +64,17 @@ def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], pa
 
 
 async def _greet(connection: AbstractConnection) -> None:
-    """What redis-py does on a new connection; then ask whether the server is a primary. Raises `RedisError`."""
+    """Greet as redis-py does on a new connection, and check that the server is a primary. Raises `RedisError`."""
     await connection.on_connect()
     await connection.send_command("INFO", "replication")
     try:
         facts = await connection.read_response()
-    except ResponseError:  # not for this user, or not on this service
+    except ResponseError:  # forbidden to this user, or missing in this service
         return
     if b"role:slave" in facts:
         raise ReadOnlyError(f"{address_of(connection) or 'this server'} is a read only replica, not the primary")
 
 
 def address_of(connection: AbstractConnection) -> str | None:
-    """Host and port of the server a connection is to, None where that is a socket of this machine."""
+    """Host and port of the server; None for a Unix socket."""
     return f"{connection.host}:{connection.port}" if isinstance(connection, Connection) else None

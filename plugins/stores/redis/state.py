@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ingestd.api.errors import Unavailable
 from ingestd.api.store import Field
@@ -15,7 +15,7 @@ from ..cached_state import CachedState
 from ..fields import Fields
 from .link import Link, unavailable
 
-__all__ = ["CheckedState", "Log", "StepState", "Transaction", "make_entries", "pairs"]
+__all__ = ["CheckedState", "Log", "StepState", "Transaction", "has_writes", "make_entries", "pairs"]
 
 _ENTRIES = 50_000  # entries in the cache of a daemon
 _SIZE = 40 << 20  # bytes of these entries
@@ -25,18 +25,13 @@ _LOADED_IN_STEP = 16  # the same for a step, whose entries are larger
 _IN_STEP = 1_000_000  # entries of one step; they are dropped with it
 
 
-class Log(NamedTuple):
-    """What a commit needs, as batch.lua takes it."""
+Log = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
+"""What a commit needs, as batch.lua takes it: `checks`, `writes` and `contents` of a `CheckedState`."""
 
-    checks: Sequence[Any]
-    """The values that were read: key and value, and for a renewal the new lifetime."""
-    writes: Sequence[Any] = ()
-    contents: Sequence[Any] = ()
-    """The fields and windows that were read: kind, content, key and bounds."""
 
-    @property
-    def has_writes(self) -> bool:
-        return bool(self.writes) or any(len(check) == 3 for check in self.checks)
+def has_writes(log: Log) -> bool:
+    checks, writes, _ = log
+    return bool(writes) or any(len(check) == 3 for check in checks)
 
 
 class Transaction(CachedState):
@@ -50,13 +45,16 @@ class Transaction(CachedState):
         self._store_id = link.store_id
 
     @abstractmethod
-    def _take(self) -> Log: ...
+    def _log(self) -> Log: ...
 
-    def take(self) -> Log:
-        """The log since the last commit. Raises `Unavailable` if the store has lost data since the beginning."""
+    def log(self) -> Log:
+        """The log for the commit. Raises `Unavailable` if the store has lost data since the transaction began."""
         if self._link.store_id != self._store_id:
             raise unavailable()
-        return self._take()
+        return self._log()
+
+    def go_on(self) -> None:
+        """Begin a new log after a commit. The entries stay."""
 
 
 class CheckedState(Transaction):
@@ -66,30 +64,40 @@ class CheckedState(Transaction):
     entries that it changes. So its own view does not change when others write.
     """
 
-    __slots__ = ("_before", "_checks", "_contents", "_touched", "_writes")
+    __slots__ = ("_before", "_checks", "_contents", "_large", "_touched", "_writes")
 
     def __init__(self, link: Link, entries: Entries, now: int) -> None:
-        super().__init__(link, entries, now)
+        # Every event begins one, so without the calls and the lists of the base classes.
+        self.now, self.entries, self._missed, self._calls = now, entries, None, None
+        self._link, self._store_id = link, link.store_id
         self._touched: dict[str, Entry] = {}
         """The entries as this transaction sees them."""
         self._before: dict[str, list[Any] | None] = {}
         """The content, before this transaction, of entries that it has changed. None: it no longer matters."""
         self._checks: list[tuple[Any, ...]] = []
+        """The values that were read: key and value, and for a renewal the new lifetime."""
         self._writes: list[tuple[Any, ...]] = []
+        """The other writes, in their order."""
         self._contents: list[tuple[Any, ...]] = []
+        """The fields and windows that were read: kind, content, key and bounds."""
+        self._large = False
+        """Whether some entries are too large for the cache."""
 
     @property
     def size(self) -> int:
         return sum([entry.weight for entry in self._touched.values()])
 
-    def _take(self) -> Log:
-        log = Log(self._checks, self._writes, self._contents)
+    def _log(self) -> Log:
+        return self._checks, self._writes, self._contents
+
+    def go_on(self) -> None:
         self._checks, self._writes, self._contents, self._before = [], [], [], {}
-        return log
 
     def committed(self) -> None:
-        super().committed()
-        self.entries.forget([key for key, entry in self._touched.items() if entry.weight > _LARGEST])
+        if self._calls is not None:
+            super().committed()
+        if self._large:
+            self.entries.forget([key for key, entry in self._touched.items() if entry.weight > _LARGEST])
 
     def undo(self) -> None:
         """Drop from the cache all that this transaction has read or written, since some of it is wrong."""
@@ -113,11 +121,13 @@ class CheckedState(Transaction):
             loaded = await self.entries.get(key, missed)
             # Another operation of this transaction may have come first.
             entry = self._touched.setdefault(key, loaded)
+            self._large = self._large or entry.weight > _LARGEST
         return entry
 
     def _replace(self, entry: Entry) -> None:
         self._touched[entry.key] = entry
         self.entries.replace(entry)
+        self._large = self._large or entry.weight > _LARGEST
 
     async def _copy(self, key: str) -> None:
         """Replace an entry by a copy, which this transaction can change."""
@@ -149,6 +159,7 @@ class CheckedState(Transaction):
     def _changed(self, entry: Entry) -> None:
         entry.row()  # empties the entry's own log of changes
         self.entries.weigh(entry)
+        self._large = self._large or entry.weight > _LARGEST
 
     async def delete(self, key: str) -> None:
         for entry in (Entry(key), SetEntry(set_key(key))):
@@ -225,11 +236,11 @@ class StepState(Transaction):
     def __init__(self, link: Link, now: int) -> None:
         super().__init__(link, make_entries(link, _IN_STEP, _LOADED_IN_STEP), now)
 
-    def _take(self) -> Log:
+    def _log(self) -> Log:
         changed = [entry for entry in dict.fromkeys(self.written) if entry.dirty]
         for entry in changed:
             entry.dirty = False
-        return Log((), [_row(entry) for entry in changed])
+        return (), [_row(entry) for entry in changed], ()
 
 
 def _row(entry: Entry) -> tuple[Any, ...]:

@@ -1,12 +1,14 @@
-"""Events on Redis become what they would if nothing was remembered of their visitors, whatever other daemons do."""
+"""Events on Redis become the same records as on SQLite, although each daemon has a cache and others write too."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha1
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,27 +17,26 @@ import pluggy
 import pytest
 
 from ingestd.api import hookimpl, hookspecs
-from ingestd.api.errors import Forbidden, Unavailable, WriteConflict
+from ingestd.api.backend import Backend
+from ingestd.api.errors import Forbidden
 from ingestd.api.events import Endpoint, Event, Principal, Session
-from ingestd.api.journal import Append
 from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.pipeline.backpressure import Backpressure
+from ingestd.pipeline.processor import Processor, Result
 from ingestd.pipeline.resolver import Resolved
-from ingestd.pipeline.storing import Storing
-from ingestd.pipeline.together import Together
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.sinks import make_records
+from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server
 
 NOW = 1_795_233_906_000
 IDLE = 1_800_000  # milliseconds
-KEY = state_key("recalled", "shop", "visitor")
+MIB = 1 << 20
 SUPPLIED = ["5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11", "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a22"]
 
 
@@ -53,22 +54,6 @@ class Everyone:
         return Principal("shop", "key")
 
 
-class Enriching:
-    """Where a plugin enriches events nothing is resolved by what is remembered."""
-
-    @hookimpl
-    def enrich(self, event: Event) -> None:
-        pass
-
-
-class Preparing:
-    """A plugin that prepares events keeps none from being resolved by what is remembered."""
-
-    @hookimpl
-    def prepare(self, event: Event) -> None:
-        pass
-
-
 class Filter:
     """Drops the events of one user."""
 
@@ -78,29 +63,30 @@ class Filter:
 
 
 class Daemon:
-    def __init__(self, backend: RedisBackend, *plugins: object) -> None:
+    def __init__(self, backend: Backend, *plugins: object) -> None:
         self.backend = backend
         manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
         manager.add_hookspecs(hookspecs)
         session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
         for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
             manager.register(plugin)
-        parts = Hooks(manager), backend.store, backend.journal, Backpressure(10_000)
-        self.storing, self.together = Storing(*parts), Together(*parts)
+        self._processor = Processor(Hooks(manager), backend.store, backend.journal, Backpressure(10_000))
+
+    async def process(self, events: Sequence[Event]) -> list[Result]:
+        """The results of a request, once they are durable."""
+        ended: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        await self._processor.process(events, ended.set_result)
+        return await ended
 
     async def store(self, event: Event) -> Resolved:
-        """Returns when it is durable."""
-        done: asyncio.Future[Resolved | Exception] = asyncio.get_running_loop().create_future()
-        await self.storing.begin(event, done.set_result)
-        stored = await done
-        assert isinstance(stored, Resolved)
-        return stored
+        (result,) = await self.process([event])
+        assert isinstance(result, Resolved), result
+        return result
 
-    async def trips(self, event: Event) -> int:
-        """How many it takes to store an event."""
-        before = self.backend.database.link.batches
-        await self.store(event)
-        return self.backend.database.link.batches - before
+    @property
+    def trips(self) -> int:
+        assert isinstance(self.backend, RedisBackend)
+        return self.backend.database.link.batches
 
 
 @asynccontextmanager
@@ -164,10 +150,7 @@ async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict
     sessions: dict[str, int] = {}
     found: list[Any] = []
     for which, given in day:
-        daemon = daemons[which]
-        events = [make_event(**members) for members in given]
-        stored = [await daemon.store(events[0])] if len(events) == 1 else await daemon.together.store(events)
-        for each in stored:
+        for each in await daemons[which].process([make_event(**members) for members in given]):
             assert isinstance(each, Resolved), each
             begun = sessions.setdefault(each.session.session_id, len(sessions))
             found.append((each.outcome, begun, each.session.is_new))
@@ -178,22 +161,31 @@ async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_events_become_the_same_as_if_nothing_was_remembered(
-    server: RedisServer, tmp_path: Path, seed: int
-) -> None:
+async def test_events_become_the_same_records_as_on_sqlite(server: RedisServer, tmp_path: Path, seed: int) -> None:
     day = make_day(seed)
-    async with shop(server, tmp_path / "one") as daemons, shop(server, tmp_path / "other", Enriching()) as others:
-        assert await live_through(daemons, day) == await live_through(others, day)
+    async with shop(server, tmp_path) as daemons, sqlite_backend(tmp_path) as backend:
+        assert await live_through(daemons, day) == await live_through([Daemon(backend)] * 2, day)
 
 
-async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisServer, tmp_path: Path) -> None:
-    async with shop(server, tmp_path, Preparing()) as (daemon, _):
-        assert await daemon.trips(make_event("a")) == 2
-        assert await daemon.trips(make_event("a", NOW + 1)) == 1
-        assert await daemon.trips(make_event("a", NOW + 2, message_id="m", session_id=None)) == 1
-        before = daemon.backend.database.link.batches
-        await daemon.together.store([make_event("a", NOW + number) for number in range(100)])
-        assert daemon.backend.database.link.batches == before + 1
+async def test_an_event_of_a_known_visitor_takes_one_trip_and_so_does_a_batch(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        await daemon.store(make_event("a"))
+        before = daemon.trips
+        await daemon.store(make_event("a", NOW + 1))
+        await daemon.store(make_event("a", NOW + 2, message_id="m"))
+        await daemon.process([make_event("a", NOW + number) for number in range(100)])
+        assert daemon.trips == before + 3
+
+
+async def test_the_state_of_the_new_visitors_of_a_batch_is_loaded_together(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        for number in range(3):  # the daemon learns which entries an event needs
+            await daemon.store(make_event(f"{number}"))
+        before = daemon.trips
+        await daemon.process([make_event(f"visitor {number}") for number in range(100)])
+        assert daemon.trips < before + 30
 
 
 async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_daemons_tells_that_it_is_new(
@@ -220,7 +212,7 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
         for visitor in visitors[:5]:
             await here.store(make_event(visitor))
         await there.store(make_event("visitor 3", type="identify", user_id="ann"))
-        stored = await here.together.store([make_event(visitor, NOW + 1) for visitor in visitors])
+        stored = await here.process([make_event(visitor, NOW + 1) for visitor in visitors])
         assert not [each for each in stored if not isinstance(each, Resolved) or each.session.is_new]
         records = [record.decode() for record in (await read_all(here.backend.journal))[6:]]
         assert [record["anonymousId"] for record in records] == visitors
@@ -245,9 +237,9 @@ async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_bat
     server: RedisServer, tmp_path: Path
 ) -> None:
     async with shop(server, tmp_path, Choosy()) as (daemon, _):
-        for at in NOW, NOW + 1:  # nothing is remembered at first, then all is
+        for at in NOW, NOW + 1:  # at first nothing is in the cache, then everything
             visitors = ["a", "refused", "b", "broken", "a"]
-            stored = await daemon.together.store([make_event(visitor, at) for visitor in visitors])
+            stored = await daemon.process([make_event(visitor, at) for visitor in visitors])
             assert [type(each) for each in stored] == [Resolved, Forbidden, Resolved, HookFailure, Resolved]
         records = [record.decode()["anonymousId"] for record in await read_all(daemon.backend.journal)]
         assert records == ["a", "b", "a"] * 2
@@ -258,7 +250,7 @@ async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisS
         first = await here.store(make_event("a"))
         await there.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
         assert (await here.store(make_event("a", NOW + 2))).session == Session(SUPPLIED[0], is_new=False)
-        # Activity anywhere keeps it alive, also where it is remembered as it was before.
+        # Activity at any daemon keeps it alive, although the other cache still has its earlier expiry.
         await there.store(make_event("a", NOW + IDLE))
         assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == Session(SUPPLIED[0], is_new=False)
         last = await here.store(make_event("a", NOW + 3 * IDLE + 1))
@@ -266,51 +258,93 @@ async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisS
         assert last.session.session_id not in {first.session.session_id, SUPPLIED[0]}
 
 
-class Careless:
-    """Takes any failure of the state for an answer."""
+async def test_two_daemons_that_write_the_same_visitor_in_turn_have_one_truth(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path) as daemons:
+        for number in range(40):
+            at = NOW + number * (IDLE // 3)
+            daemon = daemons[number % 2]
+            if number % 5 == 0:
+                await daemon.store(make_event("a", at, type="identify", user_id=f"user {number}"))
+            if number % 7 == 0:
+                await daemon.store(make_event("a", at, session_id=SUPPLIED[number % 2]))
+            stored = await daemon.store(make_event("a", at, number))
+            assert stored.record is not None
+            record = stored.record.decode()
+            assert record["userId"] == f"user {number // 5 * 5}"
+            assert record["sessionId"] == (await daemons[1 - number % 2].store(make_event("a", at))).session.session_id
+        records = [record.decode() for record in await read_all(daemons[0].backend.journal)]
+        sessions = [None, *(record["sessionId"] for record in records)]
+        assert [record["sessionIsNew"] for record in records] == [each != before for before, each in pairwise(sessions)]
 
-    @hookimpl(tryfirst=True)
-    async def resolve_user(self, event: Event, state: State) -> str | None:
-        try:
-            return await state.get(KEY)
-        except Unavailable:
-            return "nobody"
+
+async def test_events_of_one_visitor_at_two_daemons_at_once_begin_one_session(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path) as daemons:
+        for number in range(5):
+            events = [make_event(f"{number}", NOW, place) for place in range(20)]
+            results = await asyncio.gather(*(daemons[place % 2].store(event) for place, event in enumerate(events)))
+            assert len({result.session.session_id for result in results}) == 1
+            assert [result.session.is_new for result in results].count(True) == 1
+        assert len(await read_all(daemons[0].backend.journal)) == 100
 
 
-async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server: RedisServer, tmp_path: Path) -> None:
-    async with shop(server, tmp_path, Careless()) as (here, there):
-        await there.backend.store.begin(NOW).put(KEY, "ann")
-        await here.store(make_event("a"))
-        await here.together.store([make_event("b"), make_event("a")])
-        await there.backend.store.begin(NOW).put(KEY, "bob")
-        await here.store(make_event("a"))
-        users = [record.decode()["userId"] for record in await read_all(here.backend.journal)]
-        assert users == ["ann", "ann", "ann", "bob"]
+class Counting:
+    """Counts the events of a visitor in a value that every event changes."""
+
+    @hookimpl
+    async def enrich(self, event: Event, state: State) -> None:
+        key = state_key("count", event.tenant, event.anonymous_id)
+        event.extra["count"] = int(await state.get(key) or 0) + 1
+        await state.put(key, f"{event.extra['count']}")
 
 
-async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: RedisServer, tmp_path: Path) -> None:
-    async with shop(server, tmp_path) as (here, there):
-        journal = here.backend.journal
-        with pytest.raises(WriteConflict):
-            await journal.recall(NOW).get(KEY)
-        state = here.backend.store.begin(NOW)
-        assert await state.renew(KEY, "first", 1000) == ("first", True)
-        recalled = journal.recall(NOW + 500)
-        assert await recalled.renew(KEY, "second", 1000) == ("first", False)
-        assert await there.backend.store.begin(NOW + 1001).get(KEY) is None  # nothing has been done yet
-        await journal.append(make_records(1), recalled)
-        assert await there.backend.store.begin(NOW + 1500).get(KEY) == "first"
-        states = [journal.recall(NOW) for _ in range(3)]
-        for each in states[:2]:
-            assert await each.get(KEY) == "first"
-        await there.backend.store.begin(NOW).put(KEY, "other")
-        [record] = make_records(1)
-        with pytest.raises(WriteConflict):
-            await journal.append([record], states[0])
-        # Whatever comes behind one that has to come again does so too, so that it stays behind it.
-        answers = await journal.append_each([Append(record, each) for each in (states[2], states[1], states[2])])
-        assert [type(answer) for answer in answers] == [type(None), WriteConflict, WriteConflict]
-        assert len(await read_all(journal)) == 2
-        for change in (states[2].put(KEY, "x"), states[2].swap(KEY, "first", "x"), states[2].delete(KEY)):
-            with pytest.raises(WriteConflict):
-                await change
+async def test_a_value_that_every_event_changes_counts_each_event_of_all_daemons_once(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    async with shop(server, tmp_path, Counting()) as daemons:
+        for _ in range(5):
+            batches = [[make_event("a", NOW, number) for number in range(10)] for _ in daemons]
+            await asyncio.gather(*(map(Daemon.process, daemons, batches)))
+        records = [record.decode()["extra"] for record in await read_all(daemons[0].backend.journal)]
+        assert [record["count"] for record in records] == [*range(1, 101)]
+        assert [record["number"] for record in records[:10]] == [*range(10)]
+
+
+async def test_an_entry_that_nobody_uses_leaves_the_cache(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        assert isinstance(daemon.backend, RedisBackend)
+        entries = daemon.backend.database.entries
+        for visitor in "ab":
+            await daemon.store(make_event(visitor))
+        entries.forget_unused()
+        await daemon.store(make_event("a", NOW + 1))
+        entries.forget_unused()
+        before = daemon.trips
+        await daemon.store(make_event("a", NOW + 2))
+        assert daemon.trips == before + 1
+        await daemon.store(make_event("b", NOW + 2))
+        assert daemon.trips == before + 3
+
+
+async def test_the_cache_of_entries_stays_within_its_bytes(server: RedisServer, tmp_path: Path) -> None:
+    async with shop(server, tmp_path) as (daemon, _):
+        keys = [state_key("large", "shop", f"{number}") for number in range(20_000)]
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for first in range(0, len(keys), 500):
+            state = daemon.backend.store.begin(NOW, event=True)
+            await state.load(keys[first : first + 500])
+            for key in keys[first : first + 500]:
+                await state.put(key, f"{key}{'x' * 4000}", 1000)
+            await daemon.backend.store.commit(state)
+        del state
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert used < 48 * MIB  # without a limit it would be 90
+        before_trips = daemon.trips
+        state = daemon.backend.store.begin(NOW, event=True)
+        assert await state.get(keys[-1]) == f"{keys[-1]}{'x' * 4000}"
+        assert daemon.trips == before_trips
