@@ -42,7 +42,7 @@ def test_a_full_journal_refuses_events_until_the_sink_gets_on(tmp_path: Path) ->
         assert daemon.metric("ingestd_journal_bytes") >= 50_000
         refused = daemon.post("/identify/public", {"anonymousId": "visitor"}, shop.public.id)
         assert refused.status == 503
-        assert refused.json()["detail"] == "The journal is full. Send it again later."
+        assert refused.json()["detail"] == "The journal is full. Send the request again later."
         assert int(refused.headers["retry-after"]) > 0
         problem = "the journal is full ([journal] max_size = 50kB) and waits for sink:archive"
         wait_until(lambda: problem in daemon.ops("/readyz").body.decode())  # once attribution is done with it

@@ -190,7 +190,7 @@ async def test_a_full_journal_refuses_until_there_is_room(tmp_path: Path, caplog
             await append(backend, records(1))
             for _ in range(3):
                 await journal.settle()
-            assert journal.refusals == ["The journal is full. Send it again later."]
+            assert journal.refusals == ["The journal is full. Send the request again later."]
             problem = journal.retention.problem
             assert problem == "the journal is full ([journal] max_size = 2kB) and waits for gated"
             gated.gate.release()

@@ -1,4 +1,4 @@
-"""A unit of work whose writes are ignored: to see what a plugin would do."""
+"""A transaction that ignores writes. `ingestd forget` uses it to learn what a plugin would delete."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["ReadOnlyState"]
 
 
 class ReadOnlyState(State):
-    """Answers every operation as the store would, and writes nothing: also not what later ones would see.
+    """Reads from the store and ignores writes. Later operations do not see them either.
 
-    `gone` are keys it does not find, `deleted` those it was asked to delete.
+    It does not find the keys in `gone`. The plugin has asked it to delete the keys in `deleted`.
     """
 
     def __init__(self, state: State, gone: Collection[str] = ()) -> None:
