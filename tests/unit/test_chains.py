@@ -14,7 +14,7 @@ from ingestd.pipeline.chains import UnderWay, beside_each_other, chains, ties
 
 
 def event(visitor: str | None, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:
-    """Without a visitor: with an anonymousId that names nobody."""
+    """An event. Without a `visitor` it has an unusable anonymousId."""
     return Event(
         id="", type="event" if is_event else "identify", tenant="shop", endpoint=Endpoint.TRACK, received_at=0,
         timestamp=0, key=None, data={}, traits={}, anonymous_id=visitor or "undefined", user_id=user_id,
@@ -23,7 +23,7 @@ def event(visitor: str | None, message_id: str | None, user_id: str | None, *, i
     )  # fmt: skip
 
 
-# One name is a visitor, a message and a user: that must not tie them together.
+# Visitors, messages and users have the same names. Equal names of different kinds are no dependency.
 names = st.sampled_from("abcdefgh")
 events = st.builds(event, st.none() | names, st.none() | names, st.none() | names, is_event=st.booleans())
 

@@ -40,13 +40,13 @@ def test_headers_are_found_as_in_tornado_s(lines: list[tuple[str, str]], names: 
 
 
 @given(LINES)
-def test_headers_are_tornado_s_to_whoever_wants_all_of_them(lines: list[tuple[str, str]]) -> None:
+def test_the_list_of_all_headers_equals_tornado_s(lines: list[tuple[str, str]]) -> None:
     ours, theirs = headers_of(lines)
     assert (list(ours.items()), len(ours)) == (list(theirs.items()), len(theirs))
 
 
 def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:
-    """What the body is, and what stands behind it; None if it has no end."""
+    """The body and the bytes after its end; None instead of these if it has no end."""
     found = b""
     for at, part in enumerate(parts):
         found += body.feed(part)
@@ -57,14 +57,14 @@ def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:
     return found, None
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    at = sorted({0, len(data), *(each % (len(data) + 1) for each in cuts)})
     return [data[start:end] for start, end in pairwise(at)]
 
 
 @st.composite
 def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A body, and how it comes."""
+    """A body, and its bytes on the wire."""
     chunks = draw(st.lists(st.binary(min_size=1, max_size=20), max_size=5))
     extensions = st.sampled_from([b"", b";a", b' ; a="b;c"', b";" + b"a" * 70, b"\t;\xff"])
     digits = st.sampled_from([b"%x", b"%X", b"00%x"])

@@ -42,7 +42,7 @@ def test_a_realistic_payload_is_valid(validator: Validator, key: str) -> None:
     assert wrong_places(key, data) == set()
 
 
-# Outside the folder they are in, these cases are not collected at all.
+# A checkout without the folder of these cases has no such tests.
 if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())

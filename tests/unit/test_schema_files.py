@@ -56,7 +56,7 @@ def test_the_validator_knows_the_keys_and_their_files() -> None:
 
 
 def test_the_files_are_schemas_of_the_draft_and_refer_to_one_another() -> None:
-    """As `jsonschema` and `referencing` have it, which at a start look at a shop's files only."""
+    """Checked by `jsonschema` and `referencing`. A start checks only the files of a shop with them."""
     schemas = [json.loads(entry.read_text(encoding="utf-8")) for entry in schema_files()]
     references = References(schemas)
     for schema in schemas:
@@ -75,7 +75,7 @@ def test_a_file_describes_itself_and_every_field(entry: Traversable) -> None:
 
 @pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)
 def test_nothing_is_stricter_than_promised(entry: Traversable) -> None:
-    """Types only; the three identifiers with a bound or a form, and three required fields, are in the envelopes."""
+    """Schemas of keys have types only. The envelopes bound three identifiers, and require three fields."""
     schema = json.loads(entry.read_text(encoding="utf-8"))
     if entry.name == "envelope.json":
         assert schema.pop("required") == ["anonymousId"]
