@@ -103,7 +103,7 @@ class Changing:
             setattr(event, name, value)
 
 
-@pytest.mark.logs("a request to track failed", "a request to track-batch failed", "a word for nothing as anonymousId")
+@pytest.mark.logs("a request to track failed", "a request to track-batch failed", "unusable ids as anonymousId")
 async def test_a_changed_event_is_stored_as_if_the_caller_had_sent_it_so(door: MakeDoor, tmp_path: Path) -> None:
     def changed(visitor: str = "visitor", **fields: Any) -> dict[str, Any]:
         return {**PAGE_VIEW, "anonymousId": visitor, "data": {"set": fields}}

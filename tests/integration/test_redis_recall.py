@@ -1,4 +1,4 @@
-"""Events on Redis become what they would if nothing was remembered of their visitors, whatever other daemons do."""
+"""Events on Redis get the same result with and without remembered state, despite writes of other daemons."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Everyone:
-    """Lets everyone in."""
+    """Authenticates every request."""
 
     @hookimpl
     def authenticate(self) -> Principal | None:
@@ -54,7 +54,7 @@ class Everyone:
 
 
 class Enriching:
-    """Where a plugin enriches events nothing is resolved by what is remembered."""
+    """With an enriching plugin, no event is resolved from remembered state."""
 
     @hookimpl
     def enrich(self, event: Event) -> None:
@@ -62,7 +62,7 @@ class Enriching:
 
 
 class Preparing:
-    """A plugin that prepares events keeps none from being resolved by what is remembered."""
+    """With a preparing plugin, events are still resolved from remembered state."""
 
     @hookimpl
     def prepare(self, event: Event) -> None:
@@ -89,7 +89,7 @@ class Daemon:
         self.storing, self.together = Storing(*parts), Together(*parts)
 
     async def store(self, event: Event) -> Resolved:
-        """Returns when it is durable."""
+        """Store the event. Returns after it is durable."""
         done: asyncio.Future[Resolved | Exception] = asyncio.get_running_loop().create_future()
         await self.storing.begin(event, done.set_result)
         stored = await done
@@ -97,16 +97,16 @@ class Daemon:
         return stored
 
     async def trips(self, event: Event) -> int:
-        """How many it takes to store an event."""
+        """The number of round trips to store the event."""
         before = self.backend.database.link.batches
         await self.store(event)
         return self.backend.database.link.batches - before
 
 
 @asynccontextmanager
-async def shop(server: RedisServer, place: Path, *plugins: object) -> AsyncIterator[list[Daemon]]:
+async def shop(server: RedisServer, folder: Path, *plugins: object) -> AsyncIterator[list[Daemon]]:
     """Two daemons on one journal."""
-    prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+    prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
     async with AsyncExitStack() as stack:
         daemons = []
         for _ in range(2):
@@ -132,16 +132,16 @@ def make_event(visitor: str, at: int = NOW, number: int = 0, **members: Any) -> 
 
 
 def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
-    """What comes in: to which daemon, and how many at once."""
+    """Groups of simultaneous events, each with the index of its daemon."""
     chance = random.Random(seed)
     at = NOW
     day: list[tuple[int, list[dict[str, Any]]]] = []
     for number in range(150):
         at += chance.choice([0, 1, 60_000, IDLE // 3, IDLE + 1] if chance.random() < 0.3 else [0, 1])
         events: list[dict[str, Any]] = []
-        for place in range(chance.choice([1, 1, 1, 3, 12])):
+        for index in range(chance.choice([1, 1, 1, 3, 12])):
             event: dict[str, Any] = {"visitor": f"visitor {chance.randint(1, 4)}", "at": at}
-            event["number"] = number * 20 + place
+            event["number"] = number * 20 + index
             if chance.random() < 0.1:
                 event |= {"type": "identify", "user_id": chance.choice(["ann", "bob", None])}
             elif chance.random() < 0.1:
@@ -160,7 +160,7 @@ def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:
-    """All answers, and then what is in the journal; sessions by the order in which they began."""
+    """All answers, and then the records in the journal. Sessions are numbered by their begin."""
     sessions: dict[str, int] = {}
     found: list[Any] = []
     for which, given in day:
@@ -178,7 +178,7 @@ async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_events_become_the_same_as_if_nothing_was_remembered(
+async def test_remembered_state_does_not_change_the_results_of_events(
     server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
     day = make_day(seed)
@@ -186,7 +186,7 @@ async def test_events_become_the_same_as_if_nothing_was_remembered(
         assert await live_through(daemons, day) == await live_through(others, day)
 
 
-async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisServer, tmp_path: Path) -> None:
+async def test_an_event_of_a_remembered_visitor_takes_one_trip(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path, Preparing()) as (daemon, _):
         assert await daemon.trips(make_event("a")) == 2
         assert await daemon.trips(make_event("a", NOW + 1)) == 1
@@ -196,7 +196,7 @@ async def test_an_event_of_a_visitor_who_is_known_takes_one_trip(server: RedisSe
         assert daemon.backend.database.link.batches == before + 1
 
 
-async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_daemons_tells_that_it_is_new(
+async def test_one_record_of_all_daemons_tells_that_a_session_is_new_even_after_dropped_events(
     server: RedisServer, tmp_path: Path
 ) -> None:
     async with shop(server, tmp_path, Filter()) as daemons:
@@ -212,11 +212,9 @@ async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_dae
         assert (records.count(True), records.count(False)) == (1, 10)
 
 
-async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
-    server: RedisServer, tmp_path: Path
-) -> None:
+async def test_a_batch_keeps_its_order_despite_changes_by_another_daemon(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
-        visitors = [f"visitor {number % 5}" for number in range(600)]  # more than are appended at once
+        visitors = [f"visitor {number % 5}" for number in range(600)]  # more than one append takes
         for visitor in visitors[:5]:
             await here.store(make_event(visitor))
         await there.store(make_event("visitor 3", type="identify", user_id="ann"))
@@ -230,7 +228,7 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
 
 
 class Choosy:
-    """Refuses one visitor, and fails for another."""
+    """Refuses the events of one visitor, and fails with those of another."""
 
     @hookimpl(tryfirst=True)
     async def resolve_user(self, event: Event) -> str | None:
@@ -241,11 +239,9 @@ class Choosy:
         return None
 
 
-async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_batch(
-    server: RedisServer, tmp_path: Path
-) -> None:
+async def test_a_refused_event_does_not_affect_the_others_of_its_batch(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path, Choosy()) as (daemon, _):
-        for at in NOW, NOW + 1:  # nothing is remembered at first, then all is
+        for at in NOW, NOW + 1:  # first without remembered state, then with it
             visitors = ["a", "refused", "b", "broken", "a"]
             stored = await daemon.together.store([make_event(visitor, at) for visitor in visitors])
             assert [type(each) for each in stored] == [Resolved, Forbidden, Resolved, HookFailure, Resolved]
@@ -253,12 +249,12 @@ async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_bat
         assert records == ["a", "b", "a"] * 2
 
 
-async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisServer, tmp_path: Path) -> None:
+async def test_a_session_replaced_by_another_daemon_is_not_continued(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
         first = await here.store(make_event("a"))
         await there.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
         assert (await here.store(make_event("a", NOW + 2))).session == Session(SUPPLIED[0], is_new=False)
-        # Activity anywhere keeps it alive, also where it is remembered as it was before.
+        # Activity at another daemon keeps the session alive here too.
         await there.store(make_event("a", NOW + IDLE))
         assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == Session(SUPPLIED[0], is_new=False)
         last = await here.store(make_event("a", NOW + 3 * IDLE + 1))
@@ -267,7 +263,7 @@ async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisS
 
 
 class Careless:
-    """Takes any failure of the state for an answer."""
+    """Hides failures of the state."""
 
     @hookimpl(tryfirst=True)
     async def resolve_user(self, event: Event, state: State) -> str | None:
@@ -277,7 +273,9 @@ class Careless:
             return "nobody"
 
 
-async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server: RedisServer, tmp_path: Path) -> None:
+async def test_a_plugin_that_hides_missing_state_does_not_falsify_the_result(
+    server: RedisServer, tmp_path: Path
+) -> None:
     async with shop(server, tmp_path, Careless()) as (here, there):
         await there.backend.store.begin(NOW).put(KEY, "ann")
         await here.store(make_event("a"))
@@ -288,7 +286,9 @@ async def test_a_plugin_that_hides_what_is_not_remembered_is_not_believed(server
         assert users == ["ann", "ann", "ann", "bob"]
 
 
-async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: RedisServer, tmp_path: Path) -> None:
+async def test_an_append_with_remembered_state_is_atomic_and_detects_conflicts(
+    server: RedisServer, tmp_path: Path
+) -> None:
     async with shop(server, tmp_path) as (here, there):
         journal = here.backend.journal
         with pytest.raises(WriteConflict):
@@ -297,7 +297,7 @@ async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: 
         assert await state.renew(KEY, "first", 1000) == ("first", True)
         recalled = journal.recall(NOW + 500)
         assert await recalled.renew(KEY, "second", 1000) == ("first", False)
-        assert await there.backend.store.begin(NOW + 1001).get(KEY) is None  # nothing has been done yet
+        assert await there.backend.store.begin(NOW + 1001).get(KEY) is None  # the renewal is written with the append
         await journal.append(make_records(1), recalled)
         assert await there.backend.store.begin(NOW + 1500).get(KEY) == "first"
         states = [journal.recall(NOW) for _ in range(3)]
@@ -307,7 +307,7 @@ async def test_what_is_remembered_is_appended_with_all_of_it_or_nothing(server: 
         [record] = make_records(1)
         with pytest.raises(WriteConflict):
             await journal.append([record], states[0])
-        # Whatever comes behind one that has to come again does so too, so that it stays behind it.
+        # Appends after a conflict conflict too, so that they stay in order.
         answers = await journal.append_each([Append(record, each) for each in (states[2], states[1], states[2])])
         assert [type(answer) for answer in answers] == [type(None), WriteConflict, WriteConflict]
         assert len(await read_all(journal)) == 2

@@ -289,7 +289,7 @@ class Reference:
         return _moment(now["receivedAt"]) - _moment(record["receivedAt"])
 
     def _id(self, value: Any) -> str | None:
-        """The text of an id, unless it is a word for nothing."""
+        """The text of an id, None if the id is unusable."""
         text = str(value)
         return None if text.strip().lower() in {"", *self._rules.unusable} else text
 
