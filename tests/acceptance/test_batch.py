@@ -1,4 +1,4 @@
-"""Batches: each event is answered and stored as if it had come by itself, on one file and on Redis."""
+"""Batches: each event is answered and stored like a single event, on SQLite and on Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Place(NamedTuple):
-    """A shop whose daemon runs, with the keys of a second tenant."""
+    """A shop with a running daemon and the keys of a second tenant."""
 
     shop: Shop
     daemon: Daemon
@@ -64,7 +64,7 @@ def _place(shop: Shop) -> Iterator[Place]:
 
 @pytest.fixture
 def visitor() -> str:
-    """One that no other test has."""
+    """A visitor that no other test uses."""
     return f"visitor-{uuid4()}"
 
 
@@ -76,7 +76,7 @@ def statuses(answer: Reply) -> list[int]:
 # Answers
 
 
-def test_events_of_a_visitor_see_what_those_before_them_did(place: Place, visitor: str) -> None:
+def test_events_of_a_visitor_see_the_effects_of_earlier_events(place: Place, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
     answer = place.send(
         [page, {"type": "identify", "anonymousId": visitor, "userId": "user"}, {"type": "event", **page}]
@@ -105,7 +105,7 @@ def test_a_signed_batch_is_answered_like_signed_events(place: Place, visitor: st
     first, second, third, fourth = answer.json()["results"]
     assert set(answer.json()) == {"results"}
     assert first == fourth == {"status": 200, "session": {"sessionId": first["session"]["sessionId"]}}
-    # What a server says does not replace the session of the visitor's browser.
+    # A server key does not replace the session of the visitor's browser.
     assert second == {"status": 200, "session": {"sessionId": SESSIONS[0]}}
     assert (third["status"], third["code"]) == (404, "unknown_key")
     records = place.records(visitor)
@@ -113,7 +113,7 @@ def test_a_signed_batch_is_answered_like_signed_events(place: Place, visitor: st
     assert [record["userId"] for record in records] == [None, "user", "user"]
 
 
-def test_each_bad_event_is_told_its_own_faults(place: Place, visitor: str) -> None:
+def test_each_bad_event_is_answered_with_its_own_faults(place: Place, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
     wrong_price = {"key": "Product Viewed", "anonymousId": visitor, "data": {"price": "1", "name": 2}}
     deep = json.loads('{"data":' + '{"a":' * 200 + "1" + "}" * 201)
@@ -131,7 +131,7 @@ def test_each_bad_event_is_told_its_own_faults(place: Place, visitor: str) -> No
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
-def test_an_event_that_is_not_json_keeps_the_others_from_nothing(place: Place, visitor: str, signed: bool) -> None:
+def test_an_event_that_is_not_json_does_not_affect_the_others(place: Place, visitor: str, signed: bool) -> None:
     spoilt = [
         rb'{"a": "\ud83d"}', rb'{"a": "\ude00\ud83d"}', rb'{"a": "\ud83d\n"}', b'{"a": "\xff"}', b'{"a": "\0"}',
         b"{'a': 1}", b'{"a": 1e400}', b'{"a": NaN}', b'{"a": 01}', b'{"a": ' + b"9" * 5000 + b"}", b"undefined", b"",
@@ -154,7 +154,7 @@ def test_an_event_that_is_not_json_keeps_the_others_from_nothing(place: Place, v
     assert len(place.records(visitor)) == len(spoilt) + 1
 
 
-def test_one_bad_among_a_thousand_keeps_the_others_from_nothing(place: Place, visitor: str) -> None:
+def test_one_bad_event_among_a_thousand_does_not_affect_the_others(place: Place, visitor: str) -> None:
     events: list[Any] = [{**PAGE, "anonymousId": visitor, "number": number} for number in range(1000)]
     events[700] = {**events[700], "data": []}
     assert statuses(place.send(events)) == [400 if number == 700 else 200 for number in range(1000)]
@@ -162,7 +162,7 @@ def test_one_bad_among_a_thousand_keeps_the_others_from_nothing(place: Place, vi
     assert stored == [number for number in range(1000) if number != 700]
 
 
-def test_the_ids_of_records_count_on_from_that_of_the_request(place: Place, visitor: str) -> None:
+def test_record_ids_continue_from_the_request_id(place: Place, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
     answer = place.send([page, {**page, "data": 1}, page])
     first, second = [record["id"] for record in place.records(visitor)]
@@ -194,7 +194,7 @@ def test_simultaneous_batches_make_one_session_and_store_a_message_once(place: P
     assert [record["sessionIsNew"] for record in records].count(True) == 1
 
 
-# A batch, beside the same events one after the other
+# A batch compared with the same events sent one after the other
 
 visitors = st.sampled_from(["anna", "ben", "cleo"])
 optional: dict[str, st.SearchStrategy[Any]] = {
@@ -215,7 +215,7 @@ signed_batches = st.lists(pages | faulty, min_size=1, max_size=12)
 
 
 def named(event: Any, number: int) -> Any:
-    """The event of visitors, users and messages that are this example's own."""
+    """The event, with visitors, users and messages that only this example has."""
     if not isinstance(event, dict):
         return event
     own = {"anonymousId", "messageId", "userId"}
@@ -240,7 +240,7 @@ def one_by_one(place: Place, events: Sequence[Any], *, signed: bool) -> list[Any
 
 
 def alike(values: Sequence[Any]) -> list[Any]:
-    """With sessions by the order in which they appear."""
+    """The values, with sessions replaced by numbers in the order of their appearance."""
     text = json.dumps(values)
     for number, session_id in enumerate(dict.fromkeys(re.findall(r'"sessionId": "([^"]*)"', text))):
         text = text.replace(session_id, f"session {number}")
@@ -252,7 +252,7 @@ EXAMPLES = count()
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
-def test_a_batch_is_what_its_events_are_one_after_the_other(place: Place, signed: bool) -> None:
+def test_a_batch_has_the_effect_of_its_events_one_after_the_other(place: Place, signed: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(signed_batches if signed else public_batches)
     def each(events: list[Any]) -> None:
@@ -260,7 +260,7 @@ def test_a_batch_is_what_its_events_are_one_after_the_other(place: Place, signed
         events = [named(event, number) for event in events]
         answer = place.send_signed(events) if signed else place.send(events)
         results, alone = answer.json()["results"], one_by_one(place, events, signed=signed)
-        # Whatever comes after it finds the same state.
+        # Later events find the same state.
         after = [{**PAGE, "anonymousId": f"{visitor}-{number}"} for visitor in ("anna", "ben", "cleo")]
         results += place.send(after).json()["results"]
         alone += one_by_one(place, after, signed=False)

@@ -1,4 +1,4 @@
-"""What the contract promises of good requests: their answers, and the records that come out of the journal."""
+"""The contract's promises about valid requests: the answers, and the records in the journal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MEMBERS = {"event": COMMON_MEMBERS | {"key", "data"}, "identify": COMMON_MEMBERS
 
 @dataclass
 class Place:
-    """A shop whose daemon runs, with a second tenant beside its own."""
+    """A shop with a running daemon and a second tenant."""
 
     shop: Shop
     daemon: Daemon
@@ -51,14 +51,14 @@ class Place:
         return self.daemon.post(path, body, self.shop.public.id, **headers)
 
     def store(self, endpoint: str, visitor: str, /, **fields: Any) -> dict[str, Any]:
-        """Send an event or identify request of this visitor that must be stored; returns the session."""
+        """Sends an event or identify request of the visitor that must be stored, and returns the session."""
         answer = self.send(endpoint, {**({} if endpoint == "identify" else EVENT), "anonymousId": visitor, **fields})
         assert answer.status == 200, answer.body
         session: dict[str, Any] = answer.json()["session"]
         return session
 
     def records(self, visitor: str) -> list[dict[str, Any]]:
-        """What was stored of it; not what was derived from that."""
+        """The visitor's stored records, without derived records."""
         stored = [record for record in self.shop.stored() if record["type"] in {"event", "identify"}]
         return [record for record in stored if record["anonymousId"] == visitor]
 
@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterato
 
 @pytest.fixture
 def visitor() -> str:
-    """One that no other test has."""
+    """A visitor that no other test uses."""
     return f"visitor-{uuid4()}"
 
 
@@ -86,7 +86,7 @@ def milliseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_each_event_key_is_answered_in_the_words_of_both_endpoints(place: Place, key: str, visitor: str) -> None:
+def test_each_event_key_is_answered_in_the_form_of_each_endpoint(place: Place, key: str, visitor: str) -> None:
     data = json.loads((PAYLOADS / f"{key.lower().replace(' ', '_')}.json").read_text(encoding="utf-8"))
     body = {"key": key, "data": data, "anonymousId": visitor}
     answer = place.send("track", body)
@@ -203,7 +203,7 @@ def test_a_record_has_the_members_of_the_contract(place: Place, endpoint: str, v
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_what_is_left_out_is_null_or_empty(place: Place, endpoint: str, visitor: str) -> None:
+def test_omitted_members_are_stored_as_null_or_empty(place: Place, endpoint: str, visitor: str) -> None:
     session_id = place.store(endpoint, visitor)["sessionId"]
     [record] = place.records(visitor)
     kind = "identify" if endpoint == "identify" else "event"
@@ -233,7 +233,7 @@ def test_the_export_is_in_the_order_of_the_answers_and_is_filtered(place: Place,
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: str, visitor: str) -> None:
+def test_callers_cannot_set_members_of_records_by_their_own_fields(place: Place, endpoint: str, visitor: str) -> None:
     hostile: dict[str, Any] = {
         "id": "00000000-0000-7000-8000-000000000000",
         "type": "attribution",
@@ -296,7 +296,7 @@ def test_values_are_kept_exactly(place: Place, visitor: str) -> None:
     first, second, third = place.records(visitor)
     for kept in (first, second):
         for value in (kept["data"], kept["extra"]["extraField"], kept["context"]["more"]):
-            # The text of it: 40 and 40.0 are equal to Python, and so are 0.0 and -0.0.
+            # Compared as text, because Python takes 40 and 40.0, or 0.0 and -0.0, for equal.
             assert json.dumps(value) == json.dumps(expected)
     assert json.dumps(third["traits"]) == json.dumps(expected)
 
@@ -316,7 +316,7 @@ def ago(**age: float) -> str:
 
 
 def ignored(place: Place) -> dict[str, int]:
-    """How many timestamps the daemon has ignored, by reason."""
+    """The number of timestamps that the daemon has ignored, by reason."""
     samples = parse(place.daemon.ops("/metrics").body)["ingestd_timestamps_ignored_total"].samples
     return {sample.labels["reason"]: int(sample.value) for sample in samples}
 
@@ -383,11 +383,11 @@ def test_the_linked_user_is_applied_on_both_track_endpoints(place: Place, visito
     assert users == [None, None, None, "before", None, "linked", *each, *each, "newer", "newer", None]
 
 
-# One message, stored once
+# Repeated messages
 
 
 @pytest.mark.parametrize("first", ENDPOINTS)
-def test_a_message_is_stored_once_and_answered_as_the_first_was(place: Place, first: str, visitor: str) -> None:
+def test_a_repeated_message_is_stored_once_and_answered_like_the_first(place: Place, first: str, visitor: str) -> None:
     message = f"message-{visitor}"
     session_id = place.store(first, visitor, messageId=message)["sessionId"]
     events = {
@@ -406,7 +406,7 @@ def test_a_message_is_stored_once_and_answered_as_the_first_was(place: Place, fi
     assert {endpoint: place.daemon.metric(line) for endpoint, line in events.items()} == {
         endpoint: count + 1 for endpoint, count in before.items()
     }
-    # What was not stored has done nothing else either.
+    # An event that was not stored has no other effect either.
     assert place.store("track", f"{visitor}-2")["isNew"] is True
     assert [record["userId"] for record in place.records(f"{visitor}-2")] == [None]
     # A message belongs to its tenant.
@@ -415,7 +415,7 @@ def test_a_message_is_stored_once_and_answered_as_the_first_was(place: Place, fi
     assert [record["tenant"] for record in place.records(visitor)] == ["shop", "other-shop"]
 
 
-def test_the_second_answer_says_of_the_session_what_the_first_said(place: Place, visitor: str) -> None:
+def test_the_second_answer_has_the_session_of_the_first(place: Place, visitor: str) -> None:
     place.store("track", visitor)
     first = place.store("track", visitor, messageId=visitor)
     assert first["isNew"] is False
@@ -437,7 +437,7 @@ def test_simultaneous_first_events_make_one_session(place: Place, visitor: str) 
     assert [record["sessionIsNew"] for record in place.records(visitor)].count(True) == 1
 
 
-def test_only_text_of_some_length_is_a_message_id(place: Place, visitor: str) -> None:
+def test_a_message_id_is_text_of_a_bounded_length(place: Place, visitor: str) -> None:
     long = "é" * 128
     assert place.store("track", visitor, messageId=long)["isNew"] is True
     assert place.store("track", f"{visitor}-2", messageId=long)["isNew"] is True

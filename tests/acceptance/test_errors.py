@@ -1,4 +1,4 @@
-"""What the contract promises of everything that is not answered 200: statuses, their order, shapes, and counts."""
+"""The contract's promises about all answers except 200: statuses, their precedence, form and counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_JSON = b'{"key": "Product Viewed", '
 
 @dataclass
 class Place:
-    """A shop whose daemon runs, and credentials of all kinds by name."""
+    """A shop with a running daemon, and credentials of all kinds by name."""
 
     shop: Shop
     daemon: Daemon
@@ -63,7 +63,7 @@ class Place:
 
 
 class Case(NamedTuple):
-    """A request, and what becomes of it. Server keys sign their body, unless `signature` says otherwise."""
+    """A request and its expected answer. Server keys sign the body, unless `signature` is given."""
 
     status: int
     code: str
@@ -123,7 +123,7 @@ NO_PUBLIC_KEY = [
         Case(401, "invalid_key", "unauthorized", GOOD, credential=name)
         for name in ("unknown", "unknown server", "server", "revoked", "revoked server", "a part", "with more")
     ),
-    # Wrong in two ways: the key comes first.
+    # Two faults: the key is checked first.
     Case(401, "missing_key", "unauthorized", NOT_JSON, credential=None),
     Case(401, "invalid_key", "unauthorized", BAD_ENVELOPE, credential="unknown"),
     Case(401, "invalid_key", "unauthorized", UNKNOWN_KEY, credential="revoked"),
@@ -141,7 +141,7 @@ NO_SERVER_KEY = [
         Case(401, "invalid_signature", "unauthorized", GOOD, credential="server", signature=signature)
         for signature in (WRONG, "", "0" * 63, "0" * 66, "zz" * 32, "sha256=" + WRONG)
     ),
-    # Wrong in two ways: key, then signature, then grants, then the body.
+    # Two faults: the order is key, signature, grants, body.
     Case(401, "invalid_key", "unauthorized", NOT_JSON, credential="unknown server", signature=WRONG),
     Case(401, "invalid_signature", "unauthorized", NOT_JSON, credential="server", signature=WRONG),
     Case(401, "invalid_signature", "unauthorized", UNKNOWN_KEY, credential="no CRM", signature=WRONG),
@@ -206,7 +206,7 @@ BAD_EVENT = [
     Case(400, "invalid_data", "invalid", BAD_DATA, key="Product Viewed"),
     Case(400, "invalid_data", "invalid", {**GOOD, "data": {"price": True}}, key="Product Viewed"),
     Case(400, "invalid_data", "invalid", {**GOOD, "data": {"name": None}}, key="Product Viewed"),
-    # Wrong in two ways: envelope, then key, then data.
+    # Two faults: the order is envelope, event key, data.
     Case(400, "invalid_envelope", "invalid", {**BAD_ENVELOPE, "key": "Nothing"}),
     Case(400, "invalid_envelope", "invalid", {**UNKNOWN_KEY, "data": []}),
     Case(400, "invalid_envelope", "invalid", {**BAD_DATA, "sessionId": "s"}, key="Product Viewed"),
@@ -250,7 +250,7 @@ def test_each_wrong_request_has_its_status_and_is_counted_once(place: Place, cas
 
 
 def assert_problem(answer: Reply, status: int, code: str) -> None:
-    """The one shape of all errors, readable by pages of any origin."""
+    """Checks the common form of errors, which pages of any origin can read."""
     assert answer.status == status, answer.body
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["access-control-allow-origin"] == "*"
@@ -281,7 +281,7 @@ def test_a_missing_signature_is_a_401(place: Place) -> None:
     assert_problem(answer, 401, "invalid_signature")
 
 
-def test_all_faults_are_told_with_their_pointers(place: Place) -> None:
+def test_all_faults_are_reported_with_their_pointers(place: Place) -> None:
     body: dict[str, Any] = {
         "key": "Order Completed",
         "userId": 7,
@@ -302,7 +302,7 @@ def test_all_faults_are_told_with_their_pointers(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_the_faults_told_are_capped(place: Place) -> None:
+def test_the_number_of_reported_faults_is_limited(place: Place) -> None:
     body = {**GOOD, "key": "Order Completed", "data": {"products": [7] * 900}}
     answer = place.daemon.post("/track", body, place.shop.public.id)
     assert_problem(answer, 400, "invalid_data")
@@ -311,7 +311,7 @@ def test_the_faults_told_are_capped(place: Place) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])
 @pytest.mark.parametrize("path", PATHS.values())
-def test_other_methods_are_told_which_are_allowed_and_not_counted(place: Place, method: str, path: str) -> None:
+def test_other_methods_are_answered_with_the_allowed_ones_and_not_counted(place: Place, method: str, path: str) -> None:
     before = place.counts()
     answer = place.daemon.request(method, BASE + path, headers={"Authorization": f"Bearer {place.shop.public.id}"})
     assert answer.status == 405
@@ -346,11 +346,11 @@ def test_a_query_does_not_change_the_path(place: Place) -> None:
     assert answer.status == 200
 
 
-# Sizes, below what an HTTP client lets one do
+# Sizes, sent over a socket because HTTP clients cannot send them
 
 
 def converse(port: int, *parts: bytes) -> tuple[Reply, bytes]:
-    """Send these bytes; returns the first answer and whatever follows it until the daemon closes."""
+    """Sends the bytes, and returns the first answer and all bytes after it until the daemon closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         for part in parts:
             sock.sendall(part)
@@ -493,7 +493,7 @@ def test_configured_headers_may_be_sent_by_pages(configured: Configured) -> None
     assert allowed == {"authorization", "content-type", "x-shop-version", "traceparent"}
 
 
-# The sum
+# The sum of all counts
 
 
 def test_every_event_request_is_in_exactly_one_count(place: Place) -> None:
@@ -514,7 +514,7 @@ def test_every_event_request_is_in_exactly_one_count(place: Place) -> None:
             assert sum(count for name, count in counted.items() if f'outcome="{outcome}"' in name) == wanted
 
 
-def test_no_label_is_chosen_by_a_caller(place: Place) -> None:
+def test_no_caller_can_choose_a_label(place: Place) -> None:
     for key in ("nobody's key", "Product  Viewed", "\n"):
         assert place.daemon.post("/track", {**GOOD, "key": key}, place.shop.public.id).status == 404
     for name in place.counts():

@@ -1,4 +1,4 @@
-"""`ingestd events export` beside a running daemon: what it selects, how it follows, and what it refuses."""
+"""`ingestd events export` beside a running daemon: selection, following and refusals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def following(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def next_record(running: subprocess.Popen[bytes]) -> Any:
-    """The next line, which must come while the command runs on."""
+    """The next line, which must arrive while the command runs."""
     assert running.stdout is not None
     line = b""
     while not line.endswith(b"\n"):
@@ -113,7 +113,7 @@ def test_a_time_and_a_number_bound_the_output(place: Place) -> None:
         (["--follow", "--until", "1h"], 2, "--follow never ends, so it cannot be used with --until"),
     ],
 )
-def test_what_does_not_exist_is_refused_with_the_nearest(
+def test_unknown_values_are_refused_with_the_nearest_known_one(
     place: Place, arguments: list[str], code: int, message: str
 ) -> None:
     assert message in refusal(place.shop, *arguments, code=code)
@@ -124,11 +124,11 @@ def test_a_known_type_or_key_without_records_is_no_error(place: Place) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_following_goes_on_with_new_records_until_a_signal(place: Place, number: signal.Signals) -> None:
+def test_following_continues_with_new_records_until_a_signal(place: Place, number: signal.Signals) -> None:
     with following(place.shop, "--key", "Page View", "--since", "0s") as running:
         assert running.stdout is not None
         place.send(f"first-{number}")
-        while not select.select([running.stdout], [], [], 0.2)[0]:  # the command has not begun
+        while not select.select([running.stdout], [], [], 0.2)[0]:  # the command does not follow yet
             place.send(f"first-{number}")
         place.send(f"other-{number}", "Product Viewed")
         place.send(f"last-{number}")
@@ -150,7 +150,7 @@ def test_following_ends_after_its_limit(place: Place) -> None:
         assert running.wait(PATIENCE) == 0
 
 
-def test_following_ends_quietly_when_its_reader_has_gone_and_nothing_comes(place: Place) -> None:
+def test_following_without_records_ends_quietly_when_its_reader_has_ended(place: Place) -> None:
     with following(place.shop, "--limit", "99") as running:
         next_record(running)
         assert running.stdout is not None
@@ -160,7 +160,7 @@ def test_following_ends_quietly_when_its_reader_has_gone_and_nothing_comes(place
         assert running.stderr.read() == b""
 
 
-def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Path) -> None:
+def test_types_and_keys_that_only_the_journal_has_are_selected(tmp_path: Path) -> None:
     (tmp_path / "schemas").mkdir()
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:shop:schema:rental_begun",
@@ -175,7 +175,7 @@ def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Pat
     assert "did you mean Rental Begun" not in refusal(shop, "--key", "Rental Begum", code=1)
 
 
-# Command lines that are wrong
+# Wrong command lines
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("with_configuration", [True, False])
-def test_a_mistyped_command_is_told_with_the_nearest(
+def test_a_mistyped_command_is_refused_with_the_nearest_one(
     tmp_path: Path, command: str, message: str, *, with_configuration: bool
 ) -> None:
     config = None
@@ -203,7 +203,7 @@ def test_a_mistyped_command_is_told_with_the_nearest(
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_faulty_configuration_is_told_before_a_command_that_a_plugin_of_it_may_have(tmp_path: Path) -> None:
+def test_a_faulty_configuration_is_reported_before_an_unknown_command_that_a_plugin_may_add(tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text("[stor]\n")
     done = run_ingestd("warehouse", config=config)

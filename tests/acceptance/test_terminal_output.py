@@ -1,4 +1,4 @@
-"""Every command where output is ASCII, where standard streams are closed, and into a pipe whose reader has ended."""
+"""Every command with ASCII output, with closed standard streams, and with a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXPECTED_CODES = {"sinks dead-letters discard crm 99 --yes": 1}
 
 
 class Place:
-    """A shop with names beyond ASCII in all that commands show, and its daemon."""
+    """A shop with a daemon, and with non-ASCII names in all texts that commands show."""
 
     def __init__(self, folder: Path) -> None:
         self.told = Told(folder)
@@ -109,7 +109,7 @@ class Place:
         )  # fmt: skip
 
     def run_without_a_reader(self, command: str) -> subprocess.CompletedProcess[bytes]:
-        """Into a pipe whose other end is closed."""
+        """Runs the command with a pipe that nobody reads."""
         reading, writing = os.pipe()
         os.close(reading)
         try:
@@ -129,7 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, told_sink: None) -> Iterator
 
 
 @pytest.mark.parametrize("command", [*PEOPLE, *DATA])
-def test_a_command_does_without_a_terminal_that_shows_everything(place: Place, command: str) -> None:
+def test_a_command_works_with_ascii_output_closed_streams_and_broken_pipes(place: Place, command: str) -> None:
     with ThreadPoolExecutor(2) as threads:
         ascii_run = threads.submit(place.run, command, PYTHONIOENCODING="ascii")
         closed_run = threads.submit(place.run, command, redirected="<&- >&- 2>&-")
@@ -160,14 +160,14 @@ def test_a_report_has_bars_of_ascii(place: Place) -> None:
     assert 'Größe ?S" > ???? ?? e' in row
 
 
-def test_standard_output_alone_may_be_closed(place: Place) -> None:
+def test_only_standard_output_may_be_closed(place: Place) -> None:
     for command in ("attribution report --since 1h", "events export", "--help"):
         done = place.run(command, redirected=">&-")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_standard_error_may_have_lost_its_reader(place: Place) -> None:
-    """Faults, usage and the exit code hold where both streams end in one pipe."""
+    """The exit code is the same if both streams go into one pipe without a reader."""
     for command, code in (("sinks status", "0"), ("sinks dead-letters show crm 99", "1")):
         arguments = place.arguments(command)
         done = subprocess.run(
@@ -177,14 +177,14 @@ def test_standard_error_may_have_lost_its_reader(place: Place) -> None:
         assert done.stdout == f"{code}\n"
 
 
-def test_a_full_disk_is_told(place: Place) -> None:
+def test_a_full_disk_is_reported(place: Place) -> None:
     done = place.run("attribution report --since 1h", redirected=">/dev/full")
     assert done.returncode == 75
     assert done.stderr.decode().strip().endswith("No space left on device")
     assert b"Exception ignored" not in done.stderr
 
 
-def test_a_check_that_nobody_reads_still_tells_its_faults(tmp_path: Path) -> None:
+def test_a_check_without_a_reader_still_reports_its_faults(tmp_path: Path) -> None:
     (tmp_path / "ingestd.toml").write_text('[http]\nmax_bdy = "1MiB"\n')
     arguments = [INGESTD, "check", "--config", str(tmp_path / "ingestd.toml")]
     done = subprocess.run(

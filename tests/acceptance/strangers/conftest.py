@@ -13,10 +13,10 @@ from tests.support.rawhttp import assert_unharmed
 from tests.support.trust import PAIRS, Pair, Place, open_place
 
 PROXY = "127.0.1.1"
-"""Requests from here may name any address as their client's."""
+"""A proxy that the daemon trusts: requests from here may name any address as the client's."""
 
 TARGETS = [str(uuid.UUID(int=number, version=4)) for number in range(100)]
-"""Server keys whose ids strangers know. Each has a budget for wrong signatures."""
+"""Server keys with ids that strangers know. Each key has a budget for wrong signatures."""
 
 LINKS = "max_links = 3\nmax_visitors = 5"
 

@@ -1,4 +1,4 @@
-"""Orders, refunds and links: the backend of a shop outranks whoever has its public key."""
+"""Orders, refunds and links: the backend of a shop outranks all holders of its public key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNED = {"plugins.identity": 'links = "signed"', "plugins.attribution": 'orders
 
 @pytest.fixture(scope="module")
 def strict(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A shop that takes the word of its backend alone."""
+    """A shop that trusts only its backend."""
     with open_place(pair, tmp_path_factory.mktemp("strict"), SIGNED) as place:
         yield place
 
@@ -36,14 +36,14 @@ def test_a_backend_identifies_a_visitor(place: Place, path: str) -> None:
     assert (record["type"], record["endpoint"], record["traits"]) == ("identify", "server-identify", {"plan": "gold"})
     assert (record["signed"], record["linked"], record["userId"]) == (True, True, "bea")
     assert place.user_of(visitor) == "bea"
-    # One that is supplied stands for this request only.
+    # A supplied session applies to this request only.
     supplied = "5C3F1F0E-3F0A-4F0C-8F53-3A4A4C7F0A11"
     reply = place.signed(path, {**body, "sessionId": supplied})
     assert reply.json() == {"session": {"sessionId": supplied.lower()}}
     assert place.send("/track", visitor).json()["session"] == {"sessionId": session, "isNew": False}
 
 
-def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place: Place) -> None:
+def test_identify_makes_the_checks_of_customer_events_in_the_same_order(place: Place) -> None:
     shop, daemon, body = place.shop, place.daemon, {"anonymousId": "x"}
     wrong: dict[str, Any] = {"anonymousId": 7}
     refusals: list[Callable[[str], Reply]] = [
@@ -81,7 +81,7 @@ def test_identify_is_counted(place: Place) -> None:
 
 
 def test_a_stranger_freezes_no_order(place: Place) -> None:
-    """The signed one supersedes, and a public one that comes again decides nothing."""
+    """A signed order supersedes a public one, and a later public one changes nothing."""
     place.send("/track", "thief", context={"campaign": {"source": "thief"}})
     place.send("/track", "ann", context={"campaign": {"source": "mail"}})
     stolen = place.order("/track", "o-frozen", "thief", revenue=9000)
@@ -115,7 +115,7 @@ def test_a_stranger_reverses_nothing_of_a_signed_order(place: Place) -> None:
     assert attribution["id"] == reversal["attributionId"]
 
 
-def test_an_order_that_superseded_another_is_explained_with_it(place: Place) -> None:
+def test_a_superseding_order_is_explained_with_the_superseded_one(place: Place) -> None:
     place.order("/track", "o-twice", "thief", revenue=70)
     place.refund("/customer-events", "o-twice", 5)
     own = place.order("/customer-events", "o-twice")
@@ -134,7 +134,7 @@ def test_an_order_that_superseded_another_is_explained_with_it(place: Place) -> 
     assert line.endswith(f"by the signed order {own}: 65 reversed")
 
 
-def test_amounts_that_nobody_has_count_in_no_sum(place: Place) -> None:
+def test_implausible_amounts_count_in_no_sum(place: Place) -> None:
     before = place.daemon.metric("ingestd_attribution_amounts_ignored_total")
     place.order("/track", "o-huge", revenue=1e300)
     place.order("/track", "o-full", revenue=10**12)
@@ -151,7 +151,7 @@ def test_amounts_that_nobody_has_count_in_no_sum(place: Place) -> None:
 # Links
 
 
-def test_a_visitor_is_relinked_so_many_times(place: Place) -> None:
+def test_a_visitor_is_relinked_up_to_the_limit(place: Place) -> None:
     users = [f"relinked-{number}" for number in range(4)]
     assert [place.linked("/identify/public", "device", user) for user in users] == [True] * 4
     refused = place.counted("identity_links_refused", reason="max_links")
@@ -160,12 +160,12 @@ def test_a_visitor_is_relinked_so_many_times(place: Place) -> None:
         assert place.daemon.post("/identify/public", repeated, place.shop.public.id).status == 200
     assert place.counted("identity_links_refused", reason="max_links") == refused + 1
     assert place.user_of("device") == "relinked-3"
-    assert place.linked("/identify/public", "device", "relinked-3") is True  # that is no change
+    assert place.linked("/identify/public", "device", "relinked-3") is True  # a link to the same user is no change
     assert place.linked("/identify", "device", "relinked-9") is True
     assert place.user_of("device") == "relinked-9"
 
 
-def test_a_user_gathers_so_many_visitors(place: Place) -> None:
+def test_a_user_gathers_visitors_up_to_the_limit(place: Place) -> None:
     def send(number: int) -> Callable[[], Reply]:
         return lambda: place.send("/identify/public", f"robot-{number}", userId="victim")
 
@@ -177,7 +177,7 @@ def test_a_user_gathers_so_many_visitors(place: Place) -> None:
     assert place.linked("/identify", "robot-server", "victim") is True
 
 
-def test_requests_that_come_together_relink_no_more_than_may_be(place: Place) -> None:
+def test_simultaneous_requests_relink_no_more_than_the_limit(place: Place) -> None:
     def send(number: int) -> Callable[[], Reply]:
         return lambda: place.send("/identify/public", "shared", userId=f"together-{number}")
 
@@ -186,11 +186,11 @@ def test_requests_that_come_together_relink_no_more_than_may_be(place: Place) ->
     assert sum(record["linked"] for record in records if record["anonymousId"] == "shared") == 1 + 3
 
 
-# A shop that takes the word of its backend alone
+# A shop that trusts only its backend
 
 
-def test_a_stranger_has_no_say(strict: Place) -> None:
-    """Neither over orders and refunds nor over links; what the shop's pages tell is stored all the same."""
+def test_a_stranger_changes_no_orders_and_no_links(strict: Place) -> None:
+    """Orders, refunds and links of strangers have no effect, but the events of the shop's pages are stored."""
     assert strict.linked("/identify", "phone", "ann") is True
     strict.send("/track", "phone", context={"campaign": {"source": "mail"}})
     strict.send("/track", "thief", context={"campaign": {"source": "thief"}})

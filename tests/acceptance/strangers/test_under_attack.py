@@ -1,8 +1,8 @@
-"""A bystander is served at its usual pace beside every attack, and all of its events are stored.
+"""A bystander is served at its usual speed during every attack, and all of its events are stored.
 
-A latency is measured twice. The wall clock also tells of waits in which the daemon does nothing. But other programs of
-the machine make it longer, so its bound is wide. The CPU time of the event loop tells how long the loop was held, and
-nobody else changes it.
+A latency is measured twice. The wall clock includes waits in which the daemon does nothing. But other programs of
+the machine make it longer, so its bound is wide. The CPU time of the event loop is the time that the loop was held, and
+no other program changes it.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ CHOSEN = [
 """One or two of each kind. `make hostile` measures all of them."""
 
 MOST_WORK = 40.0
-"""How much longer the loop may work until the bystander is answered: a request of a stranger takes it 5 ms at most."""
+"""The additional time that the loop may work until it answers the bystander: a stranger's request takes up to 5 ms."""
 MOST_WORK_WITH_KEY = 300.0
-"""The same where the stranger has the public key, and the daemon reads megabytes of JSON."""
+"""The same if the stranger has the public key and the daemon reads megabytes of JSON."""
 MOST_TIME = 500.0
-"""How much longer the bystander may wait, by the wall clock."""
+"""The factor by which an attack may lengthen the bystander's wait, by the wall clock."""
 
-SLICE = 4  # events of the bystander, first without the attack and then beside it
+SLICE = 4  # events of the bystander, first without the attack and then during it
 ROUNDS = 2
 MOST_ROUNDS = 8
 
-CONNECTIONS = 2  # that send requests without the public key; with it, one
+CONNECTIONS = 2  # attackers without the public key; there is one attacker with it
 CROWD = 60  # connections that are open at the same time
-PAUSE = 0.005  # seconds until one of them goes
+PAUSE = 0.005  # seconds until one connection is closed
 
 _clients = itertools.count()
 _targets = itertools.cycle(TARGETS)
@@ -102,14 +102,14 @@ class Bystander:
 
 @pytest.fixture(scope="module")
 def bystander(place: Place) -> Iterator[Bystander]:
-    """At the end all of its events must be stored once, in their order."""
+    """A bystander. At the end each of its events must be stored once, in order."""
     bystander = Bystander(place)
     yield bystander
     bystander.close()
 
 
 class Slices(NamedTuple):
-    """The bystander's latencies: of each round the usual time, and the most work."""
+    """The bystander's latencies: the typical time and the most work of each round."""
 
     times: list[float]
     works: list[float]
@@ -123,16 +123,17 @@ class Slices(NamedTuple):
 
 
 def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextManager[None]], most_work: float) -> None:
-    """The bystander's typical latency beside the attack is not too many times that without it.
+    """Checks that the attack does not lengthen the bystander's typical latency too much.
 
-    Slices take turns, so that both meet the same machine. Where the attack seems to hold it up, more are measured.
+    Slices with and without the attack alternate, so that the machine is the same for both. If the latency seems too
+    high, more slices are measured.
     """
-    alone, beside = Slices([], []), Slices([], [])
+    without, during = Slices([], []), Slices([], [])
     for done in itertools.count(1):
-        alone.add(bystander.latencies())
+        without.add(bystander.latencies())
         with attack():
-            beside.add(bystander.latencies())
-        usual, slowed = alone.typical(), beside.typical()
+            during.add(bystander.latencies())
+        usual, slowed = without.typical(), during.typical()
         is_served = slowed.work < most_work * usual.work and slowed.time < MOST_TIME * usual.time
         if done == MOST_ROUNDS or (done >= ROUNDS and is_served):
             break
@@ -145,7 +146,7 @@ def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextMana
 
 @contextmanager
 def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
-    """Send such requests without a pause, each from another address and all with a server key that nobody has tried."""
+    """Sends the requests without a pause, each from another address, with a server key that no test has used."""
     over, begun = threading.Event(), threading.Event()
     keys = Keys(place.shop.public.id, next(_targets))
 
@@ -164,7 +165,7 @@ def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None
 
 @contextmanager
 def at_work(work: Sequence[Callable[[], None]], begun: threading.Event, over: threading.Event) -> Iterator[None]:
-    """Threads that work from when they have begun until it is over."""
+    """Threads that run `work` while the block runs. The block starts when they have begun."""
     with ThreadPoolExecutor(len(work)) as pool:
         results = [pool.submit(each) for each in work]
         try:
@@ -192,7 +193,7 @@ def test_a_flood_of_requests_does_not_slow_others(place: Place, bystander: Bysta
 
 
 def test_strangers_change_nothing_of_a_signed_order(place: Place, signed_order: None) -> None:
-    """It has one attribution and no reversal, although strangers send and refund it."""
+    """The order has one attribution and no reversal, although strangers send and refund it."""
     place.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
     place.refund("/track", ATTACKED_ORDER, 9000)
     place.order("/customer-events", "an-order-behind-it")
@@ -211,7 +212,7 @@ CROWDS: dict[str, Callable[[str], bytes]] = {
 
 @contextmanager
 def crowd(place: Place, data: bytes) -> Iterator[None]:
-    """Many connections that have sent this, as far as it is taken. One after the other goes, and a new one comes."""
+    """Many connections that send `data` as far as the daemon reads it. They are replaced one after the other."""
     over, begun = threading.Event(), threading.Event()
     clients: deque[Client] = deque()
 
