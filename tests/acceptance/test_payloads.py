@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon, Shop
-from tests.support.event_keys import KEYS, wrong_places
+from tests.support.event_keys import KEYS, wrong_pointers
 from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 
 
@@ -31,18 +31,18 @@ if SHARED_PAYLOADS.is_dir():
         shop: Shop, daemon: Daemon, key: str, data: dict[str, Any]
     ) -> None:
         answer = daemon.post("/track", {"key": key, "anonymousId": "visitor", "data": data}, shop.public.id)
-        places = wrong_places(key, data)
+        pointers = wrong_pointers(key, data)
         if key not in KEYS:
             assert (answer.status, answer.json()["code"]) == (404, "unknown_key")
-        elif places:
+        elif pointers:
             assert (answer.status, answer.json()["code"]) == (400, "invalid_data")
-            assert {error["pointer"] for error in answer.json()["errors"]} == places
+            assert {error["pointer"] for error in answer.json()["errors"]} == pointers
         else:
             assert answer.status == 200
 
     def test_payloads_are_stored_as_sent(shop: Shop, daemon: Daemon) -> None:
         cases = [case.values for case in shared_payloads()]
-        sent = [(key, data) for key, data in cases if key in KEYS and not wrong_places(key, data)]
+        sent = [(key, data) for key, data in cases if key in KEYS and not wrong_pointers(key, data)]
         for key, data in sent:
             body = {"key": key, "anonymousId": "again", "data": data}
             assert daemon.post("/track", body, shop.public.id).status == 200

@@ -514,10 +514,10 @@ async def _until_only(tasks: set[asyncio.Task[Any]]) -> None:
 )
 async def test_a_login_in_the_url_is_used(tmp_path: Path, settings: str, right: str, wrong: str) -> None:
     with nats_server(tmp_path / "nats", settings) as server:
-        place = server.url.removeprefix("nats://")
-        async with opened(f"nats://{right}{place}") as sink:
+        address = server.url.removeprefix("nats://")
+        async with opened(f"nats://{right}{address}") as sink:
             await sink.write(make_records(1))
-        sink = make(f"nats://{wrong}{place}")
+        sink = make(f"nats://{wrong}{address}")
         for attempt in (sink.open, sink.check):
             with pytest.raises(SinkRetry, match="Authorization Violation") as raised:
                 await attempt()

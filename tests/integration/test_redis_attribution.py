@@ -118,8 +118,8 @@ async def test_after_a_loss_of_the_state_the_journal_gives_the_same_bytes(tmp_pa
         assert client.delete(*gone) == len(gone) > 100
     async with attributing(tmp_path, RULES) as attribution:
         journal = attribution.backend.journal
-        place = await journal.acquire_cursor(attribution.consumer.name, "now")
-        await journal.append([], attribution.backend.store.begin(LONG_AFTER, step=True), place._replace(position=0))
-        await journal.release(place)
+        cursor = await journal.acquire_cursor(attribution.consumer.name, "now")
+        await journal.append([], attribution.backend.store.begin(LONG_AFTER, step=True), cursor._replace(position=0))
+        await journal.release(cursor)
         await attribution.work_off(repeat(333), LONG_AFTER)
         assert await attribution.derived() == first * 2

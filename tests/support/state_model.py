@@ -1,4 +1,4 @@
-"""The contract of `State` for values and fields, in a dictionary."""
+"""A model of the contract of `State` for values and fields, based on a dictionary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Kept(NamedTuple):
 
 
 class Model:
-    """Each operation takes the time of its unit first."""
+    """Each operation takes the time of its transaction first."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Kept] = {}

@@ -73,31 +73,29 @@ def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(chunks), sent + b"0" + draw(extensions) + b"\r\n" + b"".join(trailers) + b"\r\n"
 
 
-PLACES = st.lists(st.integers(0, 500), max_size=8)
+CUTS = st.lists(st.integers(0, 500), max_size=8)
 
 
-@given(chunked_bodies(), st.binary(max_size=10), PLACES)
+@given(chunked_bodies(), st.binary(max_size=10), CUTS)
 def test_a_body_in_chunks_is_read_to_its_end_and_no_further(
-    body: tuple[bytes, bytes], behind: bytes, places: list[int]
+    body: tuple[bytes, bytes], behind: bytes, cuts: list[int]
 ) -> None:
     content, sent = body
-    assert read(ChunkedBody(1000), cut(sent + behind, places)) == (content, behind)
+    assert read(ChunkedBody(1000), cut(sent + behind, cuts)) == (content, behind)
 
 
-@given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), PLACES)
+@given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), CUTS)
 def test_a_spoilt_body_is_refused_however_it_is_divided(
-    body: tuple[bytes, bytes], place: int, wrong: int, places: list[int]
+    body: tuple[bytes, bytes], index: int, wrong: int, cuts: list[int]
 ) -> None:
     sent = bytearray(body[1])
-    sent[place % len(sent)] = wrong
-    assert read(ChunkedBody(1000), cut(bytes(sent), places)) == read(ChunkedBody(1000), [bytes(sent)])
+    sent[index % len(sent)] = wrong
+    assert read(ChunkedBody(1000), cut(bytes(sent), cuts)) == read(ChunkedBody(1000), [bytes(sent)])
 
 
-@given(st.integers(1, 50), st.binary(min_size=50, max_size=60), PLACES)
-def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(
-    length: int, data: bytes, places: list[int]
-) -> None:
-    assert read(FixedBody(length), cut(data, places)) == (data[:length], data[length:])
+@given(st.integers(1, 50), st.binary(min_size=50, max_size=60), CUTS)
+def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(length: int, data: bytes, cuts: list[int]) -> None:
+    assert read(FixedBody(length), cut(data, cuts)) == (data[:length], data[length:])
 
 
 @pytest.mark.parametrize(

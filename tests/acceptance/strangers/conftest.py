@@ -10,7 +10,7 @@ import pytest
 from benchmarks.hostile_memory import BOUND
 from tests.support.daemon import Daemon, Shop
 from tests.support.rawhttp import assert_unharmed
-from tests.support.trust import PAIRS, Pair, Place, open_place
+from tests.support.trust import PAIRS, Pair, Site, open_site
 
 PROXY = "127.0.1.1"
 """A proxy that the daemon trusts: requests from here may name any address as the client's."""
@@ -31,19 +31,19 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 @pytest.fixture(scope="package")
-def place(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with open_place(pair, tmp_path_factory.mktemp("strangers"), TABLES, TARGETS) as place:
-        yield place
+def site(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(pair, tmp_path_factory.mktemp("strangers"), TABLES, TARGETS) as site:
+        yield site
 
 
 @pytest.fixture(scope="package")
-def shop(place: Place) -> Shop:
-    return place.shop
+def shop(site: Site) -> Shop:
+    return site.shop
 
 
 @pytest.fixture(scope="package")
-def daemon(place: Place) -> Daemon:
-    return place.daemon
+def daemon(site: Site) -> Daemon:
+    return site.daemon
 
 
 @pytest.fixture(autouse=True)

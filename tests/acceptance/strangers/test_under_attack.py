@@ -23,7 +23,7 @@ from benchmarks.attacks import ATTACKED_ORDER, ATTACKS, Attack, Keys
 from benchmarks.hostile import CLOSED, Connection, loop_seconds
 from tests.support.daemon import PATIENCE
 from tests.support.rawhttp import Client, event, head, post
-from tests.support.trust import Place
+from tests.support.trust import Site
 
 from .conftest import PROXY, TARGETS
 
@@ -76,34 +76,34 @@ class Latency(NamedTuple):
 class Bystander:
     """An ordinary visitor, with another address than the strangers."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._client = Client(place.daemon.port, "127.0.0.2")
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._client = Client(site.daemon.port, "127.0.0.2")
         self._sent = 0
 
     def latencies(self) -> list[Latency]:
         return [self._latency() for _ in range(SLICE)]
 
     def _latency(self) -> Latency:
-        request = post(self._place.shop.public.id, event({"number": self._sent}, anonymousId="bystander"))
-        begun, worked = time.perf_counter(), loop_seconds(self._place.daemon.pid)
+        request = post(self._site.shop.public.id, event({"number": self._sent}, anonymousId="bystander"))
+        begun, worked = time.perf_counter(), loop_seconds(self._site.daemon.pid)
         self._client.send(request)
         reply = self._client.reply()
-        latency = Latency(time.perf_counter() - begun, loop_seconds(self._place.daemon.pid) - worked)
+        latency = Latency(time.perf_counter() - begun, loop_seconds(self._site.daemon.pid) - worked)
         assert reply.status == 200, reply.body
         self._sent += 1
         return latency
 
     def close(self) -> None:
         self._client.close()
-        stored = self._place.shop.stored(containing='"bystander"')
+        stored = self._site.shop.stored(containing='"bystander"')
         assert [record["data"]["number"] for record in stored] == [*range(self._sent)]
 
 
 @pytest.fixture(scope="module")
-def bystander(place: Place) -> Iterator[Bystander]:
+def bystander(site: Site) -> Iterator[Bystander]:
     """A bystander. At the end each of its events must be stored once, in order."""
-    bystander = Bystander(place)
+    bystander = Bystander(site)
     yield bystander
     bystander.close()
 
@@ -145,13 +145,13 @@ def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextMana
 
 
 @contextmanager
-def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
+def flood(site: Site, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
     """Sends the requests without a pause, each from another address, with a server key that no test has used."""
     over, begun = threading.Event(), threading.Event()
-    keys = Keys(place.shop.public.id, next(_targets))
+    keys = Keys(site.shop.public.id, next(_targets))
 
     def send() -> None:
-        connection = Connection(place.daemon.port, PROXY)
+        connection = Connection(site.daemon.port, PROXY)
         while not over.is_set():
             number = next(_clients)
             client = f"X-Forwarded-For: 198.18.{number // 256 % 256}.{number % 256}"
@@ -178,27 +178,27 @@ def at_work(work: Sequence[Callable[[], None]], begun: threading.Event, over: th
 
 
 @pytest.fixture(scope="module")
-def signed_order(place: Place) -> None:
+def signed_order(site: Site) -> None:
     """The order that strangers send and refund."""
-    place.order("/customer-events", ATTACKED_ORDER)
+    site.order("/customer-events", ATTACKED_ORDER)
 
 
 @pytest.mark.usefixtures("signed_order")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_flood_of_requests_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
+def test_a_flood_of_requests_does_not_slow_others(site: Site, bystander: Bystander, name: str) -> None:
     attack, statuses = BY_NAME[name], Counter[int]()
     most = MOST_WORK_WITH_KEY if attack.public else MOST_WORK
-    assert_served(bystander, lambda: flood(place, attack, statuses), most)
+    assert_served(bystander, lambda: flood(site, attack, statuses), most)
     assert set() < {*statuses} - {CLOSED} <= attack.statuses
 
 
-def test_strangers_change_nothing_of_a_signed_order(place: Place, signed_order: None) -> None:
+def test_strangers_change_nothing_of_a_signed_order(site: Site, signed_order: None) -> None:
     """The order has one attribution and no reversal, although strangers send and refund it."""
-    place.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
-    place.refund("/track", ATTACKED_ORDER, 9000)
-    place.order("/customer-events", "an-order-behind-it")
-    place.derived("an-order-behind-it", 1)
-    place.derived(ATTACKED_ORDER, 1)
+    site.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
+    site.refund("/track", ATTACKED_ORDER, 9000)
+    site.order("/customer-events", "an-order-behind-it")
+    site.derived("an-order-behind-it", 1)
+    site.derived(ATTACKED_ORDER, 1)
 
 
 # Crowds of connections
@@ -211,14 +211,14 @@ CROWDS: dict[str, Callable[[str], bytes]] = {
 
 
 @contextmanager
-def crowd(place: Place, data: bytes) -> Iterator[None]:
+def crowd(site: Site, data: bytes) -> Iterator[None]:
     """Many connections that send `data` as far as the daemon reads it. They are replaced one after the other."""
     over, begun = threading.Event(), threading.Event()
     clients: deque[Client] = deque()
 
     def press() -> None:
         while not over.wait(PAUSE if begun.is_set() else 0):
-            clients.append(Client(place.daemon.port, "127.0.3.1"))
+            clients.append(Client(site.daemon.port, "127.0.3.1"))
             clients[-1].socket.setblocking(False)
             with suppress(BlockingIOError, ConnectionError):
                 clients[-1].send(data)
@@ -235,6 +235,6 @@ def crowd(place: Place, data: bytes) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CROWDS)
-def test_a_crowd_of_connections_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
-    data = CROWDS[name](place.shop.public.id)
-    assert_served(bystander, lambda: crowd(place, data), MOST_WORK_WITH_KEY)
+def test_a_crowd_of_connections_does_not_slow_others(site: Site, bystander: Bystander, name: str) -> None:
+    data = CROWDS[name](site.shop.public.id)
+    assert_served(bystander, lambda: crowd(site, data), MOST_WORK_WITH_KEY)
