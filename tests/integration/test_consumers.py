@@ -493,7 +493,7 @@ async def test_a_consumer_is_exchanged_after_its_step_while_others_continue(tmp_
         await consumers.start()
         await begun.wait()
         await until(lambda: consumers.statuses[0].position == 10)
-        coming = await consumers.place([new], leaving=["reader"])
+        coming = await consumers.prepare_runners([new], leaving=["reader"])
         exchanging = asyncio.ensure_future(consumers.exchange(["reader"], coming, 30))
         await append(backend, make_records(2))  # the exchange begins during this append
         await until(lambda: consumers.statuses[0].position == 12)
@@ -529,7 +529,7 @@ async def test_prepared_records_are_processed_before_an_exchange(turns: int, tmp
         await consumers.start()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 30)
+        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 30)
         assert {*old.prepared} <= {*old.seen}
         await until(lambda: consumers.statuses[0].position == 100)
         assert old.seen + new.seen == [*range(1, 101)]
@@ -543,7 +543,7 @@ async def test_a_hanging_consumer_is_exchanged_after_a_time_limit_and_its_record
         consumers = Consumers(backend.journal, backend.store, [old], died=lambda name, error: None)
         await consumers.start()
         await until(lambda: old.seen == [1, 2, 3, 4, 5])
-        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 0.01)
+        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 0.01)
         await until(lambda: new.seen == [1, 2, 3, 4, 5])
         await consumers.stop(10)
 
@@ -553,7 +553,7 @@ async def test_a_new_consumer_with_the_name_of_another_is_refused(tmp_path: Path
         consumers = Consumers(backend.journal, backend.store, [Reader()], died=lambda name, error: None)
         await consumers.start()
         with pytest.raises(ConfigError, match="two consumers named reader"):
-            await consumers.place([Reader()])
+            await consumers.prepare_runners([Reader()])
         await consumers.stop(10)
 
 
