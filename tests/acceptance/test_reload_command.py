@@ -115,7 +115,7 @@ def test_a_daemon_below_a_supervisor_is_found_by_its_store(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run daemons of other users")
-def test_root_reloads_the_daemon_of_a_user_and_other_users_are_told_the_command() -> None:
+def test_root_reloads_the_daemon_of_a_user_and_other_users_are_shown_the_command() -> None:
     with open_folder(NOBODY) as folder:
         shop = Shop(folder)
         os.chown(shop.database, NOBODY, NOBODY)

@@ -59,7 +59,7 @@ def test_a_full_journal_refuses_events_until_the_sink_continues(tmp_path: Path) 
     assert len([line for line in daemon.log if "the journal has room again" in line]) == 1
 
 
-def test_a_journal_that_drops_counts_what_the_sink_lost(tmp_path: Path) -> None:
+def test_a_journal_that_drops_records_counts_the_losses_of_the_sink(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'max_size = "50kB"\non_full = "drop"'})
     shop.archive.mkdir()
     with shop.serve() as daemon:

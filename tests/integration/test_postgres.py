@@ -668,7 +668,7 @@ async def test_revoked_rights_are_reported_and_blamed_on_no_record(warehouse: Wa
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_user_without_the_right_to_create_the_table_is_told_so(warehouse: Warehouse) -> None:
+async def test_a_user_without_the_right_to_create_the_table_gets_an_error_that_names_it(warehouse: Warehouse) -> None:
     user = f"{warehouse.user}_guest"
     warehouse.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'x'; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(warehouse.server.url(user, "x"))))

@@ -227,7 +227,7 @@ async def test_max_size_removes_processed_records_despite_keep_for_and_keep_size
 
 
 @pytest.mark.logs(rf"stuck: \d+ {LOSS}")
-async def test_dropping_counts_what_each_consumer_lost(tmp_path: Path) -> None:
+async def test_dropping_counts_the_losses_of_each_consumer(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         stuck, well = Gated("stuck"), Gated("well")
         well.open_gate()

@@ -53,7 +53,7 @@ async def opened(folder: Path, *, serving: bool = True) -> AsyncIterator[SqliteB
         await backend.close()
 
 
-async def test_a_second_daemon_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+async def test_a_second_daemon_is_refused_with_instructions(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve") as process:
         with pytest.raises(ConfigError, match=rf"process {process.pid},.* stop that one, or set another file"):
             await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
