@@ -41,7 +41,7 @@ class BareReader:
         self._body = b""
 
     def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
-        """The handler needs none of them."""
+        """Ignores the headers."""
 
     def data_received(self, chunk: bytes) -> None:
         self._body += chunk
@@ -52,7 +52,7 @@ class BareReader:
         self._connection.respond(200, HTTPHeaders(headers), body)
 
     def on_connection_close(self) -> None:
-        """Nothing is kept of a request."""
+        """Has nothing to clean up."""
 
 
 def serve(kind: str, sockets: Sequence[socket]) -> None:

@@ -15,7 +15,7 @@ __all__ = ["BASE_PATH", "BATCH", "BODIES", "CONNECTIONS", "Load", "batches_of", 
 
 BASE_PATH = "/api/v1/analytics"
 BODIES = "bodies"
-"""The file in a server's folder with the bodies to send, one a line."""
+"""The file in a server's folder with the bodies to send, one on each line."""
 CONNECTIONS = 64
 BATCH = 100
 """Events of a batch."""

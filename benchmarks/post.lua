@@ -51,10 +51,10 @@ function request()
    if visitors == 0 then
       return requests[last]
    end
-   local place = sent % at_once
-   local turn = math.floor((math.floor(sent / at_once) + place) / visit) -- so the visits do not all end at once
+   local slot = sent % at_once
+   local turn = math.floor((math.floor(sent / at_once) + slot) / visit) -- so the visits do not all end at once
    sent = sent + 1
-   return requests[last] .. string.format("%08d", (turn * at_once + place) % visitors * SPREAD % visitors) .. tails[last]
+   return requests[last] .. string.format("%08d", (turn * at_once + slot) % visitors * SPREAD % visitors) .. tails[last]
 end
 
 -- One JSON object for load.py. wrk counts answers of 400 and above as status errors, and latency in µs.

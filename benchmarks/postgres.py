@@ -30,7 +30,7 @@ from tests.support.postgres_server import PostgresServer, postgres_server
 
 from .shop import usual
 
-asyncpg: Any = import_module("asyncpg")  # it has no types
+asyncpg: Any = import_module("asyncpg")  # the module has no types
 
 SIZES = (500, 1000)
 NOW = 1_795_000_000_000

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # it has no types
+from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # the module has no types
 
 from ingestd import __version__
 from ingestd.cli import commands
@@ -24,11 +24,11 @@ from ingestd.hooks.loader import load_plugins
 FOLDER = Path(__file__).parents[1] / "man"
 
 EXIT_STATUS = {
-    "0": "The command has done its work.",
-    "1": "The command cannot do what it was asked.",
+    "0": "The command has succeeded.",
+    "1": "The command has failed.",
     "2": "The command line is wrong.",
     "75": "The command may succeed later, for example when the store can be reached.",
-    "78": "The configuration must be mended first.",
+    "78": "The configuration must be corrected first.",
 }
 ENVIRONMENT = {
     "INGESTD_CONFIG": "The configuration, if --config names none.",

@@ -1,1 +1,1 @@
-"""The units of systemd, for a virtual environment under /opt/ingestd; `ingestd install-units` puts them in place."""
+"""The systemd units, for a virtual environment in /opt/ingestd. `ingestd install-units` installs them."""

@@ -1,4 +1,4 @@
-"""Rules for every test: a log line at WARNING or above that the test does not announce fails it."""
+"""Rules for all tests: a log line at WARNING or above fails a test that does not announce it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
-# How long an example takes says something about the machine, and nothing about the promise.
+# The duration of an example depends on the machine, so there is no deadline.
 settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ingestd")
 
-# A shell's background job ignores SIGINT, and so would the daemons that tests start and interrupt.
+# A background job of a shell ignores SIGINT. Daemons that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """The tests themselves stay: whoever looks for garbage need not go through six thousand of them."""
+    """Excludes the collected tests from garbage collection, because they stay and there are thousands of them."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """`@pytest.mark.logs("regex", …)` announces the lines a test provokes."""
+    """`@pytest.mark.logs("regex", …)` announces the lines that a test causes."""
     yield
     expected = [pattern for mark in request.node.iter_markers("logs") for pattern in mark.args]
     lines = [
@@ -45,14 +45,14 @@ def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCa
 
 @pytest.fixture(scope="session", params=["fast", "tornado"])
 def http_server(request: pytest.FixtureRequest) -> str:
-    """`[http] server`: what uses it is tested with both."""
+    """The option `[http] server`. Tests that use it run with both servers."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def io_loop() -> Iterator[IOLoop]:
-    """The loop an async test runs on, in place of pytest-tornasync's, which calls what Tornado deprecated."""
+    """The loop of an async test. It replaces pytest-tornasync's fixture, which uses deprecated functions of Tornado."""
     asyncio.set_event_loop(asyncio.new_event_loop())
     loop = IOLoop.current()
     yield loop

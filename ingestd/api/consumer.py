@@ -44,10 +44,10 @@ class Step:
         self.records.append(record)
 
     async def give_way(self, seconds: float = 0.0) -> None:
-        """Yield the event loop to other tasks for one turn, or for that time. Long work must await it every few 0.1 ms.
+        """Yield the event loop to other tasks for one turn, or for `seconds`. Long work must await it every few 0.1 ms.
 
-        A burst of batches gets the loop for up to 50 ms more. During a burst a consumer gets little done, and that
-        costs the burst a tenth.
+        During a burst of batches it waits up to 50 ms longer. So consumers get little done, and slow the burst by a
+        tenth.
         """
         await self._give_way(seconds)
 
@@ -57,7 +57,7 @@ class Consumer(ABC):
     """Unique and stable: the durable cursor has this name."""
 
     start: Start = "beginning"
-    """The beginning of a consumer without a cursor."""
+    """Where a consumer without a cursor begins in the journal."""
 
     max_records: int = 500
     """The most records in one step."""
@@ -103,7 +103,7 @@ class Consumer(ABC):
         Raising undoes the step. It is called again after a pause, and the records continue meanwhile.
         """
 
-    async def close(self) -> None:  # noqa: B027 - or to close
+    async def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Called after the last step."""
 
 

@@ -8,7 +8,7 @@ __all__ = ["IgnoredTimestamp", "Outcome", "Refusal"]
 
 
 class Outcome(Enum):
-    __hash__ = object.__hash__  # used with every event, and the hash of Enum is slow Python code
+    __hash__ = object.__hash__  # every event needs it, and the hash of Enum is slow Python code
 
     ACCEPTED = "accepted"  # stored, answered 200
     DUPLICATE = "duplicate"  # its messageId was stored before; the answer is the same as then
@@ -24,7 +24,7 @@ class Outcome(Enum):
 
 
 class Refusal(Enum):
-    """Why a connection or request was refused, whatever its content is."""
+    """Why the HTTP server refused a connection or request, regardless of its content."""
 
     MALFORMED = "malformed"  # 400
     TIMEOUT = "timeout"  # 408

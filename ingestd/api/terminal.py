@@ -1,4 +1,4 @@
-"""Text that callers chose, fit for a terminal: nothing in it steers one, and columns stay columns."""
+"""Text for a terminal. Text that callers chose can neither control the terminal nor shift the columns of a table."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["aligned", "cut", "display_width", "json_escaped", "printable", "tabl
 
 
 def printable(text: str) -> str:
-    """The text with a replacement character for whatever is no visible character: controls, marks of direction."""
+    """The text with a replacement character for each invisible character, such as a control or a mark of direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def json_escaped(line: bytes) -> bytes:
-    """JSON in one line with an escape for whatever is no visible character; the value that it stands for is the same.
+    """A line of JSON with an escape for each invisible character. Its value stays the same.
 
-    JSON itself asks for escapes of the C0 controls only.
+    JSON requires escapes of the C0 controls only.
     """
     text = line.decode()
     if text.isprintable():
@@ -26,7 +26,7 @@ def json_escaped(line: bytes) -> bytes:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal it takes: most letters one, those of East Asia two, accents none."""
+    """The number of terminal columns: one for most letters, two for wide letters of East Asia, none for accents."""
     return sum(map(_columns, text))
 
 
@@ -39,7 +39,7 @@ def _columns(letter: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """At most that many columns of it (one or more), with `…` where something is missing."""
+    """The text in at most `width` columns (one or more), with `…` in place of a missing end."""
     if display_width(text) <= width:
         return text
     left, taken = width - 1, 0
@@ -52,14 +52,14 @@ def cut(text: str, width: int) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> Iterator[str]:
-    """The lines of a table. A header is one of the rows. Columns of `right` are numbers."""
+    """The lines of a table. A header is one of the rows. The columns in `right` are right-aligned, as numbers are."""
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield aligned(row, widths, right=right).rstrip()
 
 
 def aligned(cells: Sequence[str], widths: Sequence[int], *, right: Collection[int] = ()) -> str:
-    """One line of a table whose columns are that wide; those of `right`, which are numbers, end below one another."""
+    """One line of a table with columns of these widths. The columns in `right` are right-aligned, as numbers are."""
     shown = []
     for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
         blanks = " " * (width - display_width(cell))

@@ -84,9 +84,9 @@ def _look_at(prefix: Path) -> list[str]:
             f"{command} does not exist or cannot be run: make it with `python3 -m venv {prefix}` and"
             f" `{prefix}/bin/pip install .` in ingestd's source, or name another environment with --prefix"
         )
-    for place in (prefix, _interpreter(prefix)):
-        if any(place.is_relative_to(hidden) for hidden in _HIDDEN):
-            return [f"WARNING: {place} is hidden from the units (ProtectHome=, PrivateTmp=): they will not start"]
+    for path in (prefix, _interpreter(prefix)):
+        if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
+            return [f"WARNING: {path} is hidden from the units (ProtectHome=, PrivateTmp=): they will not start"]
     return []
 
 

@@ -181,12 +181,13 @@ def find_config(path: str | None) -> Path:
     named = path or os.environ.get("INGESTD_CONFIG")
     if named:
         return Path(named)
-    places = [Path("ingestd.toml"), Path("/etc/ingestd/ingestd.toml")]
-    for place in places:
-        if place.exists():
-            return place
+    candidates = [Path("ingestd.toml"), Path("/etc/ingestd/ingestd.toml")]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
     raise ConfigError(
-        f"no configuration: neither {places[0]} nor {places[1]} exists; name one with --config or INGESTD_CONFIG"
+        f"no configuration: neither {candidates[0]} nor {candidates[1]} exists;"
+        " name one with --config or INGESTD_CONFIG"
     )
 
 

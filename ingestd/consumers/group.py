@@ -96,12 +96,12 @@ class Consumers:
         The tasks of the consumers then acquire the cursors, open the consumers and process records.
         """
         for runner in self._runners:
-            await runner.place()
+            await runner.ensure_cursor()
         for runner in self._runners:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
         self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
 
-    async def place(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
+    async def prepare_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
         """Create durable cursors for further consumers, and return their runners for `exchange`.
 
         `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
@@ -110,7 +110,7 @@ class Consumers:
         runners = [self._runner(each) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
         for runner in runners:
-            await runner.place()
+            await runner.ensure_cursor()
         return runners
 
     async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:

@@ -79,7 +79,7 @@ class Runner:
         """Whether this daemon has pending records to process, or will have them soon."""
         return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
 
-    async def place(self) -> None:
+    async def ensure_cursor(self) -> None:
         position = await self._journal.ensure_cursor(self.name, self._consumer.start)
         last = await self._journal.last()
         if position > last:

@@ -135,7 +135,7 @@ class Reload:
         after = next_generation(before, config, validator)
         leaving = [each.name for each in before.sinks if each not in after.sinks]
         coming = [each for each in after.sinks if each not in before.sinks]
-        runners = await self._parts.consumers.place(coming, leaving)
+        runners = await self._parts.consumers.prepare_runners(coming, leaving)
         await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self._daemon)
         if self._stop.requested:  # no sink may start during a shutdown
             raise Unavailable("the daemon is shutting down")

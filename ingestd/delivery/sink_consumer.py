@@ -198,16 +198,16 @@ class SinkConsumer(Consumer):
         self._log.report(letters, progress.dead)
 
     async def command(self, step: Step, journal: Journal) -> None:
-        place = await self._place(journal)
+        position = await self._position(journal)
         if self._evidence.wanted:
-            await self._read_ahead(journal, place)
+            await self._read_ahead(journal, position)
         command = self._next_command()
         if command is None:
             return
-        progress = await self._progress(step.state, place)
+        progress = await self._progress(step.state, position)
         letters: Sequence[DeadLetter] = ()
         if isinstance(command, Replay):
-            letters = await self._tried(self._replay(command, step, progress, journal, place))
+            letters = await self._tried(self._replay(command, step, progress, journal, position))
         else:
             await self._tried(self._see_to_letters(command, step, progress))
         await save_progress(step.state, self.sink.name, progress)
@@ -217,15 +217,15 @@ class SinkConsumer(Consumer):
         done = self.progress.command if self.progress is not None else 0
         return next((command for command in self._orders.waiting if command.number > done), None)
 
-    async def _place(self, journal: Journal) -> int:
+    async def _position(self, journal: Journal) -> int:
         for cursor in await journal.cursors():
             if cursor.name == self.name:
                 return cursor.position
         raise LeaseLost("its cursor is not in the journal any more")
 
-    async def _read_ahead(self, journal: Journal, place: int) -> None:
+    async def _read_ahead(self, journal: Journal, position: int) -> None:
         """Read further records for probes, because the sink has taken none of the records in hand."""
-        ahead = await journal.read(place, self.max_records + _AHEAD)
+        ahead = await journal.read(position, self.max_records + _AHEAD)
         self._evidence.ahead = [record for record in ahead if self._passes(record)]
         self._evidence.wanted = False
 
@@ -233,11 +233,11 @@ class SinkConsumer(Consumer):
         return self._filter is None or self._filter(record)
 
     async def _replay(
-        self, command: Replay, step: Step, progress: Progress, journal: Journal, place: int
+        self, command: Replay, step: Step, progress: Progress, journal: Journal, position: int
     ) -> Sequence[DeadLetter]:
         """Do a part of a replay, and return its new dead letters."""
         letters = []
-        last = min(command.last, place)  # records after the cursor are delivered anyway
+        last = min(command.last, position)  # records after the cursor are delivered anyway
         after = max(progress.at, command.first - 1)
         read = await journal.read(after, self.max_records) if after < last else ()
         records = [record for record in read if record.position <= last]

@@ -188,10 +188,10 @@ def _adapt(function: Callable[..., Any], takes: Sequence[str], given: tuple[str,
     """
     if tuple(takes) == given:
         return function
-    places = [given.index(name) for name in takes]
+    indices = [given.index(name) for name in takes]
 
     def call(*arguments: Any) -> Any:
-        return function(*[arguments[place] for place in places])
+        return function(*[arguments[index] for index in indices])
 
     return call
 

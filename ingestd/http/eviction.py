@@ -33,8 +33,8 @@ class Evictable:
         for origin, waiting in of_origin.items():
             waiting.sort(key=_order)
             self._of_origin[origin] = deque((client, client.since) for client in waiting)
-            for place, client in enumerate(waiting):
-                left = counts[origin] - place if origin is not None else 1
+            for index, client in enumerate(waiting):
+                left = counts[origin] - index if origin is not None else 1
                 ranked.append((-left, *_order(client), len(ranked), client))
         ranked.sort()
         self._all = deque((client, since) for _, _, since, _, client in ranked)

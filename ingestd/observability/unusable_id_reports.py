@@ -40,7 +40,7 @@ class UnusableIdReports:
         if now < self._next_line[field]:
             return
         log.warning(
-            "clients send a word for nothing as %s; %d such ids since the start or the last line like this;"
+            "clients send unusable ids as %s; %d of them since the start or the last line like this;"
             " see docs/identity-and-sessions.md", field.value, self._unlogged[field],
         )  # fmt: skip
         self._next_line[field], self._unlogged[field] = now + _PAUSE, 0

@@ -206,7 +206,7 @@ class Retention:
             self.problem = self._full_of(extent)
         if self.problem is not None and refused is None:
             _log.warning("%s; events are refused", self.problem)
-            self._refuse("The journal is full. Send it again later.")
+            self._refuse("The journal is full. Send the request again later.")
         elif self.problem is None and refused is not None:
             _log.info("the journal has room again; events are accepted")
             self._refuse(None)

@@ -220,12 +220,12 @@ class SinkContract(SinkLife):
         async def scenario() -> None:
             written: list[Record] = []
             async with self._open(tmp_path) as sink:
-                for places in ({0}, {0, 4}, {2}, {1, 2}, {4}):
+                for indices in ({0}, {0, 4}, {2}, {1, 2}, {4}):
                     batch = self._records(5)
-                    for place in places:
-                        batch[place] = self._rejected()
-                    assert await rejected_of(sink, batch) == places
-                    written += [record for place, record in enumerate(batch) if place not in places]
+                    for index in indices:
+                        batch[index] = self._rejected()
+                    assert await rejected_of(sink, batch) == indices
+                    written += [record for index, record in enumerate(batch) if index not in indices]
                 await self._assert_holds(tmp_path, written)
                 assert await rejected_of(sink, [self._rejected()]) == {0}
             await self._assert_holds(tmp_path, written)

@@ -2,8 +2,8 @@
 
     class TestMyStore(StoreContract):
         @asynccontextmanager
-        async def backend(self, place):
-            backend = make_my_backend(place)
+        async def backend(self, folder):
+            backend = make_my_backend(folder)
             await backend.open(serving=True)
             try:
                 yield backend
@@ -36,8 +36,8 @@ class StoreContract(ABC):
     """The behaviour that plugins need: atomic, in order, durable after the commit."""
 
     @abstractmethod
-    def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same place again it has the durable data of before."""
+    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
+        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_a_key_never_written_has_no_value_and_no_fields(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -353,8 +353,8 @@ class StoreContract(ABC):
             async with self.backend(tmp_path) as backend:
                 state = backend.store.begin(NOW)
                 await state.load(keys, sets)
-                for place, (key, a_set) in enumerate(zip(keys, sets, strict=True)):
-                    there = place % 2 == 0
+                for index, (key, a_set) in enumerate(zip(keys, sets, strict=True)):
+                    there = index % 2 == 0
                     assert await state.get(key) == (key if there else None)
                     assert await state.window(a_set) == ([(f"{a_set} b", 1), (f"{a_set} a", 2)] if there else [])
 

@@ -32,8 +32,8 @@ class TrimmingContract(ABC):
     """The behaviour that retention needs. `JournalContract` includes these tests."""
 
     @abstractmethod
-    def backend(self, place: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same place again it has the durable data of before."""
+    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
+        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
         records = [replace(make_record("“é” 🛒" * n), at=NOW + n) for n in range(10)]

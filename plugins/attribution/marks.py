@@ -77,8 +77,8 @@ class Refund(msgspec.Struct, frozen=True, array_like=True):
 
     def repeats(self, other: Refund) -> bool:
         """Whether this refund is the other one, sent again under the same refund id."""
-        terms = (self.refund_id, self.reason, self.amount, self.currency)
-        return self.refund_id is not None and terms == (other.refund_id, other.reason, other.amount, other.currency)
+        content = (self.refund_id, self.reason, self.amount, self.currency)
+        return self.refund_id is not None and content == (other.refund_id, other.reason, other.amount, other.currency)
 
 
 def refund_id_digest(refund_id: str) -> str:

@@ -140,10 +140,10 @@ def _reversed(mark: DecidedOrder) -> float:
 def _shares(mark: DecidedOrder) -> Mapping[int, Sequence[float]]:
     campaigns, ages = mark.campaigns or [], [age for _, age in mark.touches]
     found: dict[int, list[float]] = {}
-    for place, model in enumerate(MODELS):
+    for index, model in enumerate(MODELS):
         touches = zip(campaigns, weights(model, ages, mark.half_life), strict=True) if ages else ()
         for campaign, parts in add_weights(touches, campaign_digest(DIRECT)).items():
-            found.setdefault(campaign, [0.0] * len(MODELS))[place] = sum(parts)
+            found.setdefault(campaign, [0.0] * len(MODELS))[index] = sum(parts)
     return found
 
 
@@ -177,11 +177,11 @@ def _add(rows: dict[_Key, Sums], change: Change) -> None:
         row, counts = _row(rows, digest, change)
         if row is None:
             continue
-        for place, share in enumerate(shares):
-            row.orders[place] += share * change.orders
+        for index, share in enumerate(shares):
+            row.orders[index] += share * change.orders
             if counts:
-                row.revenue[place] += share * change.revenue
-                row.reversed[place] += share * change.reversed
+                row.revenue[index] += share * change.revenue
+                row.reversed[index] += share * change.reversed
 
 
 def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | None, bool]:
@@ -242,10 +242,10 @@ def sum_up(rollups: Iterable[str]) -> Sequence[Sums]:
 
 def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
     """The rows of the report by this model."""
-    place = MODELS.index(model)
+    index = MODELS.index(model)
     rows = []
     for each in sums:
-        orders, revenue, reversed_ = (_decimal(column[place]) for column in _columns(each))
+        orders, revenue, reversed_ = (_decimal(column[index]) for column in _columns(each))
         if orders:  # 0 if the campaign has no share by this model, or all its orders were superseded
             rows.append(Row(each.campaign, each.currency, orders, revenue, reversed_, revenue - reversed_))
     return ranked(rows)

@@ -1,4 +1,4 @@
-"""For the tests of a module: one shop and its daemon, unless they disturb one another, and a copy of this tree."""
+"""Fixtures: a shop, its daemon and a copy of this tree, each shared by the tests of a module."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def desk(tmp_path: Path, told_sink: None) -> Desk:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree as a release would take it: what git knows. What is built of it is not built in ours."""
+    """A copy of the files that git knows, as in a release. Builds take place in the copy."""
     target = tmp_path_factory.mktemp("source") / "ingestd"
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],

@@ -1,4 +1,4 @@
-"""Attribution as a shop has it: orders and touches over HTTP, attributions in the journal and in a sink."""
+"""Attribution from end to end: orders and touches over HTTP, attributions in the journal and in a sink."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"dispatchId": "mail-8", "name": "autumn"},
     ),
 }
-"""What a touch carries, and what of it an attribution tells."""
+"""The context of a touch, and the part of it that an attribution contains."""
 
 
 def orders(daemon: Daemon) -> dict[str, float]:
@@ -83,7 +83,7 @@ def test_a_touch_counts_on_every_endpoint_in_every_form(shop: Shop, daemon: Daem
             visitor = f"{form} on {endpoint}"
             sent[visitor] = sender.send(endpoint, visitor, 5 * MINUTE, **members), campaign
     for number, visitor in enumerate(sent):
-        # An order starts it on either endpoint.
+        # An order starts attribution on either endpoint.
         sender.send((TRACK, SERVER)[number % 2], visitor, key="Order Completed", data={"order_id": visitor})
     found = attributions(shop, sent)
     sessions = {record["id"]: record["sessionId"] for record in shop.exported() if record["type"] != "attribution"}
@@ -198,7 +198,7 @@ def test_whose_touches_count_for_an_order(shop: Shop, daemon: Daemon) -> None:
         "o-no-user": ("ann", [phone, tablet]),
         "o-of-another": ("bob", [phone, kiosk]),
         "o-erp": ("ann", [phone, tablet]),
-        "o-till": (None, []),  # the user of an event is not linked by it
+        "o-till": (None, []),  # an event with a user id links nobody
         "o-ann-later": ("ann", [phone]),
         "o-bob-later": ("bob", [tablet, kiosk]),
         "o-guest": ("guest", [phone]),
@@ -215,14 +215,14 @@ def test_the_window_and_the_time_of_an_order_to_the_millisecond(shop: Shop, daem
     too_old = sender.touch("too old", 7 * DAY + 1, "google")
     at_once = sender.touch("at once", 0, "google")
     too_late = sender.touch("too late", -1, "google")
-    # The journal decides between those of one time.
+    # The journal decides the order of touches with the same time.
     tied = [sender.touch("tied", HOUR, source) for source in ("a", "b")]
     again = [sender.touch("again", age * HOUR, source) for age, source in ((3, "a"), (2, "b"), (1, "a"))]
     visitors = ("oldest", "too old", "at once", "too late", "tied", "again", "afterwards", "own")
     for visitor in visitors:
         data, campaign = {"order_id": f"o-{visitor}"}, {"source": "google"} if visitor == "own" else {}
         own = sender.send(SERVER, visitor, key="Order Completed", data=data, context={"campaign": campaign})
-    # What comes in after an order changes nothing for it, whenever it happened; nor does the order's own campaign.
+    # Touches received after an order do not change it, whenever they happened. Nor does the order's own campaign.
     afterwards = sender.touch("afterwards", HOUR, "google")
     sender.order("afterwards", "o-next")
     sender.order("own", "o-own-next")
@@ -245,7 +245,7 @@ def test_the_window_and_the_time_of_an_order_to_the_millisecond(shop: Shop, daem
         ]
 
 
-def test_what_is_configured_counts(tmp_path: Path) -> None:
+def test_the_configured_options_are_applied(tmp_path: Path) -> None:
     options = """
     window = "90m"
     model = "first_touch"
@@ -281,7 +281,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
     assert {each["reason"]: each["eventId"] for each in record["ignored"]} == {each: ids[each] for each in reasons}
 
 
-def test_beyond_the_limits_the_first_and_the_newest_stay(tmp_path: Path) -> None:
+def test_beyond_the_limits_the_first_and_the_newest_touches_stay(tmp_path: Path) -> None:
     options = 'model = "linear"\nmax_touches = 2\nmax_visitors = 2'
     shop = Shop(tmp_path, {"plugins.attribution": options})
     with shop.serve() as daemon:
@@ -297,7 +297,7 @@ def test_beyond_the_limits_the_first_and_the_newest_stay(tmp_path: Path) -> None
     for record in found.values():
         assert touch_ids(record) == [sent[1], sent[5]]
         assert record["leftOut"] == 2  # the newest of the phone's two, and the first of the laptop's
-        # Of equal shares the newest is the one that is told.
+        # If shares are equal, the newest touch is reported.
         assert record["touchpoint"]["eventId"] == sent[5]
         assert record["credits"]["linear"] == [{"eventId": sent[1], "weight": 0.5}, {"eventId": sent[5], "weight": 0.5}]
 
@@ -320,7 +320,7 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
         causes = [refund("o-whole", revenue=10, total=20, message="m-1")]
         refund("o-whole", revenue=10, total=20, message="m-1")  # stored once
         causes += [refund("o-whole", total=5, currency="EUR"), refund("o-whole", revenue=-4)]
-        refund("o-whole", total=5, endpoint=TRACK)  # anybody can have sent it
+        refund("o-whole", total=5, endpoint=TRACK)  # the holder of a public key may be anybody
         refund("o-whole", revenue=3, currency="USD")
         causes += [
             refund("o-whole", revenue=1000),
@@ -335,7 +335,7 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
         assert reversals(daemon) == {"reversed": 7, **others}
         wait_until(lambda: len(derived(shop, "attribution_reversal")) == 7)
         assert orders(daemon) == {"attributed": 3}
-        # What was written before is as it was.
+        # Earlier records have not changed.
         assert {each["orderId"]: each for each in shop.exported("--type", "attribution")} == attributed
     records = derived(shop, "attribution_reversal")
     assert [record["cause"] for record in records] == causes
@@ -373,7 +373,7 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
 
 
 def test_refunds_before_their_order_wait_for_it(tmp_path: Path) -> None:
-    """In a batch with their order, and while the daemon is stopped in between; but no public one for a signed order."""
+    """In a batch with their order, and over a restart of the daemon. Public refunds of a signed order do not count."""
     shop = Shop(tmp_path)
     items = [{"product_id": "a", "price": 12.5, "quantity": 2}, {"product_id": "gift"}]
     with shop.serve() as daemon:
@@ -422,13 +422,13 @@ def test_an_order_that_is_sent_again_is_decided_once(tmp_path: Path) -> None:
         sender.touch("visitor-secret", HOUR, "google")
         first = sender.order("visitor-secret", "o-1", revenue=40, currency="EUR")
         record = attributions(shop, ["o-1"])["o-1"]
-        # A page that is loaded again, another touch meanwhile, and the backend with its own idea of the value.
+        # The page is loaded again after another touch, and the backend sends the order with another value.
         sender.touch("visitor-secret", MINUTE, "bing")
         sender.order("visitor-secret", "o-1", revenue=40, currency="EUR")
         sender.send(TRACK, "other", key="Order Completed", data={"order_id": "o-1", "revenue": 40, "currency": "EUR"})
         data = {"order_id": "o-1", "revenue": 38.5, "currency": "EUR"}
         sender.send(SERVER, "erp", key="Order Completed", data=data, userId="user-secret")
-        # Without an id each event is an order of its own.
+        # Without an order id each event is a separate order.
         nameless = [sender.send(SERVER, "erp", key="Order Completed", data={"revenue": 1}) for _ in range(2)]
         wait_until(lambda: orders(daemon).get("direct") == 2)
         assert orders(daemon) == {"attributed": 1, "direct": 2, "repeated": 2, "conflict": 1}

@@ -1,4 +1,4 @@
-"""`ingestd attribution show|report` as they are run: beside a daemon and without one, and when records have gone."""
+"""`ingestd attribution show|report` with a daemon and without one, and after records have been removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = '=HYPERLINK("x")\x1b[31m\u202e'
 
 
 class Filler:
-    """Sends events that happened some time before an hour ago, which is when the order was completed."""
+    """Sends events with an age before the order, which was completed an hour ago."""
 
     def __init__(self, shop: Shop, daemon: Daemon) -> None:
         self._shop = shop
@@ -39,7 +39,7 @@ class Filler:
         self._completed = now() - HOUR
 
     def touch(self, visitor: str, age: int, campaign: Mapping[str, str] | None, **further: Any) -> str:
-        """Returns the id of the touch, as `order` does that of the order's event."""
+        """Sends a touch and returns its event id."""
         context = {"campaign": campaign} if campaign is not None else {}
         page = further.pop("page", None)
         if page is not None:
@@ -62,7 +62,7 @@ class Filler:
 
 
 def derived(shop: Shop, order_id: str | None, tenant: str = "shop") -> list[dict[str, Any]]:
-    """What the archive has of an order: the journal has it, then."""
+    """The derived records of an order in the archive. The journal has them too, then."""
     return [
         record
         for record in shop.archived()
@@ -106,7 +106,7 @@ COMMANDS = [("show", "o-1"), ("show", "o-1", "--json"), ("report", "--since", "1
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, dict[str, str]]:
-    """A shop whose daemon has ended, the ids of its events by name, and under `beside …` what was told beside it."""
+    """A shop without its daemon, its event ids by name, and outputs from the daemon's lifetime as `beside …`."""
     shop = Shop(tmp_path_factory.mktemp("shop"), {"plugins.attribution": EXCLUSIONS})
     other = shop.create_key("public", "other")
     with shop.serve() as daemon:
@@ -117,7 +117,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, dict[str, st
 
 
 def refused(shop: Shop, *arguments: str) -> str:
-    """Run a command that must fail; returns what it says, which is one line."""
+    """Runs a command that must fail, and returns its message of one line."""
     done = run_ingestd("attribution", *arguments, config=shop.config)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -134,7 +134,9 @@ def misused(shop: Shop, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_beside_a_daemon_as_without_one(filled: tuple[Shop, dict[str, str]], command: tuple[str, ...]) -> None:
+def test_output_is_the_same_with_and_without_a_daemon(
+    filled: tuple[Shop, dict[str, str]], command: tuple[str, ...]
+) -> None:
     shop, ids = filled
     assert shop.command("attribution", *command) == ids[f"beside {command}"]
 
@@ -199,13 +201,13 @@ def test_the_journey_as_records(filled: tuple[Shop, dict[str, str]]) -> None:
     assert (reversal["attributionId"], reversal["cause"]) == (attribution["id"], ids["refund"])
 
 
-def test_an_order_nobody_brought(filled: tuple[Shop, dict[str, str]]) -> None:
+def test_an_order_without_touchpoints_is_direct(filled: tuple[Shop, dict[str, str]]) -> None:
     lines = filled[0].command("attribution", "show", "o-direct").splitlines()
     assert lines[0] == "order o-direct of shop: 20 EUR"
     assert lines[-2:] == ["  user         none", "  no touchpoint in the 7 days before it: direct"]
 
 
-def test_an_order_without_id_goes_by_its_event_and_steers_no_terminal(filled: tuple[Shop, dict[str, str]]) -> None:
+def test_an_order_without_id_is_named_by_its_event_and_steers_no_terminal(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, ids = filled
     printed = shop.command("attribution", "show", ids["nameless"])
     assert printed.startswith("order without id of shop: 0.5 USD\n")
@@ -214,11 +216,11 @@ def test_an_order_without_id_goes_by_its_event_and_steers_no_terminal(filled: tu
     [record] = [json.loads(shop.command("attribution", "show", ids["nameless"], "--json"))]
     assert (record["orderId"], record["orderEventId"]) == (None, ids["nameless"])
     assert record["touchpoint"]["source"] == HOSTILE
-    # An order with an id goes by that alone.
+    # An order with an id is found only by that id.
     assert "is not attributed" in refused(shop, "show", ids["order"])
 
 
-def test_an_order_of_two_shops_asks_for_one(filled: tuple[Shop, dict[str, str]]) -> None:
+def test_an_order_id_of_two_shops_needs_the_tenant(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
     line = refused(shop, "show", "o-twin")
     assert re.search(r"\bother, shop\b", line)
@@ -228,7 +230,7 @@ def test_an_order_of_two_shops_asks_for_one(filled: tuple[Shop, dict[str, str]])
         assert [record] == derived(shop, "o-twin", tenant)
 
 
-def test_an_order_nobody_knows(filled: tuple[Shop, dict[str, str]]) -> None:
+def test_an_unknown_order_is_reported(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
     expected = "the order 'o-?' is not attributed: it has not been sent, or attribution has not read it yet"
     assert refused(shop, "show", "o-?").endswith(expected)
@@ -236,7 +238,7 @@ def test_an_order_nobody_knows(filled: tuple[Shop, dict[str, str]]) -> None:
         assert "is not attributed" in refused(shop, "show", "o-1", "--tenant", tenant)
 
 
-def test_what_waits_for_an_order_that_has_not_come(filled: tuple[Shop, dict[str, str]]) -> None:
+def test_refunds_that_wait_for_their_order_are_shown(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, ids = filled
     for tenant in ((), ("--tenant", "shop")):
         line = refused(shop, "show", "o-late", *tenant)
@@ -261,7 +263,7 @@ def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:
     assert [line.rpartition("  ")[2] for line in lines if line.startswith("source")] == ["no currency", "EUR", "USD"]
     total = next(line for line in lines[4:] if line.startswith("total"))
     assert total.split() == ["total", "2.00", "60.00", "10.00", "50.00"]
-    assert "…" not in shop.command(*command)  # a pipe gets names whole
+    assert "…" not in shop.command(*command)  # names are not shortened in a pipe
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ def test_the_report_as_csv(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
     command = [INGESTD, "attribution", "report", "--since", "1h", "--csv", "--config", str(shop.config)]
     printed = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
-    assert printed.count(b"\n") == printed.count(b"\r\n") == 5  # as RFC 4180 has it
+    assert printed.count(b"\n") == printed.count(b"\r\n") == 5  # line ends of RFC 4180
     assert list(csv.reader(StringIO(printed.decode(), newline=""), strict=True)) == [
         ["campaign", "currency", "orders", "revenue", "reversed", "net"],
         ["(direct)", "", "2", "14", "0", "14"],
@@ -316,7 +318,7 @@ def test_the_report_of_one_shop_and_of_a_time(filled: tuple[Shop, dict[str, str]
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z") == "no orders\n"
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z", "--json") == ""
     assert shop.command("attribution", "report", "--since", "1h", "--tenant", "none") == "no orders\n"
-    # Orders count from when they were received.
+    # Orders count by their time of receipt.
     [twin] = derived(shop, "o-twin", "other")
     own = ("--tenant", "other", "--json")
     assert json.loads(shop.command("attribution", "report", "--since", twin["decidedAt"], *own))["orders"] == 1
@@ -345,7 +347,7 @@ def test_before_any_order(tmp_path: Path) -> None:
     assert "is not attributed" in refused(shop, "show", "o-1")
 
 
-def test_what_is_remembered_of_an_order_the_journal_no_longer_has(tmp_path: Path) -> None:
+def test_an_order_that_the_journal_no_longer_has_is_shown_from_memory(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'keep_for = "500ms"'})
     with shop.serve() as daemon:
         filler = Filler(shop, daemon)
@@ -362,7 +364,7 @@ def test_what_is_remembered_of_an_order_the_journal_no_longer_has(tmp_path: Path
             "1 day, 2:00:00 before it"
         )
         assert ", no value, " in refused(shop, "show", "o-empty")
-        # A reversal is told with it, whether the journal still has that one or not.
+        # A reversal is shown with the order, whether the journal still has the reversal or not.
         filler.order("visitor", "Order Refunded", order_id="o-1", revenue=2.5)
         wait_until(lambda: len(derived(shop, "o-1")) == 2)
         assert ", 40 EUR, 2.5 of it reversed, " in refused(shop, "show", "o-1", "--json")
@@ -381,7 +383,7 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
         shop.command("forget", "--anonymous", "olga-visitor")
         assert shop.command("attribution", "report", "--since", "1h", "--model", "linear") == before
         printed = shop.command("attribution", "show", "o-1")
-    assert "olga" not in printed  # a name that is in no id
+    assert "olga" not in printed  # a name that no id contains
     assert "  visitor      forgotten\n" in printed
     assert "1.0 d before  google  (a device that has been forgotten)\n" in printed
     assert "1.0 h before  a dispatch that has been forgotten  (a device that has been forgotten)\n" in printed

@@ -1,4 +1,4 @@
-"""What attribution knows lasts: through SIGKILL, the journal's retention and being switched on late; not a person."""
+"""Attribution's state survives SIGKILL, retention and a late start of the plugin. A forgotten person is removed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.journeys import DAY, HOUR, IDENTIFY, MINUTE, SERVER, TRACK, Sender, attributions, derived
 
 KILLS = 12
-SLOWEST = 0.9  # seconds from the first event of a round to its kill, at most: longer than attribution takes
+SLOWEST = 0.9  # the longest time in seconds from the first event of a round to its kill; attribution takes less
 ORDERS = 5  # of a round
 
 ATTRIBUTION, REVERSAL = "attribution", "attribution_reversal"
 WITHOUT_ATTRIBUTION = 'enabled = ["keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"]'
 
 Request = tuple[str, dict[str, Any]]
-"""An endpoint, and a body that has a number of its own."""
+"""An endpoint, and a body with a unique number."""
 
 
 def is_order(body: dict[str, Any]) -> bool:
@@ -38,7 +38,7 @@ def is_order(body: dict[str, Any]) -> bool:
 
 
 def journeys(round_number: int, completed: int) -> list[Request]:
-    """What happens in one round: two devices, a link that moves, five orders of which one is sent again, refunds."""
+    """The requests of one round: two devices, a link that moves, five orders (one of them sent twice), refunds."""
     requests: list[Request] = []
 
     def send(endpoint: str, visitor: str, age: int = 0, **members: Any) -> None:
@@ -47,7 +47,7 @@ def journeys(round_number: int, completed: int) -> list[Request]:
         body = {"anonymousId": f"{visitor}-{round_number}", "timestamp": timestamp, "number": number, **members}
         if endpoint != IDENTIFY:
             body = {"key": "Page View", "data": {}, **body}
-        # Orders alone may be stored twice where an answer got lost: to be attributed once all the same.
+        # Only orders may be stored twice after a lost answer. They must still be attributed once.
         if not is_order(body):
             body["messageId"] = number
         requests.append((endpoint, body))
@@ -76,7 +76,7 @@ def journeys(round_number: int, completed: int) -> list[Request]:
 
 
 def send_all(daemon: Daemon, shop: Shop, requests: Sequence[Request]) -> int:
-    """Send one after the other; returns how many were answered before the daemon was killed."""
+    """Sends the requests in order, and returns how many were answered before the daemon was killed."""
     for count, (endpoint, body) in enumerate(requests):
         try:
             if endpoint == SERVER:
@@ -90,9 +90,9 @@ def send_all(daemon: Daemon, shop: Shop, requests: Sequence[Request]) -> int:
 
 
 def results(shop: Shop) -> list[dict[str, Any]]:
-    """What the journal has of attributions and reversals, without what differs from run to run.
+    """The attributions and reversals of the journal, without values that differ between runs.
 
-    Events go by their numbers: their ids are given by the daemon, like sessions and times of receipt.
+    Events are named by their numbers, because the daemon chooses ids, sessions and times of receipt.
     """
     journal = shop.stored()
     numbers = {record["id"]: record["extra"]["number"] for record in journal if "extra" in record}
@@ -113,7 +113,7 @@ def results(shop: Shop) -> list[dict[str, Any]]:
 
 
 def attributed_after_a_kill(shop: Shop, folder: Path) -> int:
-    """How many orders had been attributed, looked up in a copy: the next daemon is to recover the file itself."""
+    """The number of attributed orders, read from a copy: only the next daemon may recover the file."""
     folder.mkdir()
     for path in shop.folder.glob("ingestd.db*"):
         shutil.copy(path, folder)
@@ -122,7 +122,7 @@ def attributed_after_a_kill(shop: Shop, folder: Path) -> int:
     return int(count)
 
 
-def test_kills_before_and_amid_attribution_change_nothing(tmp_path: Path) -> None:
+def test_kills_before_and_during_attribution_change_nothing(tmp_path: Path) -> None:
     completed = now() - HOUR
     rounds = [journeys(number, completed) for number in range(KILLS)]
 
@@ -143,11 +143,11 @@ def test_kills_before_and_amid_attribution_change_nothing(tmp_path: Path) -> Non
     for number, requests in enumerate(rounds):
         left += requests
         with Daemon(shop.config) as daemon:
-            if number % 2:  # right behind the answer to one order or another
-                orders = [place for place, (_, body) in enumerate(left) if is_order(body)]
+            if number % 2:  # right after the answer to an order
+                orders = [index for index, (_, body) in enumerate(left) if is_order(body)]
                 count = send_all(daemon, shop, left[: orders[number // 2 % ORDERS] + 1])
                 os.kill(daemon.pid, signal.SIGKILL)
-            else:  # from amid the answers to after the attribution
+            else:  # at any time between the answers and the end of attribution
                 kill = threading.Timer(SLOWEST * number / (KILLS - 1), os.kill, (daemon.pid, signal.SIGKILL))
                 kill.start()
                 count = send_all(daemon, shop, left)
@@ -161,17 +161,17 @@ def test_kills_before_and_amid_attribution_change_nothing(tmp_path: Path) -> Non
         wait_until(lambda: {record["orderId"] for record in derived(shop)} == {each["orderId"] for each in expected})
     assert results(shop) == expected
     assert sum(orders > 0 for orders in behind) >= 3, "hardly a kill came between an answer and its attribution"
-    # The sink may have been given some twice, but of each order one and the same.
+    # The sink may have received some records twice, but each order has only one attribution.
     delivered = {json.dumps(record, sort_keys=True) for record in derived(shop)}
     assert len(delivered) == ORDERS * KILLS
 
 
 @pytest.mark.parametrize("kept", ['keep_for = "300ms"', 'keep_size = "4kB"'])
-def test_what_is_decided_outlasts_the_journal(tmp_path: Path, kept: str) -> None:
+def test_decisions_outlast_the_journal(tmp_path: Path, kept: str) -> None:
     shop = Shop(tmp_path, {"journal": kept})
 
     def forgotten_by_the_journal(daemon: Daemon) -> None:
-        """Returns when all that is there now has gone, and events of nobody's concern have taken its place."""
+        """Waits until the present records have been removed and unrelated events have replaced them."""
         before = {record["id"] for record in shop.stored()}
         for number in range(30):
             sender.send(TRACK, f"passer-by {number}")
@@ -182,7 +182,7 @@ def test_what_is_decided_outlasts_the_journal(tmp_path: Path, kept: str) -> None
         touch = sender.touch("visitor", 2 * HOUR, "google")
         sender.link("visitor", "ann")
         forgotten_by_the_journal(daemon)
-        # Touches and links are remembered on their own.
+        # Attribution keeps touches and links itself.
         sender.send(SERVER, "erp", key="Order Completed", userId="ann", data={"order_id": "o-1", "revenue": 40})
         attribution = attributions(shop, ["o-1"])["o-1"]
         forgotten_by_the_journal(daemon)
@@ -195,7 +195,7 @@ def test_what_is_decided_outlasts_the_journal(tmp_path: Path, kept: str) -> None
         sender.order("erp", "o-1", "Order Refunded", revenue=15)
         wait_until(lambda: len(derived(shop, REVERSAL)) == 1)
         forgotten_by_the_journal(daemon)
-        # Nor is it forgotten what has been taken back already.
+        # Amounts that have been reversed are remembered too.
         sender.order("erp", "o-1", "Order Cancelled")
         wait_until(lambda: len(derived(shop, REVERSAL)) == 2)
         assert daemon.metric('ingestd_attribution_orders_total{result="repeated"}') == 1
@@ -206,7 +206,7 @@ def test_what_is_decided_outlasts_the_journal(tmp_path: Path, kept: str) -> None
     ]
 
 
-def test_switched_on_later_it_begins_with_the_beginning_of_the_journal(tmp_path: Path) -> None:
+def test_attribution_that_is_enabled_late_starts_at_the_beginning_of_the_journal(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins": WITHOUT_ATTRIBUTION})
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
@@ -228,7 +228,7 @@ def test_switched_on_later_it_begins_with_the_beginning_of_the_journal(tmp_path:
         sender.order("phone", "o-2")
         assert attributions(shop, ["o-2"])["o-2"]["touchpoint"]["eventId"] == touch
     assert record["touchpoint"]["eventId"] == touch
-    # As if it had been on.
+    # The result is the same as if it had been enabled from the start.
     assert record["decidedAt"] == past[2]["receivedAt"]
     [reversal] = derived(shop, REVERSAL)
     assert (reversal["cause"], reversal["value"]["revenue"]) == (past[3]["id"], 40)
@@ -236,7 +236,7 @@ def test_switched_on_later_it_begins_with_the_beginning_of_the_journal(tmp_path:
 
 
 def contents(database: Path) -> dict[str, str]:
-    """All that the file's tables hold, as text, by table; of the journal all but erasures."""
+    """The content of each table as text, without the erasures in the journal."""
     with closing(sqlite3.connect(database)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
@@ -262,7 +262,7 @@ def test_a_person_is_forgotten(tmp_path: Path, whom: str, *, is_attributed: bool
         wait_until(lambda: shop.is_done("attribution"))
         daemon.kill()
     config = shop.config.read_text()
-    if not is_attributed:  # behind with the rest, however fast it is
+    if not is_attributed:  # attribution cannot have read the rest, however fast it is
         shop.config.write_text(config.replace("[plugins]", f"[plugins]\n{WITHOUT_ATTRIBUTION}"))
     with Daemon(shop.config) as daemon:
         sender = Sender(shop, daemon)
@@ -287,7 +287,7 @@ def test_a_person_is_forgotten(tmp_path: Path, whom: str, *, is_attributed: bool
         if is_attributed:
             shop.command("forget", *forget)
         sender = Sender(shop, daemon)
-        # What comes behind the erasure is attributed when the erasure has been dealt with.
+        # When later records have been attributed, the erasure has been processed.
         sender.order("else", "o-else")
         assert attributions(shop, ["o-else"])["o-else"]["touchpoint"]["source"] == "yahoo"
         left = {table: [text for text in private if text in rows] for table, rows in contents(shop.database).items()}
@@ -306,7 +306,7 @@ def test_a_person_is_forgotten(tmp_path: Path, whom: str, *, is_attributed: bool
         later = attributions(shop, ["o-later-phone", "o-later-laptop"])
         assert (later["o-later-phone"]["userId"], later["o-later-phone"]["touchpoints"]) == (None, [])
         assert later["o-later-phone"]["ignored"] == []
-        # The user stays where a visitor alone has gone.
+        # The user stays if only a visitor was forgotten.
         found = later["o-later-laptop"]
         assert (found["userId"], [touch["eventId"] for touch in found["touchpoints"]]) == (
             (None, []) if whom == "user" else ("zoe-user", [search])

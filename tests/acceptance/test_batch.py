@@ -1,4 +1,4 @@
-"""Batches: each event is answered and stored as if it had come by itself, on one file and on Redis."""
+"""Batches: each event is answered and stored like a single event, on SQLite and on Redis."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SESSIONS = [str(uuid4()) for _ in range(2)]
 MIB = 1 << 20
 
 
-class Place(NamedTuple):
-    """A shop whose daemon runs, with the keys of a second tenant."""
+class Site(NamedTuple):
+    """A shop with a running daemon and the keys of a second tenant."""
 
     shop: Shop
     daemon: Daemon
@@ -46,25 +46,25 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["sqlite", "redis", "window"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("batch")
     if request.param == "sqlite":
-        yield from _place(Shop(folder))
+        yield from _site(Shop(folder))
     else:
         apart = {"journal": 'url = "sqlite:journal.db"'} if request.param == "window" else {}
         with redis_shop(folder, apart) as shop:
-            yield from _place(shop)
+            yield from _site(shop)
 
 
-def _place(shop: Shop) -> Iterator[Place]:
+def _site(shop: Shop) -> Iterator[Site]:
     public, server = shop.create_key("public", "other"), shop.create_key("server", "other")
     with shop.serve() as daemon:
-        yield Place(shop, daemon, public, server)
+        yield Site(shop, daemon, public, server)
 
 
 @pytest.fixture
 def visitor() -> str:
-    """One that no other test has."""
+    """A visitor that no other test uses."""
     return f"visitor-{uuid4()}"
 
 
@@ -76,9 +76,9 @@ def statuses(answer: Reply) -> list[int]:
 # Answers
 
 
-def test_events_of_a_visitor_see_what_those_before_them_did(place: Place, visitor: str) -> None:
+def test_events_of_a_visitor_see_the_effects_of_earlier_events(site: Site, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
-    answer = place.send(
+    answer = site.send(
         [page, {"type": "identify", "anonymousId": visitor, "userId": "user"}, {"type": "event", **page}]
     )
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
@@ -90,7 +90,7 @@ def test_events_of_a_visitor_see_what_those_before_them_did(place: Place, visito
             for is_new in (True, False, False)
         ],
     }
-    records = place.records(visitor)
+    records = site.records(visitor)
     assert [record["type"] for record in records] == ["event", "identify", "event"]
     assert [record["endpoint"] for record in records] == ["track", "identify", "track"]
     assert [record["userId"] for record in records] == [None, "user", "user"]
@@ -98,40 +98,40 @@ def test_events_of_a_visitor_see_what_those_before_them_did(place: Place, visito
     assert [record["extra"] for record in records] == [{}] * 3
 
 
-def test_a_signed_batch_is_answered_like_signed_events(place: Place, visitor: str) -> None:
+def test_a_signed_batch_is_answered_like_signed_events(site: Site, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
     supplied = {"type": "identify", "anonymousId": visitor, "userId": "user", "sessionId": SESSIONS[0]}
-    answer = place.send_signed([page, supplied, {**page, "key": "No"}, page])
+    answer = site.send_signed([page, supplied, {**page, "key": "No"}, page])
     first, second, third, fourth = answer.json()["results"]
     assert set(answer.json()) == {"results"}
     assert first == fourth == {"status": 200, "session": {"sessionId": first["session"]["sessionId"]}}
-    # What a server says does not replace the session of the visitor's browser.
+    # A server key does not replace the session of the visitor's browser.
     assert second == {"status": 200, "session": {"sessionId": SESSIONS[0]}}
     assert (third["status"], third["code"]) == (404, "unknown_key")
-    records = place.records(visitor)
+    records = site.records(visitor)
     assert [record["endpoint"] for record in records] == ["customer-events"] * 3
     assert [record["userId"] for record in records] == [None, "user", "user"]
 
 
-def test_each_bad_event_is_told_its_own_faults(place: Place, visitor: str) -> None:
+def test_each_bad_event_is_answered_with_its_own_faults(site: Site, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
     wrong_price = {"key": "Product Viewed", "anonymousId": visitor, "data": {"price": "1", "name": 2}}
     deep = json.loads('{"data":' + '{"a":' * 200 + "1" + "}" * 201)
     bad = [{}, wrong_price, {**page, "key": "Page view"}, 5, {**page, "type": "page"}, {**page, "type": None}, deep]
-    answer = place.send([page, *bad, page])
+    answer = site.send([page, *bad, page])
     assert statuses(answer) == [200, 400, 400, 404, 400, 400, 400, 400, 200]
     results = answer.json()["results"]
     for event, result in zip(bad, results[1:-1], strict=True):
         if not isinstance(event, dict) or "type" not in event:
-            alone = place.daemon.post("/track", event, place.shop.public.id)
+            alone = site.daemon.post("/track", event, site.shop.public.id)
             assert result == alone.json()  # pointers included
     assert {fault["pointer"] for fault in results[2]["errors"]} == {"/data/price", "/data/name"}
     assert [fault["pointer"] for fault in results[5]["errors"]] == ["/type"]
-    assert len(place.records(visitor)) == 2
+    assert len(site.records(visitor)) == 2
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
-def test_an_event_that_is_not_json_keeps_the_others_from_nothing(place: Place, visitor: str, signed: bool) -> None:
+def test_an_event_that_is_not_json_does_not_affect_the_others(site: Site, visitor: str, signed: bool) -> None:
     spoilt = [
         rb'{"a": "\ud83d"}', rb'{"a": "\ude00\ud83d"}', rb'{"a": "\ud83d\n"}', b'{"a": "\xff"}', b'{"a": "\0"}',
         b"{'a': 1}", b'{"a": 1e400}', b'{"a": NaN}', b'{"a": 01}', b'{"a": ' + b"9" * 5000 + b"}", b"undefined", b"",
@@ -143,58 +143,58 @@ def test_an_event_that_is_not_json_keeps_the_others_from_nothing(place: Place, v
         events += [event, good]
     body = b'{"events": [' + b",".join(events) + b"]}"
     if signed:
-        key = place.shop.server
-        answer = place.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
+        key = site.shop.server
+        answer = site.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
     else:
-        answer = place.daemon.post("/batch", body, place.shop.public.id)
+        answer = site.daemon.post("/batch", body, site.shop.public.id)
     assert statuses(answer) == [200, *[400, 200] * len(spoilt)]
     for result in answer.json()["results"][1::2]:
         assert result["code"] == "invalid_json"
         assert result["detail"]
-    assert len(place.records(visitor)) == len(spoilt) + 1
+    assert len(site.records(visitor)) == len(spoilt) + 1
 
 
-def test_one_bad_among_a_thousand_keeps_the_others_from_nothing(place: Place, visitor: str) -> None:
+def test_one_bad_event_among_a_thousand_does_not_affect_the_others(site: Site, visitor: str) -> None:
     events: list[Any] = [{**PAGE, "anonymousId": visitor, "number": number} for number in range(1000)]
     events[700] = {**events[700], "data": []}
-    assert statuses(place.send(events)) == [400 if number == 700 else 200 for number in range(1000)]
-    stored = [record["extra"]["number"] for record in place.records(visitor)]
+    assert statuses(site.send(events)) == [400 if number == 700 else 200 for number in range(1000)]
+    stored = [record["extra"]["number"] for record in site.records(visitor)]
     assert stored == [number for number in range(1000) if number != 700]
 
 
-def test_the_ids_of_records_count_on_from_that_of_the_request(place: Place, visitor: str) -> None:
+def test_record_ids_continue_from_the_request_id(site: Site, visitor: str) -> None:
     page = {**PAGE, "anonymousId": visitor}
-    answer = place.send([page, {**page, "data": 1}, page])
-    first, second = [record["id"] for record in place.records(visitor)]
+    answer = site.send([page, {**page, "data": 1}, page])
+    first, second = [record["id"] for record in site.records(visitor)]
     assert first == answer.headers["x-request-id"]
     assert int(second.replace("-", ""), 16) == int(first.replace("-", ""), 16) + 2
 
 
-def test_copies_of_a_message_are_stored_once(place: Place, visitor: str) -> None:
+def test_copies_of_a_message_are_stored_once(site: Site, visitor: str) -> None:
     copy = {**PAGE, "anonymousId": visitor, "messageId": f"m-{visitor}"}
     other = {**copy, "anonymousId": f"{visitor}-2"}
-    results = place.send([copy, copy, other]).json()["results"]
+    results = site.send([copy, copy, other]).json()["results"]
     assert results[0] == results[1] == results[2]
     assert results[0]["session"]["isNew"] is True
-    assert place.send([copy]).json()["results"] == results[:1]
-    assert place.daemon.post("/track", copy, place.shop.public.id).json() == {
+    assert site.send([copy]).json()["results"] == results[:1]
+    assert site.daemon.post("/track", copy, site.shop.public.id).json() == {
         name: value for name, value in results[0].items() if name != "status"
     }
-    assert len(place.records(visitor)) == 1
-    assert place.records(f"{visitor}-2") == []
+    assert len(site.records(visitor)) == 1
+    assert site.records(f"{visitor}-2") == []
 
 
-def test_simultaneous_batches_make_one_session_and_store_a_message_once(place: Place, visitor: str) -> None:
+def test_simultaneous_batches_make_one_session_and_store_a_message_once(site: Site, visitor: str) -> None:
     events = [{**PAGE, "anonymousId": visitor, "messageId": f"{visitor}-{number}"} for number in range(20)]
-    answers = at_once([lambda: place.send(events).json()["results"]] * 8)
+    answers = at_once([lambda: site.send(events).json()["results"]] * 8)
     assert all(answer == answers[0] for answer in answers)
-    records = place.records(visitor)
+    records = site.records(visitor)
     assert sorted(record["messageId"] for record in records) == sorted(event["messageId"] for event in events)
     assert len({record["sessionId"] for record in records}) == 1
     assert [record["sessionIsNew"] for record in records].count(True) == 1
 
 
-# A batch, beside the same events one after the other
+# A batch compared with the same events sent one after the other
 
 visitors = st.sampled_from(["anna", "ben", "cleo"])
 optional: dict[str, st.SearchStrategy[Any]] = {
@@ -215,7 +215,7 @@ signed_batches = st.lists(pages | faulty, min_size=1, max_size=12)
 
 
 def named(event: Any, number: int) -> Any:
-    """The event of visitors, users and messages that are this example's own."""
+    """The event, with visitors, users and messages that only this example has."""
     if not isinstance(event, dict):
         return event
     own = {"anonymousId", "messageId", "userId"}
@@ -225,22 +225,22 @@ def named(event: Any, number: int) -> Any:
     }
 
 
-def one_by_one(place: Place, events: Sequence[Any], *, signed: bool) -> list[Any]:
+def one_by_one(site: Site, events: Sequence[Any], *, signed: bool) -> list[Any]:
     answers = []
     for event in events:
         kind = event.get("type", "event") if isinstance(event, dict) else "event"
         body = {name: value for name, value in event.items() if name != "type"} if isinstance(event, dict) else event
         if signed:
-            answer = place.daemon.post_signed(body, place.server)
+            answer = site.daemon.post_signed(body, site.server)
         else:
             path = "/identify/public" if kind == "identify" else "/track"
-            answer = place.daemon.post(path, body, place.public.id)
+            answer = site.daemon.post(path, body, site.public.id)
         answers.append({"status": answer.status, **answer.json()})
     return answers
 
 
 def alike(values: Sequence[Any]) -> list[Any]:
-    """With sessions by the order in which they appear."""
+    """The values, with sessions replaced by numbers in the order of their appearance."""
     text = json.dumps(values)
     for number, session_id in enumerate(dict.fromkeys(re.findall(r'"sessionId": "([^"]*)"', text))):
         text = text.replace(session_id, f"session {number}")
@@ -252,25 +252,25 @@ EXAMPLES = count()
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
-def test_a_batch_is_what_its_events_are_one_after_the_other(place: Place, signed: bool) -> None:
+def test_a_batch_has_the_effect_of_its_events_one_after_the_other(site: Site, signed: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(signed_batches if signed else public_batches)
     def each(events: list[Any]) -> None:
         number = next(EXAMPLES)
         events = [named(event, number) for event in events]
-        answer = place.send_signed(events) if signed else place.send(events)
-        results, alone = answer.json()["results"], one_by_one(place, events, signed=signed)
-        # Whatever comes after it finds the same state.
+        answer = site.send_signed(events) if signed else site.send(events)
+        results, alone = answer.json()["results"], one_by_one(site, events, signed=signed)
+        # Later events find the same state.
         after = [{**PAGE, "anonymousId": f"{visitor}-{number}"} for visitor in ("anna", "ben", "cleo")]
-        results += place.send(after).json()["results"]
-        alone += one_by_one(place, after, signed=False)
+        results += site.send(after).json()["results"]
+        alone += one_by_one(site, after, signed=False)
         assert alike(results) == alike(alone)
         numbers.append(number)
 
     numbers: list[int] = []
     each()
     by_tenant: dict[str, dict[str, list[Any]]] = {"shop": {}, "other": {}}
-    for record in place.shop.stored():
+    for record in site.shop.stored():
         example = str(record.get("anonymousId", "")).rpartition("-")[2]
         if example.isdigit() and int(example) in numbers:
             own = {"id", "receivedAt", "timestamp", "tenant"}

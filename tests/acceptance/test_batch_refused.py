@@ -1,4 +1,4 @@
-"""What is said of a whole batch, how it is counted, and what is left of one that is cut off or cannot be stored."""
+"""Refusals of a whole batch, its counts, and the effects of a batch that is cut off or cannot be stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATHS = ["/batch", "/customer-events/batch"]
 
 
 def send(shop: Shop, daemon: Daemon, path: str, body: Any, **headers: str) -> Reply:
-    """Send to either path with the right key, and the right signature unless one is given."""
+    """Sends the body with the key of the path, signed correctly unless a signature is given."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     if path == "/batch":
         return daemon.post(path, raw, shop.public.id, **headers)
@@ -60,7 +60,7 @@ def assert_refused(answer: Reply, status: int, code: str, *pointers: str) -> Non
         pytest.param(b'{"events": [{}, nope], "sentAt": nope}', "invalid_json", [], id="no-JSON-beside-events"),
     ],
 )
-def test_what_is_no_batch_is_refused_whole(
+def test_a_body_that_is_no_batch_is_refused_as_a_whole(
     shop: Shop, daemon: Daemon, path: str, body: Any, code: str, pointers: list[str]
 ) -> None:
     before = len(shop.stored())
@@ -68,7 +68,7 @@ def test_what_is_no_batch_is_refused_whole(
     assert len(shop.stored()) == before
 
 
-def test_who_may_not_send_events_may_send_no_batch(shop: Shop, daemon: Daemon) -> None:
+def test_keys_that_may_not_send_events_may_not_send_batches(shop: Shop, daemon: Daemon) -> None:
     ungranted = shop.create_key("server", shop.tenant, grants=False)
     raw = json.dumps(BATCH).encode()
     assert_refused(daemon.post("/batch", raw, None), 401, "missing_key")
@@ -77,7 +77,7 @@ def test_who_may_not_send_events_may_send_no_batch(shop: Shop, daemon: Daemon) -
     )
     assert_refused(daemon.post("/customer-events/batch", raw, shop.server.id), 401, "invalid_signature")
     assert_refused(daemon.post("/customer-events/batch", raw, shop.public.id), 403, "no_app_access")
-    # That of each event is none of the whole.
+    # The signature of each event does not sign the batch.
     signature = sign(shop.server.secret, json.dumps(PAGE).encode())
     assert_refused(send(shop, daemon, "/customer-events/batch", raw, x_signature=signature), 401, "invalid_signature")
     wait_until(
@@ -86,7 +86,7 @@ def test_who_may_not_send_events_may_send_no_batch(shop: Shop, daemon: Daemon) -
             == 403
         )
     )
-    # A client that serialises once more what it has signed.
+    # A client that serialises the body again after it has signed it.
     spaced = json.dumps(BATCH, indent=1).encode()
     signature = sign(shop.server.secret, json.dumps(BATCH, separators=(",", ":")).encode())
     assert send(shop, daemon, "/customer-events/batch", spaced, x_signature=signature).status == 200
@@ -114,7 +114,7 @@ def test_pages_may_send_batches(daemon: Daemon, path: str) -> None:
     assert answer.headers["allow"] == "POST, OPTIONS"
 
 
-def test_each_event_is_counted_once_and_the_request_by_how_long_it_took(tmp_path: Path) -> None:
+def test_each_event_is_counted_once_and_the_request_has_one_duration(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve() as daemon:
         events = [
@@ -165,7 +165,7 @@ def test_a_batch_takes_a_token_for_each_event_or_none(tmp_path: Path) -> None:
         assert 300 <= int(answer.headers["retry-after"]) <= 360
         assert daemon.metric('ingestd_events_total{endpoint="track",key="",outcome="limited"}') == 5
         assert send(shop, daemon, "/batch", {"events": [PAGE] * 3}).status == 200
-        assert send(shop, daemon, "/batch", b"no JSON").status == 400  # takes one, as a single event would
+        assert send(shop, daemon, "/batch", b"no JSON").status == 400  # takes one token, like a single event
         assert daemon.post("/track", PAGE, shop.public.id).status == 429
     assert len(shop.exported("--type", "event")) == 9
 
@@ -174,25 +174,25 @@ def test_a_batch_larger_than_the_burst_waits_for_a_full_bucket(tmp_path: Path) -
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "10/h"'})
     with shop.serve() as daemon:
         assert send(shop, daemon, "/batch", {"events": [PAGE] * 30}).status == 200
-        # What it took too much is owed.
+        # The bucket owes the tokens beyond its size.
         answer = daemon.post("/track", PAGE, shop.public.id)
         assert answer.status == 429
         assert 20 * 360 < int(answer.headers["retry-after"]) <= 21 * 360
 
 
-# What becomes of it when the daemon or its disk fails
+# A daemon or a disk that fails
 
 
 @contextmanager
 def no_writing(daemon: Daemon) -> Iterator[None]:
-    """The daemon may not make any file larger than it is already."""
+    """The daemon cannot make any file larger than it is."""
     soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (4096, hard))
     yield
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_events_that_could_not_be_stored_are_told_so_one_by_one(tmp_path: Path) -> None:
+def test_each_event_that_could_not_be_stored_is_answered_so(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     new = {**PAGE, "anonymousId": "new", "messageId": "m"}
     link = {"type": "identify", "anonymousId": "new", "userId": "user"}
@@ -206,7 +206,7 @@ def test_events_that_could_not_be_stored_are_told_so_one_by_one(tmp_path: Path) 
             assert [result["status"] for result in results] == [503, 400, 503, 503, 503]
             assert results[0]["code"] == "unavailable"
         wait_until(lambda: daemon.ops("/readyz").status == 200)
-        # Nothing of what was refused is there by half: no session, no link, no message.
+        # A refused event has left nothing behind: no session, no link, no message.
         results = send(shop, daemon, "/batch", {"events": [PAGE, new, new]}).json()["results"]
         assert [result["session"]["isNew"] for result in results] == [False, True, True]
         assert results[0]["session"]["sessionId"] == known["sessionId"]
@@ -214,7 +214,7 @@ def test_events_that_could_not_be_stored_are_told_so_one_by_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_what_a_batch_was_answered_survives_a_kill(seed: int, tmp_path: Path) -> None:
+def test_events_of_an_answered_batch_survive_a_kill(seed: int, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     answered: list[tuple[str, dict[str, Any]]] = []
 
@@ -250,7 +250,7 @@ def test_what_a_batch_was_answered_survives_a_kill(seed: int, tmp_path: Path) ->
     assert all(each.count(True) == 1 for each in first.values())
 
 
-def test_while_redis_is_gone_each_event_is_told_so(tmp_path: Path) -> None:
+def test_while_redis_is_gone_each_event_is_answered_so(tmp_path: Path) -> None:
     with redis_shop(tmp_path) as shop, shop.serve() as daemon:
         assert send(shop, daemon, "/batch", BATCH).status == 200
         shop.redis.kill()

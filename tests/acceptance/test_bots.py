@@ -1,4 +1,4 @@
-"""The plugin `bots` in a daemon: events of crawlers are marked or dropped, and a reload changes which."""
+"""The plugin `bots` in a daemon: events of crawlers are marked or dropped, and a reload changes the action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ingestd check`, and every reason for which `serve` does not start: what is told, and the exit code."""
+"""`ingestd check`, and every reason for which `serve` does not start: the messages and the exit codes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def own_shop(tmp_path: Path) -> Shop:
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line on standard error, which is to say why a command has failed."""
+    """The last line on standard error, which is the reason for a failure."""
     return done.stderr.splitlines()[-1]
 
 
 def checked(shop: Shop, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """What `check --json` tells; the findings of each group by name."""
+    """The output of `check --json`, with the findings of each group by name."""
     done = run_ingestd("check", "--json", *arguments, config=shop.config)
     assert done.returncode == code, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -64,7 +64,7 @@ def where(daemon: Daemon) -> list[str]:
     return [f"--set=http.listen=127.0.0.1:{daemon.port}", f"--set=ops.listen=127.0.0.1:{daemon.ops_port}"]
 
 
-# What it says
+# Findings
 
 
 def test_one_page_says_what_is_in_force(any_shop: Shop) -> None:
@@ -76,7 +76,8 @@ def test_one_page_says_what_is_in_force(any_shop: Shop) -> None:
     assert len(lines) < 50
     rows = [re.fullmatch(r"(\w*) +(\S.*?)  +(\S.*)", line) for line in lines]
     assert [row[1] for row in rows if row and row[1]] == GROUPS
-    assert len({row.start(column) for row in rows if row for column in (2, 3)}) == 2  # aligned, and none is missing
+    # The columns are aligned, and no line is missing.
+    assert len({row.start(column) for row in rows if row for column in (2, 3)}) == 2
     assert all(rows)
     for part in (
         __version__,
@@ -118,19 +119,19 @@ def test_without_a_daemon_the_store_is_tried_and_ports_are_bound(own_shop: Shop)
     assert report["consumers"]["sink:archive"]["text"] == "new: it will start with the next record"
 
 
-def test_a_running_daemon_may_have_its_ports_and_tells_whether_it_is_ready(shop: Shop, daemon: Daemon) -> None:
+def test_a_running_daemon_may_hold_its_ports_and_is_asked_whether_it_is_ready(shop: Shop, daemon: Daemon) -> None:
     report = checked(shop, *where(daemon))
     assert report["store"]["daemon"]["pid"] == daemon.pid
     assert report["store"]["write"]["text"].startswith("not tried")
     assert report["listeners"]["events"]["text"] == f"127.0.0.1:{daemon.port}: the running daemon answers"
     assert report["listeners"]["operators"]["text"].endswith(": the running daemon is ready")
     assert "for the running daemon" in report["limits"]["open files"]["text"]
-    # Nothing of it is counted or logged by the daemon.
+    # The daemon neither counts nor logs the check.
     daemon.read_log()
     assert [line for line in daemon.log if "OPTIONS" in line] == []
 
 
-def test_lags_and_the_size_of_the_journal_are_told(tmp_path: Path) -> None:
+def test_lags_and_the_size_of_the_journal_are_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path, IMPATIENT)
     shop.archive.mkdir()  # a folder in the file's place, so nothing is delivered
     with shop.serve() as daemon:
@@ -150,7 +151,7 @@ def test_lags_and_the_size_of_the_journal_are_told(tmp_path: Path) -> None:
     assert checked(shop)["consumers"]["sink:archive"]["text"] == "up to date"
 
 
-def test_the_place_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_path: Path) -> None:
+def test_the_cursor_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve():
         pass
@@ -164,7 +165,7 @@ def test_the_place_of_a_sink_that_is_not_configured_any_more_is_a_warning(tmp_pa
     assert page.endswith("1 warning: exit 0\n")
 
 
-def test_the_place_of_a_sink_whose_section_has_a_fault_is_still_that_of_a_sink(tmp_path: Path) -> None:
+def test_the_cursor_of_a_sink_with_a_faulty_section_is_still_known_as_a_sink(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve():
         pass
@@ -176,7 +177,7 @@ def test_the_place_of_a_sink_whose_section_has_a_fault_is_still_that_of_a_sink(t
     assert place["text"].endswith("; the section of this sink has a fault")
 
 
-def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warnings(tmp_path: Path) -> None:
+def test_old_records_beside_a_daemon_and_a_clock_that_went_back_are_warnings(tmp_path: Path) -> None:
     shop = Shop(tmp_path, IMPATIENT)
     with shop.serve():
         pass
@@ -191,7 +192,7 @@ def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warn
         connection.execute("UPDATE totals SET records = 2, bytes = 68")
     connection.close()
     with shop.serve():
-        report = checked(shop, code=75)  # for the folder in the place of the sink's file
+        report = checked(shop, code=75)  # the warning about the folder where the sink's file should be
         assert report["consumers"]["sink:archive"]["status"] == "warning"
         assert report["clock"]["now"]["status"] == "warning"
         assert "ahead: check the clock" in report["clock"]["now"]["text"]
@@ -200,7 +201,7 @@ def test_what_waits_too_long_beside_a_daemon_and_a_clock_that_went_back_are_warn
 # Faults
 
 
-def test_every_fault_of_a_configuration_is_told(tmp_path: Path) -> None:
+def test_every_fault_of_a_configuration_is_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"htpp": "", "plugins.session": 'idel = "1m"', "sinks.second": 'type = "jsnol"'})
     wrong = ["--set=http.max_body=1", "--set=ops.lisen=1"]
     reasons = [
@@ -222,7 +223,7 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_what_is_wrong_in_one_place_keeps_no_other_from_being_looked_at(broken: bool, tmp_path: Path) -> None:
+def test_a_fault_in_one_group_does_not_stop_the_checks_of_others(broken: bool, tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"schemas": 'directory = "schemas"', "sinks.second": 'type = "jsonl"\npath = "second.jsonl"'})
     (tmp_path / "schemas").mkdir()
     for name in ["one", "two"] if broken else []:
@@ -230,7 +231,7 @@ def test_what_is_wrong_in_one_place_keeps_no_other_from_being_looked_at(broken: 
     (tmp_path / "second.jsonl").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        # What must be mended counts for more than what may pass.
+        # A permanent fault decides the exit code, even if there is a temporary one.
         report = checked(shop, f"--set=ops.listen={address}", code=78 if broken else 75)
     faults = report["faults"]
     assert [fault.partition(":")[0] for fault in faults] == [*(["schemas"] if broken else []), "sinks", "listeners"]
@@ -302,7 +303,7 @@ def test_sinks_that_cannot_be_reached_may_be_later_and_their_secrets_are_hidden(
         assert secret not in done.stdout + done.stderr
 
 
-def test_a_damaged_file_must_be_mended(tmp_path: Path) -> None:
+def test_a_damaged_file_is_a_permanent_fault(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve() as daemon:
         for _ in range(50):
@@ -330,8 +331,8 @@ def test_a_store_that_another_program_has_locked_may_be_free_later(own_shop: Sho
     assert "database is locked" in " ".join(report["faults"])
 
 
-def test_a_disk_that_takes_no_more_may_have_room_later(own_shop: Shop) -> None:
-    limited = ["sh", "-c", 'ulimit -f 80; exec "$@"', "sh"]  # the kernel takes no more of any file
+def test_a_full_disk_may_have_room_later(own_shop: Shop) -> None:
+    limited = ["sh", "-c", 'ulimit -f 80; exec "$@"', "sh"]  # the kernel refuses larger files
     command = [*limited, INGESTD, "check", "--config", str(own_shop.config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 75
@@ -384,9 +385,7 @@ REASONS: dict[str, Callable[[Shop], tuple[list[str], str]]] = {
 
 @BOTH
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_keeps_the_daemon_from_starting_is_told_with_an_exit_code(
-    reason: str, command: str, own_shop: Shop
-) -> None:
+def test_each_reason_not_to_start_is_reported_with_its_exit_code(reason: str, command: str, own_shop: Shop) -> None:
     arguments, text = REASONS[reason](own_shop)
     done = run_ingestd(command, *arguments, config=own_shop.config)
     assert done.returncode == (75 if reason == "nobody's address" else 78), done.stderr
@@ -405,7 +404,7 @@ def test_one_file_has_one_daemon(shop: Shop, daemon: Daemon) -> None:
 
 
 @BOTH
-def test_a_mistake_of_a_plugin_s_author_is_told_with_its_cure(
+def test_a_mistake_of_a_plugin_s_author_is_reported_with_its_remedy(
     command: str, own_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = {"far_sinks": SINK.replace("def write", "def wirte")}
@@ -428,17 +427,17 @@ def test_a_port_in_use_is_worth_another_try(section: str, command: str, own_shop
     assert reason in why(done)
 
 
-def test_a_port_that_another_daemon_has_is_no_port_of_this_one(own_shop: Shop, daemon: Daemon) -> None:
+def test_a_port_of_another_daemon_is_not_taken_for_one_of_this_store(own_shop: Shop, daemon: Daemon) -> None:
     assert len(checked(own_shop, *where(daemon), code=75)["faults"]) == 2
 
 
 @pytest.fixture
 def nobodys() -> Iterator[tuple[Shop, list[str]]]:
-    """A shop that belongs to the user nobody, and what its commands are run with."""
+    """A shop that belongs to the user nobody, and the prefix that runs commands as that user."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user")
     user = pwd.getpwnam("nobody")
-    folder = Path(tempfile.mkdtemp())  # not below tmp_path, whose parents only root may enter
+    folder = Path(tempfile.mkdtemp())  # not below tmp_path, because only root may enter its parents
     try:
         shop = Shop(folder)
         for path in (folder, *folder.iterdir()):
@@ -454,7 +453,7 @@ def run_as(prefix: list[str], *arguments: str, config: Path) -> subprocess.Compl
 
 
 @BOTH
-def test_a_folder_that_cannot_be_written_must_be_mended(command: str, nobodys: tuple[Shop, list[str]]) -> None:
+def test_a_folder_that_is_not_writable_is_a_permanent_fault(command: str, nobodys: tuple[Shop, list[str]]) -> None:
     shop, prefix = nobodys
     shop.database.unlink()
     os.chown(shop.folder, 0, 0)
@@ -465,7 +464,7 @@ def test_a_folder_that_cannot_be_written_must_be_mended(command: str, nobodys: t
 
 
 @BOTH
-def test_a_port_only_root_may_have_must_be_mended(command: str, nobodys: tuple[Shop, list[str]]) -> None:
+def test_a_port_reserved_for_root_is_a_permanent_fault(command: str, nobodys: tuple[Shop, list[str]]) -> None:
     shop, prefix = nobodys
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 80:
         pytest.skip("anyone may have any port here")
@@ -505,7 +504,7 @@ STARTS = """
     ("refused", 75, "plugin refused: startup failed: ConnectionRefusedError('nobody listens')"),
     ("wrong", 78, "plugin wrong: startup failed: KeyError('name')"),
 ])  # fmt: skip
-def test_a_plugin_that_does_not_start_ends_those_that_have(
+def test_a_plugin_that_does_not_start_ends_the_started_ones(
     name: str, code: int, reason: str, own_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = own_shop.folder / "site"
@@ -523,7 +522,7 @@ def test_a_plugin_that_does_not_start_ends_those_that_have(
 
 
 @pytest.mark.parametrize("hard", [20000, 1024])
-def test_the_daemon_takes_the_open_files_it_needs_and_it_is_told_where_it_cannot(hard: int, own_shop: Shop) -> None:
+def test_the_daemon_raises_its_limit_of_open_files_or_reports_that_it_cannot(hard: int, own_shop: Shop) -> None:
     limits = ("sh", "-c", f'ulimit -Sn 512 && ulimit -Hn {hard} && exec "$@"', "sh")
     with Daemon(own_shop.config, prefix=limits) as daemon:
         assert daemon.metric("process_max_fds") == min(4096 + 256, hard)

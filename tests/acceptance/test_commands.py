@@ -1,4 +1,4 @@
-"""The commands, beside a running daemon and without one: what they do, print and exit with."""
+"""The commands with a running daemon and without one: their effects, output and exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.terminal import HOSTILE, shown_on_terminal
 
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 SOON = 2.0
-"""Seconds in which a change of keys takes effect."""
+"""The seconds until a change of keys takes effect."""
 
 GIFT_WRAPPED = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -34,7 +34,7 @@ GIFT_WRAPPED = {
 
 @pytest.fixture(params=["beside a daemon", "without a daemon"])
 def keys_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
-    """A shop whose key commands are run, with its daemon running or not."""
+    """A shop for key commands, with or without a running daemon."""
     if request.param == "beside a daemon":
         shop: Shop = request.getfixturevalue("shop")
         request.getfixturevalue("daemon")
@@ -43,7 +43,7 @@ def keys_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line on standard error, which is to say why a command has failed."""
+    """The last line on standard error, which is the reason for a failure."""
     assert "Traceback" not in done.stderr
     return done.stderr.splitlines()[-1]
 
@@ -107,14 +107,14 @@ def test_keys_made_without_a_daemon_are_there_when_it_starts(tmp_path: Path) -> 
         assert public(daemon, gone) == signed(daemon, shop.server) == 401
 
 
-def test_grants_are_those_given(shop: Shop, daemon: Daemon) -> None:
+def test_a_key_has_the_grants_it_was_given(shop: Shop, daemon: Daemon) -> None:
     key = shop.create_key("server", "shop", grants=False)
     within(SOON, lambda: signed(daemon, key) == 403)
     assert listed(shop)[key.id]["grants"] == {}
     assert listed(shop)[shop.server.id]["grants"] == {"CRM": ["ADMIN"]}
 
 
-def test_what_is_shown_of_a_key(shop: Shop, daemon: Daemon) -> None:
+def test_a_key_is_listed_without_its_secret(shop: Shop, daemon: Daemon) -> None:
     shown = shop.command("keys", "create", "--kind", "server", "--tenant", "t-1", "--label", "back end")
     match = re.search(r"^id: +(\S+)\nsecret: +(\S+)", shown)
     assert match is not None
@@ -137,7 +137,7 @@ def test_what_is_shown_of_a_key(shop: Shop, daemon: Daemon) -> None:
     assert "this key is revoked; create a new one" in why(done)
 
 
-def test_a_public_key_cannot_be_rotated_and_the_refusal_tells_the_cure(keys_shop: Shop) -> None:
+def test_a_public_key_cannot_be_rotated_and_the_refusal_names_the_alternative(keys_shop: Shop) -> None:
     done = run_ingestd("keys", "rotate", keys_shop.public.id, config=keys_shop.config)
     assert (done.returncode, done.stdout) == (1, "")
     assert "create a new one, put it where the old one is used, and then revoke the old one" in why(done)
@@ -145,7 +145,7 @@ def test_a_public_key_cannot_be_rotated_and_the_refusal_tells_the_cure(keys_shop
     assert listed(keys_shop)[keys_shop.public.id]["revokedAt"] is None
 
 
-def test_a_key_that_is_not_there_is_refused_without_showing_the_nearest_whole(shop: Shop) -> None:
+def test_an_unknown_key_is_refused_without_showing_a_similar_key_whole(shop: Shop) -> None:
     near = shop.public.id[:-1] + ("x" if shop.public.id[-1] != "x" else "y")
     done = run_ingestd("keys", "revoke", near, config=shop.config)
     assert done.returncode == 1
@@ -162,7 +162,7 @@ def test_neither_keys_nor_secrets_are_ever_in_the_log(tmp_path: Path) -> None:
         within(SOON, lambda: public(daemon, keys[2]) == 200)
         within(SOON, lambda: signed(daemon, keys[4]) == 200)
         for key in keys:
-            # Right and wrong uses, and the wrong end of each.
+            # Right uses, wrong uses, and a secret in the place of the key.
             public(daemon, key)
             signed(daemon, key)
             daemon.post("/track", EVENT, key.secret or key.id[:-1])
@@ -203,7 +203,7 @@ def test_export_by_type_and_time(shop: Shop, daemon: Daemon) -> None:
     assert shop.exported("--since", "0s") == []
 
 
-def test_export_steers_no_terminal_and_gives_a_pipe_what_is_stored(shop: Shop, daemon: Daemon) -> None:
+def test_export_steers_no_terminal_and_writes_stored_text_to_a_pipe(shop: Shop, daemon: Daemon) -> None:
     assert daemon.post("/track", {**EVENT, "data": {text: text for text in HOSTILE}}, shop.public.id).status == 200
     stored = shop.exported()
     shown = shown_on_terminal("events", "export", config=shop.config).removesuffix("\r\n").split("\r\n")
@@ -213,13 +213,13 @@ def test_export_steers_no_terminal_and_gives_a_pipe_what_is_stored(shop: Shop, d
 
 
 @pytest.mark.parametrize("wrong", ["yesterday", "-2h"])
-def test_export_refuses_what_is_no_time(wrong: str, shop: Shop) -> None:
+def test_export_refuses_invalid_times(wrong: str, shop: Shop) -> None:
     done = run_ingestd("events", "export", f"--since={wrong}", config=shop.config)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--since: expected an RFC 3339 time or an age such as 2h" in why(done)
 
 
-def test_export_ends_quietly_when_its_reader_has_seen_enough(shop: Shop, daemon: Daemon) -> None:
+def test_export_ends_quietly_when_its_reader_has_ended(shop: Shop, daemon: Daemon) -> None:
     big = {**EVENT, "data": {"text": "x" * 100_000}}
     for _ in range(5):
         assert daemon.post("/track", big, shop.public.id).status == 200
@@ -229,7 +229,7 @@ def test_export_ends_quietly_when_its_reader_has_seen_enough(shop: Shop, daemon:
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
 
-def test_plugins_are_listed_with_where_they_come_from(shop: Shop) -> None:
+def test_plugins_are_listed_with_their_origin(shop: Shop) -> None:
     rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
     for row in rows:
         assert row.keys() == {"name", "distribution", "version", "source", "file", "sinks", "stores", "hooks"}
@@ -253,7 +253,7 @@ SECTIONS = {
 
 
 def write_config(folder: Path, **sections: str) -> Path:
-    """A configuration whose sections may be replaced; `__` in a name stands for its dot."""
+    """Writes a configuration with replaced sections. `__` in a keyword stands for a dot."""
     named = {**SECTIONS, **{name.replace("__", "."): lines for name, lines in sections.items()}}
     config = folder / "ingestd.toml"
     config.write_text("".join(f"[{name}]\n{lines}\n" for name, lines in named.items()))
@@ -275,7 +275,7 @@ def write_config(folder: Path, **sections: str) -> Path:
         ({"store": 'url = "sqlit:ingestd.db"'}, ["store.url", "'sqlit'", "did you mean sqlite?"]),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_file_place_and_cure(
+def test_a_wrong_configuration_is_refused_with_file_option_and_suggestion(
     sections: dict[str, str], reasons: list[str], tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, **sections)
@@ -332,7 +332,7 @@ def test_the_configuration_is_found_by_environment_or_in_the_folder(
     assert run_ingestd("keys", "list", folder=tmp_path).returncode == 0
     monkeypatch.setenv("INGESTD_CONFIG", str(config))
     assert run_ingestd("keys", "list", folder=tmp_path.parent).returncode == 0
-    # Its relative paths are relative to it, wherever the command is run.
+    # Relative paths are relative to the configuration, wherever the command is run.
     assert (tmp_path / "ingestd.db").exists()
     assert not (tmp_path.parent / "ingestd.db").exists()
 
@@ -352,7 +352,7 @@ def test_help_and_version_need_no_configuration(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("maker", ["a command", "the daemon"])
-def test_the_database_is_its_owners_only(maker: str, tmp_path: Path) -> None:
+def test_only_the_owner_may_read_the_database(maker: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.database.unlink()
     if maker == "a command":

@@ -1,4 +1,4 @@
-"""`ingestd completion`: real shells complete commands, those of a third party's plugin too, options and file names."""
+"""`ingestd completion`: real shells complete commands (also of a third party's plugin), options and file names."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_bash_completes(words: list[str], expected: list[str], complete: Complet
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_script_has_no_error_for_other_shells(shell: str, tmp_path: Path) -> None:
+def test_the_script_has_no_syntax_error_in_other_shells(shell: str, tmp_path: Path) -> None:
     path = tmp_path / "script"
     path.write_text(script(shell, tmp_path))
     assert "dead-letters" in path.read_text()
@@ -90,7 +90,7 @@ def test_the_script_has_no_error_for_other_shells(shell: str, tmp_path: Path) ->
         assert subprocess.run([shell, "-n", str(path)], check=False).returncode == 0
 
 
-def test_a_faulty_configuration_keeps_no_shell_from_completing_unless_it_was_named(tmp_path: Path) -> None:
+def test_a_faulty_configuration_stops_completion_only_if_it_was_named(tmp_path: Path) -> None:
     (tmp_path / "ingestd.toml").write_text("[http")
     assert "sinks" in script("bash", tmp_path)
     done = run_ingestd("completion", "bash", "--config", "ingestd.toml", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The configuration as its users give it: `--set`, secrets kept elsewhere, `config show`, and what stops the start."""
+"""The configuration: `--set`, secrets kept elsewhere, `config show`, and the faults that stop the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line on standard error, of a command that the configuration has stopped."""
+    """The last line on standard error of a command that a faulty configuration has stopped."""
     assert done.returncode == 78
     assert "Traceback" not in done.stderr
     assert SECRET not in done.stderr + done.stdout
@@ -34,7 +34,7 @@ def declared(secret: str, *, previous: str = "") -> dict[str, str]:
     }
 
 
-def test_an_option_of_the_file_is_overridden_and_what_is_in_force_is_shown(tmp_path: Path) -> None:
+def test_an_option_of_the_file_is_overridden_and_the_effective_value_is_shown(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"http": 'max_body = "3MiB"'})
     text = shop.command("config", "show", "--set", "http.max_body=2MiB", "--set", 'plugins.session.idle="1h"')
     lines = text.splitlines()
@@ -48,7 +48,7 @@ def test_an_option_of_the_file_is_overridden_and_what_is_in_force_is_shown(tmp_p
     assert shown["journal"]["url"] is None
 
 
-def test_a_daemon_runs_with_what_config_show_prints(tmp_path: Path) -> None:
+def test_a_daemon_runs_with_the_output_of_config_show(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     text = shop.command("config", "show", "--set", "http.max_body=1kB")
     shop.config.write_text(text)
@@ -118,7 +118,7 @@ def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: py
         (["http.max_body"], "--set http.max_body: expected OPTION=VALUE, such as http.max_body=2MiB"),
     ],
 )
-def test_what_cannot_be_set_stops_every_command(shop: Shop, arguments: list[str], reason: str) -> None:
+def test_an_impossible_setting_stops_every_command(shop: Shop, arguments: list[str], reason: str) -> None:
     sets = [part for argument in arguments for part in ("--set", argument)]
     assert reason in why(run_ingestd("serve", *sets, config=shop.config))
     assert reason in why(run_ingestd("check", *sets, config=shop.config))
@@ -138,7 +138,7 @@ def test_what_cannot_be_set_stops_every_command(shop: Shop, arguments: list[str]
         ({"plugins.keys": f'declared = ["{SECRET}"]'}, "plugins.keys.declared[0]: expected `object`"),
     ],
 )
-def test_what_cannot_be_in_the_file_stops_the_start_with_file_and_option(
+def test_a_fault_in_the_file_stops_the_start_and_names_file_and_option(
     tmp_path: Path, tables: dict[str, str], reason: str
 ) -> None:
     shop = Shop(tmp_path, tables)

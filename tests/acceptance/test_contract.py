@@ -1,4 +1,4 @@
-"""What the contract promises of good requests: their answers, and the records that come out of the journal."""
+"""The contract's promises about valid requests: the answers, and the records in the journal."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ MEMBERS = {"event": COMMON_MEMBERS | {"key", "data"}, "identify": COMMON_MEMBERS
 
 
 @dataclass
-class Place:
-    """A shop whose daemon runs, with a second tenant beside its own."""
+class Site:
+    """A shop with a running daemon and a second tenant."""
 
     shop: Shop
     daemon: Daemon
@@ -51,29 +51,29 @@ class Place:
         return self.daemon.post(path, body, self.shop.public.id, **headers)
 
     def store(self, endpoint: str, visitor: str, /, **fields: Any) -> dict[str, Any]:
-        """Send an event or identify request of this visitor that must be stored; returns the session."""
+        """Sends an event or identify request of the visitor that must be stored, and returns the session."""
         answer = self.send(endpoint, {**({} if endpoint == "identify" else EVENT), "anonymousId": visitor, **fields})
         assert answer.status == 200, answer.body
         session: dict[str, Any] = answer.json()["session"]
         return session
 
     def records(self, visitor: str) -> list[dict[str, Any]]:
-        """What was stored of it; not what was derived from that."""
+        """The visitor's stored records, without derived records."""
         stored = [record for record in self.shop.stored() if record["type"] in {"event", "identify"}]
         return [record for record in stored if record["anonymousId"] == visitor]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Place]:
+def site(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Site]:
     shop = Shop(tmp_path_factory.mktemp("contract"), {"http": f'server = "{http_server}"'})
     other = shop.create_key("public", "other-shop")
     with shop.serve() as daemon:
-        yield Place(shop, daemon, other)
+        yield Site(shop, daemon, other)
 
 
 @pytest.fixture
 def visitor() -> str:
-    """One that no other test has."""
+    """A visitor that no other test uses."""
     return f"visitor-{uuid4()}"
 
 
@@ -86,24 +86,24 @@ def milliseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_each_event_key_is_answered_in_the_words_of_both_endpoints(place: Place, key: str, visitor: str) -> None:
+def test_each_event_key_is_answered_in_the_form_of_each_endpoint(site: Site, key: str, visitor: str) -> None:
     data = json.loads((PAYLOADS / f"{key.lower().replace(' ', '_')}.json").read_text(encoding="utf-8"))
     body = {"key": key, "data": data, "anonymousId": visitor}
-    answer = place.send("track", body)
+    answer = site.send("track", body)
     session_id = answer.json()["session"]["sessionId"]
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert re.fullmatch(UUID, session_id)
     assert answer.json() == {"success": True, "session": {"sessionId": session_id, "isNew": True}}
-    answer = place.send("track", body)
+    answer = site.send("track", body)
     assert answer.json() == {"success": True, "session": {"sessionId": session_id, "isNew": False}}
-    answer = place.send("customer-events", body)
+    answer = site.send("customer-events", body)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json() == {"session": {"sessionId": session_id}}
 
 
-def test_identify_is_answered_like_track(place: Place, visitor: str) -> None:
+def test_identify_is_answered_like_track(site: Site, visitor: str) -> None:
     body = {"anonymousId": visitor, "userId": "user", "traits": {"plan": "gold"}, "context": {"ip": "192.0.2.1"}}
-    first, second = place.send("identify", body), place.send("identify", {"anonymousId": visitor})
+    first, second = site.send("identify", body), site.send("identify", {"anonymousId": visitor})
     session_id = first.json()["session"]["sessionId"]
     assert (first.status, second.status) == (200, 200)
     assert re.fullmatch(UUID, session_id)
@@ -112,10 +112,10 @@ def test_identify_is_answered_like_track(place: Place, visitor: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_a_supplied_session_is_answered_in_lower_case(place: Place, endpoint: str, visitor: str) -> None:
+def test_a_supplied_session_is_answered_in_lower_case(site: Site, endpoint: str, visitor: str) -> None:
     supplied = str(uuid4())
-    assert place.store(endpoint, visitor, sessionId=supplied.upper())["sessionId"] == supplied
-    again = place.store("track", visitor)
+    assert site.store(endpoint, visitor, sessionId=supplied.upper())["sessionId"] == supplied
+    again = site.store("track", visitor)
     if endpoint == "customer-events":
         assert again["sessionId"] != supplied
     else:
@@ -135,30 +135,30 @@ def test_a_supplied_session_is_answered_in_lower_case(place: Place, endpoint: st
     ],
     ids=str,
 )
-def test_the_media_type_does_not_matter(place: Place, endpoint: str, headers: dict[str, str], visitor: str) -> None:
-    answer = place.send(endpoint, {**EVENT, "anonymousId": visitor}, **headers)
+def test_the_media_type_does_not_matter(site: Site, endpoint: str, headers: dict[str, str], visitor: str) -> None:
+    answer = site.send(endpoint, {**EVENT, "anonymousId": visitor}, **headers)
     assert answer.status == 200
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP"])
-def test_a_gzip_body_is_read(place: Place, encoding: str, visitor: str) -> None:
+def test_a_gzip_body_is_read(site: Site, encoding: str, visitor: str) -> None:
     raw = json.dumps({**EVENT, "anonymousId": visitor}).encode()
     packed = gzip.compress(raw)
     for path in ("/track", "/identify/public"):
-        assert place.daemon.post(path, packed, place.shop.public.id, Content_Encoding=encoding).status == 200
-    signature = sign(place.shop.server.secret, raw)
-    answer = place.daemon.post(
-        "/customer-events", packed, place.shop.server.id, Content_Encoding=encoding, x_signature=signature
+        assert site.daemon.post(path, packed, site.shop.public.id, Content_Encoding=encoding).status == 200
+    signature = sign(site.shop.server.secret, raw)
+    answer = site.daemon.post(
+        "/customer-events", packed, site.shop.server.id, Content_Encoding=encoding, x_signature=signature
     )
     assert answer.status == 200
-    assert len(place.records(visitor)) == 3
+    assert len(site.records(visitor)) == 3
 
 
 # Records
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_a_record_has_the_members_of_the_contract(place: Place, endpoint: str, visitor: str) -> None:
+def test_a_record_has_the_members_of_the_contract(site: Site, endpoint: str, visitor: str) -> None:
     supplied = str(uuid4())
     at = (datetime.now(UTC) - timedelta(minutes=5)).replace(microsecond=120_000)
     kind = "identify" if endpoint == "identify" else "event"
@@ -175,12 +175,12 @@ def test_a_record_has_the_members_of_the_contract(place: Place, endpoint: str, v
         "context": {"campaign": {"source": "news", "term": "shoes"}, "page": {"url": "not a url"}, "ip": "192.0.2.1"},
     }
     before = time.time_ns() // 1_000_000
-    place.store(
+    site.store(
         endpoint, visitor, **{**own, **shared, "sessionId": supplied.upper(), "timestamp": at.isoformat(), "brand": 7}
     )
     after = time.time_ns() // 1_000_000
 
-    [record] = place.records(visitor)
+    [record] = site.records(visitor)
     assert set(record) == MEMBERS[kind]
     assert re.fullmatch(UUID7, record["id"])
     assert before <= int(record["id"].replace("-", "")[:12], 16) <= after
@@ -203,9 +203,9 @@ def test_a_record_has_the_members_of_the_contract(place: Place, endpoint: str, v
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_what_is_left_out_is_null_or_empty(place: Place, endpoint: str, visitor: str) -> None:
-    session_id = place.store(endpoint, visitor)["sessionId"]
-    [record] = place.records(visitor)
+def test_omitted_members_are_stored_as_null_or_empty(site: Site, endpoint: str, visitor: str) -> None:
+    session_id = site.store(endpoint, visitor)["sessionId"]
+    [record] = site.records(visitor)
     kind = "identify" if endpoint == "identify" else "event"
     assert set(record) == MEMBERS[kind]
     assert record["timestamp"] == record["receivedAt"]
@@ -218,22 +218,22 @@ def test_what_is_left_out_is_null_or_empty(place: Place, endpoint: str, visitor:
     }  # fmt: skip
 
 
-def test_the_export_is_in_the_order_of_the_answers_and_is_filtered(place: Place, visitor: str) -> None:
+def test_the_export_is_in_the_order_of_the_answers_and_is_filtered(site: Site, visitor: str) -> None:
     for number in range(5):
-        place.store("track", visitor, number=number)
-    place.store("identify", visitor)
-    records = place.records(visitor)
+        site.store("track", visitor, number=number)
+    site.store("identify", visitor)
+    records = site.records(visitor)
     assert [record["extra"].get("number") for record in records] == [0, 1, 2, 3, 4, None]
     assert sorted(record["id"] for record in records) == [record["id"] for record in records]
-    identifies = place.shop.exported("--type", "identify")
+    identifies = site.shop.exported("--type", "identify")
     assert records[-1] in identifies
     assert {record["type"] for record in identifies} == {"identify"}
-    assert records[0] in place.shop.exported("--since", "1h")
-    assert place.shop.exported("--since", "2999-01-01T00:00:00Z") == []
+    assert records[0] in site.shop.exported("--since", "1h")
+    assert site.shop.exported("--since", "2999-01-01T00:00:00Z") == []
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: str, visitor: str) -> None:
+def test_callers_cannot_set_members_of_records_by_their_own_fields(site: Site, endpoint: str, visitor: str) -> None:
     hostile: dict[str, Any] = {
         "id": "00000000-0000-7000-8000-000000000000",
         "type": "attribution",
@@ -265,8 +265,8 @@ def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: 
         **({"key": 7, "data": [1], "dispatchId": {"not": "text"}} if endpoint == "identify" else {"traits": [1]}),
     }
     started = time.time_ns() // 1_000_000
-    session = place.store(endpoint, visitor, **hostile)
-    [record] = place.records(visitor)
+    session = site.store(endpoint, visitor, **hostile)
+    [record] = site.records(visitor)
     kind = "identify" if endpoint == "identify" else "event"
     assert set(record) == MEMBERS[kind]
     assert record["extra"] == hostile
@@ -279,7 +279,7 @@ def test_no_field_of_a_caller_sets_a_member_of_a_record(place: Place, endpoint: 
     assert record["timestamp"] == record["receivedAt"]
 
 
-def test_values_are_kept_exactly(place: Place, visitor: str) -> None:
+def test_values_are_kept_exactly(site: Site, visitor: str) -> None:
     document = (
         '{"big":123456789012345678901234567890,"below":-9223372036854775809,"unsigned":18446744073709551616,'
         '"odd":9007199254740993,"float":0.1,"small":5e-324,"large":1.7976931348623157e308,"whole":40.0,'
@@ -288,24 +288,24 @@ def test_values_are_kept_exactly(place: Place, visitor: str) -> None:
     )
     template = '{"key":"Page View","anonymousId":"%s","data":%s,"extraField":%s,"context":{"more":%s}}'
     body = (template % (visitor, document, document, document)).encode()
-    assert place.send("track", body).status == 200
-    assert place.send("customer-events", body).status == 200
+    assert site.send("track", body).status == 200
+    assert site.send("customer-events", body).status == 200
     identify = f'{{"anonymousId":"{visitor}","traits":{document}}}'.encode()
-    assert place.send("identify", identify).status == 200
+    assert site.send("identify", identify).status == 200
     expected = json.loads(document)
-    first, second, third = place.records(visitor)
+    first, second, third = site.records(visitor)
     for kept in (first, second):
         for value in (kept["data"], kept["extra"]["extraField"], kept["context"]["more"]):
-            # The text of it: 40 and 40.0 are equal to Python, and so are 0.0 and -0.0.
+            # Compared as text, because Python takes 40 and 40.0, or 0.0 and -0.0, for equal.
             assert json.dumps(value) == json.dumps(expected)
     assert json.dumps(third["traits"]) == json.dumps(expected)
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\0", " x ", "é" * 512, "😀" * 512, "' OR 1=1 --", "{}", "\x7f\x1b[0m"])
-def test_an_anonymous_id_is_any_text(place: Place, odd: str) -> None:
-    first, second = place.store("track", odd), place.store("track", odd)
+def test_an_anonymous_id_is_any_text(site: Site, odd: str) -> None:
+    first, second = site.store("track", odd), site.store("track", odd)
     assert second == {"sessionId": first["sessionId"], "isNew": False}
-    assert len(place.records(odd)) == 2
+    assert len(site.records(odd)) == 2
 
 
 # Timestamps
@@ -315,14 +315,14 @@ def ago(**age: float) -> str:
     return (datetime.now(UTC) - timedelta(**age)).isoformat()
 
 
-def ignored(place: Place) -> dict[str, int]:
-    """How many timestamps the daemon has ignored, by reason."""
-    samples = parse(place.daemon.ops("/metrics").body)["ingestd_timestamps_ignored_total"].samples
+def ignored(site: Site) -> dict[str, int]:
+    """The number of timestamps that the daemon has ignored, by reason."""
+    samples = parse(site.daemon.ops("/metrics").body)["ingestd_timestamps_ignored_total"].samples
     return {sample.labels["reason"]: int(sample.value) for sample in samples}
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_a_timestamp_is_the_time_of_the_event_within_bounds(place: Place, endpoint: str, visitor: str) -> None:
+def test_a_timestamp_is_the_time_of_the_event_within_bounds(site: Site, endpoint: str, visitor: str) -> None:
     public = endpoint != "customer-events"
     elsewhere = (datetime.now(timezone(timedelta(hours=5, minutes=30))) - timedelta(hours=1)).isoformat(" ")
     taken = [ago(hours=23), ago(minutes=1), ago(hours=2).replace("+00:00", "z"), elsewhere]
@@ -333,13 +333,13 @@ def test_a_timestamp_is_the_time_of_the_event_within_bounds(place: Place, endpoi
         "0001-01-01T00:00:00+01:00", "0001-01-01t00:00:00.0000000000001+23:59", "0000-01-01T00:00:00+23:59",
     ]  # fmt: skip
     other = ["yesterday", "", "2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", 1_700_000_000, None, {}, [1]]
-    before = ignored(place)
+    before = ignored(site)
     for sent in [*taken, *old, *late, *unset, *other]:
-        place.store(endpoint, visitor, timestamp=sent)
+        site.store(endpoint, visitor, timestamp=sent)
     expected = {"unparsable": len(other), "unset": len(unset), "future": len(late), "too_old": len(old) * public}
-    assert {reason: count - before[reason] for reason, count in ignored(place).items()} == expected
+    assert {reason: count - before[reason] for reason, count in ignored(site).items()} == expected
 
-    records = iter(place.records(visitor))
+    records = iter(site.records(visitor))
     for sent in taken if public else [*taken, *old]:
         record = next(records)
         if not sent.endswith(":60Z"):  # a leap second, which Python does not know
@@ -361,87 +361,87 @@ def test_a_timestamp_is_the_time_of_the_event_within_bounds(place: Place, endpoi
 # Users
 
 
-def test_the_linked_user_is_applied_on_both_track_endpoints(place: Place, visitor: str) -> None:
-    place.store("identify", visitor, userId="")
-    place.store("identify", visitor, userId=None)
-    place.store("track", visitor)
-    place.store("track", visitor, userId="before")
-    place.store("track", visitor)
-    place.store("identify", visitor, userId="linked")
+def test_the_linked_user_is_applied_on_both_track_endpoints(site: Site, visitor: str) -> None:
+    site.store("identify", visitor, userId="")
+    site.store("identify", visitor, userId=None)
+    site.store("track", visitor)
+    site.store("track", visitor, userId="before")
+    site.store("track", visitor)
+    site.store("identify", visitor, userId="linked")
     for endpoint in ("track", "customer-events"):
-        place.store(endpoint, visitor)
-        place.store(endpoint, visitor, userId=None)
-        place.store(endpoint, visitor, userId="")
-        place.store(endpoint, visitor, userId="own")
-        place.store(endpoint, visitor)
-    place.store("identify", visitor, userId="newer")
-    place.store("customer-events", visitor)
-    answer = place.daemon.post("/track", {**EVENT, "anonymousId": visitor}, place.other_tenant.id)
+        site.store(endpoint, visitor)
+        site.store(endpoint, visitor, userId=None)
+        site.store(endpoint, visitor, userId="")
+        site.store(endpoint, visitor, userId="own")
+        site.store(endpoint, visitor)
+    site.store("identify", visitor, userId="newer")
+    site.store("customer-events", visitor)
+    answer = site.daemon.post("/track", {**EVENT, "anonymousId": visitor}, site.other_tenant.id)
     assert answer.json()["session"]["isNew"] is True
-    users = [record["userId"] for record in place.records(visitor)]
+    users = [record["userId"] for record in site.records(visitor)]
     each = ["linked", "linked", "linked", "own", "linked"]
     assert users == [None, None, None, "before", None, "linked", *each, *each, "newer", "newer", None]
 
 
-# One message, stored once
+# Repeated messages
 
 
 @pytest.mark.parametrize("first", ENDPOINTS)
-def test_a_message_is_stored_once_and_answered_as_the_first_was(place: Place, first: str, visitor: str) -> None:
+def test_a_repeated_message_is_stored_once_and_answered_like_the_first(site: Site, first: str, visitor: str) -> None:
     message = f"message-{visitor}"
-    session_id = place.store(first, visitor, messageId=message)["sessionId"]
+    session_id = site.store(first, visitor, messageId=message)["sessionId"]
     events = {
         endpoint: f'ingestd_events_total{{endpoint="{endpoint}",key="Signed In",outcome="duplicate"}}'
         for endpoint in ("track", "customer-events")
     }
-    before = {endpoint: place.daemon.metric(line) for endpoint, line in events.items()}
+    before = {endpoint: site.daemon.metric(line) for endpoint, line in events.items()}
     for endpoint in ENDPOINTS:
         body = {"anonymousId": f"{visitor}-2", "messageId": message, "userId": "u", "sessionId": str(uuid4())}
-        answer = place.send(endpoint, body if endpoint == "identify" else {**body, "key": "Signed In", "data": {}})
+        answer = site.send(endpoint, body if endpoint == "identify" else {**body, "key": "Signed In", "data": {}})
         assert answer.status == 200
         if endpoint == "customer-events":
             assert answer.json() == {"session": {"sessionId": session_id}}
         else:
             assert answer.json() == {"success": True, "session": {"sessionId": session_id, "isNew": True}}
-    assert {endpoint: place.daemon.metric(line) for endpoint, line in events.items()} == {
+    assert {endpoint: site.daemon.metric(line) for endpoint, line in events.items()} == {
         endpoint: count + 1 for endpoint, count in before.items()
     }
-    # What was not stored has done nothing else either.
-    assert place.store("track", f"{visitor}-2")["isNew"] is True
-    assert [record["userId"] for record in place.records(f"{visitor}-2")] == [None]
+    # An event that was not stored has no other effect either.
+    assert site.store("track", f"{visitor}-2")["isNew"] is True
+    assert [record["userId"] for record in site.records(f"{visitor}-2")] == [None]
     # A message belongs to its tenant.
-    other = place.daemon.post("/track", {**EVENT, "anonymousId": visitor, "messageId": message}, place.other_tenant.id)
+    other = site.daemon.post("/track", {**EVENT, "anonymousId": visitor, "messageId": message}, site.other_tenant.id)
     assert other.json()["session"]["sessionId"] != session_id
-    assert [record["tenant"] for record in place.records(visitor)] == ["shop", "other-shop"]
+    assert [record["tenant"] for record in site.records(visitor)] == ["shop", "other-shop"]
 
 
-def test_the_second_answer_says_of_the_session_what_the_first_said(place: Place, visitor: str) -> None:
-    place.store("track", visitor)
-    first = place.store("track", visitor, messageId=visitor)
+def test_the_second_answer_has_the_session_of_the_first(site: Site, visitor: str) -> None:
+    site.store("track", visitor)
+    first = site.store("track", visitor, messageId=visitor)
     assert first["isNew"] is False
-    assert place.store("track", f"{visitor}-2", messageId=visitor) == first
+    assert site.store("track", f"{visitor}-2", messageId=visitor) == first
 
 
-def test_simultaneous_copies_are_stored_once(place: Place, visitor: str) -> None:
+def test_simultaneous_copies_are_stored_once(site: Site, visitor: str) -> None:
     with ThreadPoolExecutor(16) as pool:
-        sessions = list(pool.map(lambda _: place.store("track", visitor, messageId=visitor), range(16)))
+        sessions = list(pool.map(lambda _: site.store("track", visitor, messageId=visitor), range(16)))
     assert [session["isNew"] for session in sessions] == [True] * 16
     assert len({session["sessionId"] for session in sessions}) == 1
-    assert len(place.records(visitor)) == 1
+    assert len(site.records(visitor)) == 1
 
 
-def test_simultaneous_first_events_make_one_session(place: Place, visitor: str) -> None:
+def test_simultaneous_first_events_make_one_session(site: Site, visitor: str) -> None:
     with ThreadPoolExecutor(16) as pool:
-        sessions = list(pool.map(lambda number: place.store(ENDPOINTS[number % 3], visitor), range(16)))
+        sessions = list(pool.map(lambda number: site.store(ENDPOINTS[number % 3], visitor), range(16)))
     assert len({session["sessionId"] for session in sessions}) == 1
-    assert [record["sessionIsNew"] for record in place.records(visitor)].count(True) == 1
+    assert [record["sessionIsNew"] for record in site.records(visitor)].count(True) == 1
 
 
-def test_only_text_of_some_length_is_a_message_id(place: Place, visitor: str) -> None:
+def test_a_message_id_is_text_of_a_bounded_length(site: Site, visitor: str) -> None:
     long = "é" * 128
-    assert place.store("track", visitor, messageId=long)["isNew"] is True
-    assert place.store("track", f"{visitor}-2", messageId=long)["isNew"] is True
-    assert place.records(f"{visitor}-2") == []
+    assert site.store("track", visitor, messageId=long)["isNew"] is True
+    assert site.store("track", f"{visitor}-2", messageId=long)["isNew"] is True
+    assert site.records(f"{visitor}-2") == []
     body = {**EVENT, "anonymousId": visitor}
     for wrong in (f"{long}x", "", None, 7):
-        assert place.send("track", {**body, "messageId": wrong}).status == 400
+        assert site.send("track", {**body, "messageId": wrong}).status == 400

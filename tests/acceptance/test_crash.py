@@ -1,4 +1,4 @@
-"""SIGKILL at any moment, under load: what was answered is there, once, and nothing is there by half."""
+"""SIGKILL at any moment under load: each answered event is stored once, and nothing is stored in part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_answered_events_survive_kills_exactly_once(seed: int, tmp_path: Path) -
     sent: list[Sent] = []
     for number in range(ROUNDS):
         with Daemon(shop.config) as daemon, Load(daemon.port, shop.public.id, f"round-{number}") as load:
-            # From the very first answers to a daemon that is busy with everything.
+            # At any time between the first answers and full load.
             wait_until(lambda answers=load.sent: len(answers) > 10)  # type: ignore[misc]  # no type for a default
             time.sleep(chance.uniform(0.0, 0.4))
             daemon.kill()

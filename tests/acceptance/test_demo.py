@@ -1,4 +1,4 @@
-"""`make run` prints what works when pasted and keeps keys and data; `make demo-traffic` sends it a shop."""
+"""`make run` prints working commands and keeps keys and data. `make demo-traffic` sends the events of a shop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEMO = ROOT / "scripts" / "demo.py"
 
 
 class Demo:
-    """The running demo; `printed` is what a person sees before the daemon's log."""
+    """The running demo. `printed` is its output before the daemon's log."""
 
     def __init__(self, folder: Path, port: int, ops_port: int) -> None:
         self.folder, self.port, self.ops_port = folder, port, ops_port
@@ -61,7 +61,7 @@ class Demo:
 
 
 def traffic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run what `make demo-traffic` runs, to its end."""
+    """Runs the command of `make demo-traffic` to its end."""
     command = [sys.executable, "-m", "scripts.demo_traffic", "--folder", str(folder), *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
@@ -85,7 +85,7 @@ def test_the_printed_curl_lines_work_and_a_second_run_keeps_keys_and_data(tmp_pa
 
 @pytest.fixture(scope="module")
 def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, str]]:
-    """A demo after a shop's events, and what was printed about them."""
+    """A demo after a shop's events, and the output about them."""
     folder = tmp_path_factory.mktemp("visited") / "demo"
     demo = Demo(folder, free_port(), free_port())
     done = traffic(folder, "--rate", "1000", "--events", "500", "--seed", "1")
@@ -100,7 +100,7 @@ def test_the_address_of_the_page_comes_first(visited: tuple[Demo, str]) -> None:
     assert demo.printed.splitlines()[0].endswith(f" http://127.0.0.1:{demo.ops_port}/")
 
 
-def test_the_report_and_the_page_show_what_the_shop_sent(visited: tuple[Demo, str]) -> None:
+def test_the_report_and_the_page_show_the_events_of_the_shop(visited: tuple[Demo, str]) -> None:
     demo, _ = visited
     report = run_ingestd("attribution", "report", "--since", "1h", "--json", "--by", "campaign", config=demo.config)
     rows = [json.loads(line) for line in report.stdout.splitlines()]
@@ -108,7 +108,7 @@ def test_the_report_and_the_page_show_what_the_shop_sent(visited: tuple[Demo, st
     assert len(campaigns) >= 4
     assert sum(row["orders"] for row in rows if row["campaign"] != "(direct)") >= 5
     assert sum(row["reversed"] for row in rows) > 0
-    time.sleep(1.1)  # an answer is good for a second
+    time.sleep(1.1)  # the daemon caches the status for a second
     shown = demo.status()
     last_touch = [table for table in shown["panels"][0]["tables"] if table["choice"] == "last_touch"]
     nets = {(table["title"], row[0]): row[4] for table in last_touch for row in table["rows"]}
@@ -130,7 +130,7 @@ def test_the_summary_tells_how_events_were_answered(visited: tuple[Demo, str]) -
     assert 0 < returned < orders
 
 
-def test_it_goes_on_until_it_is_interrupted_and_then_tells_what_it_sent(visited: tuple[Demo, str]) -> None:
+def test_traffic_continues_until_it_is_interrupted_and_ends_with_a_summary(visited: tuple[Demo, str]) -> None:
     demo, _ = visited
     command = [sys.executable, "-m", "scripts.demo_traffic", "--folder", str(demo.folder)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -143,7 +143,7 @@ def test_it_goes_on_until_it_is_interrupted_and_then_tells_what_it_sent(visited:
 
 
 def test_the_names_in_the_readme_are_in_the_demo(visited: tuple[Demo, str]) -> None:
-    """Its commands for sinks, orders and users do something there."""
+    """The commands of the README name sinks, orders and users that exist in the demo."""
     demo, _ = visited
     readme = (ROOT / "README.md").read_text()
     lines = [line for block in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL) for line in block.splitlines()]
@@ -159,7 +159,7 @@ def test_the_names_in_the_readme_are_in_the_demo(visited: tuple[Demo, str]) -> N
     assert json.loads(answer)["success"] is True
 
 
-def test_without_a_running_demo_it_says_what_to_start(tmp_path: Path) -> None:
+def test_traffic_without_a_running_demo_names_the_command_to_start_one(tmp_path: Path) -> None:
     for folder in (tmp_path / "demo", stopped_demo(tmp_path / "stopped")):
         done = traffic(folder)
         assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""A stop loses nothing that was sent before a client could know of it, and a second signal makes it short."""
+"""A stop loses no request that was sent before the client could know of it. A second signal shortens the stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = "60s"
 
 
 def stopping(daemon: Daemon) -> None:
-    """Tell it to stop, and return once it has begun to."""
+    """Signals the daemon to stop, and returns when the stop has begun."""
     os.kill(daemon.pid, signal.SIGTERM)
     wait_until(lambda: daemon.ops("/readyz").status == 503)
 
@@ -27,7 +27,7 @@ def open_shop(folder: Path, server: str, http: str = "", **tables: str) -> Shop:
     return Shop(folder, {"http": f'server = "{server}"\n{http}', **tables})
 
 
-def test_all_who_have_connected_are_answered_also_if_nobody_has_looked_at_them(
+def test_all_connected_clients_are_answered_also_before_the_daemon_has_accepted_them(
     tmp_path: Path, http_server: str
 ) -> None:
     shop = open_shop(tmp_path, http_server)
@@ -39,7 +39,7 @@ def test_all_who_have_connected_are_answered_also_if_nobody_has_looked_at_them(
         os.kill(daemon.pid, signal.SIGTERM)
         os.kill(daemon.pid, signal.SIGCONT)
         wait_until(lambda: daemon.ops("/readyz").status == 503)
-        for client in clients[1::2]:  # these had connected, and sent nothing yet
+        for client in clients[1::2]:  # these clients had connected and not sent a request
             client.send(post(shop.public.id, event()))
         for client in clients:
             (reply,) = client.end()
@@ -65,11 +65,12 @@ def test_a_request_on_an_idle_connection_is_answered_within_the_grace_and_the_co
             (reply,) = client.end()
             assert (reply.status, reply.headers["connection"]) == (200, "close")
             client.close()
-        assert daemon.wait() == 0  # without waiting for the rest of the grace, since nobody is left
+        # No connection is left, so the daemon does not wait for the rest of the grace period.
+        assert daemon.wait() == 0
     assert len(shop.archived()) == 10
 
 
-def test_connections_on_which_nothing_comes_are_closed_after_the_grace(tmp_path: Path, http_server: str) -> None:
+def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path, http_server: str) -> None:
     shop = open_shop(tmp_path, http_server, f'shutdown_grace = "100ms"\nshutdown_timeout = "{LONG}"')
     with Daemon(shop.config) as daemon:
         used, fresh = Client(daemon.port), Client(daemon.port)
@@ -81,7 +82,7 @@ def test_connections_on_which_nothing_comes_are_closed_after_the_grace(tmp_path:
         fresh.close()
 
 
-def test_the_rest_of_a_request_is_waited_for_beyond_the_grace(tmp_path: Path, http_server: str) -> None:
+def test_the_daemon_waits_for_the_rest_of_a_request_beyond_the_grace(tmp_path: Path, http_server: str) -> None:
     shop = open_shop(tmp_path, http_server, 'shutdown_grace = "0s"')
     body = event()
     with Daemon(shop.config) as daemon, Client(daemon.port) as in_headers, Client(daemon.port) as in_body:
@@ -99,7 +100,7 @@ def test_the_rest_of_a_request_is_waited_for_beyond_the_grace(tmp_path: Path, ht
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_second_signal_waits_for_no_client_and_no_sink_and_keeps_what_was_answered(
+def test_a_second_signal_ends_the_waits_for_clients_and_sinks_and_loses_no_answered_event(
     second: signal.Signals, tmp_path: Path, http_server: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,4 +1,4 @@
-"""What the contract promises of everything that is not answered 200: statuses, their order, shapes, and counts."""
+"""The contract's promises about all answers except 200: statuses, their precedence, form and counts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ NOT_JSON = b'{"key": "Product Viewed", '
 
 
 @dataclass
-class Place:
-    """A shop whose daemon runs, and credentials of all kinds by name."""
+class Site:
+    """A shop with a running daemon, and credentials of all kinds by name."""
 
     shop: Shop
     daemon: Daemon
@@ -63,7 +63,7 @@ class Place:
 
 
 class Case(NamedTuple):
-    """A request, and what becomes of it. Server keys sign their body, unless `signature` says otherwise."""
+    """A request and its expected answer. Server keys sign the body, unless `signature` is given."""
 
     status: int
     code: str
@@ -78,7 +78,7 @@ class Case(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Place]:
+def site(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Site]:
     options = f'server = "{http_server}"\nmax_body = "{MAX_BODY}B"'
     shop = Shop(tmp_path_factory.mktemp("errors"), {"http": options})
 
@@ -104,7 +104,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterato
     for name in ("revoked", "revoked server"):
         shop.command("keys", "revoke", keys[name].id)
     with shop.serve() as daemon:
-        yield Place(shop, daemon, keys)
+        yield Site(shop, daemon, keys)
 
 
 def on(endpoint: str, *cases: Case) -> list[Case]:
@@ -123,7 +123,7 @@ NO_PUBLIC_KEY = [
         Case(401, "invalid_key", "unauthorized", GOOD, credential=name)
         for name in ("unknown", "unknown server", "server", "revoked", "revoked server", "a part", "with more")
     ),
-    # Wrong in two ways: the key comes first.
+    # Two faults: the key is checked first.
     Case(401, "missing_key", "unauthorized", NOT_JSON, credential=None),
     Case(401, "invalid_key", "unauthorized", BAD_ENVELOPE, credential="unknown"),
     Case(401, "invalid_key", "unauthorized", UNKNOWN_KEY, credential="revoked"),
@@ -141,7 +141,7 @@ NO_SERVER_KEY = [
         Case(401, "invalid_signature", "unauthorized", GOOD, credential="server", signature=signature)
         for signature in (WRONG, "", "0" * 63, "0" * 66, "zz" * 32, "sha256=" + WRONG)
     ),
-    # Wrong in two ways: key, then signature, then grants, then the body.
+    # Two faults: the order is key, signature, grants, body.
     Case(401, "invalid_key", "unauthorized", NOT_JSON, credential="unknown server", signature=WRONG),
     Case(401, "invalid_signature", "unauthorized", NOT_JSON, credential="server", signature=WRONG),
     Case(401, "invalid_signature", "unauthorized", UNKNOWN_KEY, credential="no CRM", signature=WRONG),
@@ -206,7 +206,7 @@ BAD_EVENT = [
     Case(400, "invalid_data", "invalid", BAD_DATA, key="Product Viewed"),
     Case(400, "invalid_data", "invalid", {**GOOD, "data": {"price": True}}, key="Product Viewed"),
     Case(400, "invalid_data", "invalid", {**GOOD, "data": {"name": None}}, key="Product Viewed"),
-    # Wrong in two ways: envelope, then key, then data.
+    # Two faults: the order is envelope, event key, data.
     Case(400, "invalid_envelope", "invalid", {**BAD_ENVELOPE, "key": "Nothing"}),
     Case(400, "invalid_envelope", "invalid", {**UNKNOWN_KEY, "data": []}),
     Case(400, "invalid_envelope", "invalid", {**BAD_DATA, "sessionId": "s"}, key="Product Viewed"),
@@ -236,11 +236,11 @@ CASES = [
 @pytest.mark.parametrize(
     "case", CASES, ids=[f"{number}-{case.endpoint}-{case.code}" for number, case in enumerate(CASES)]
 )
-def test_each_wrong_request_has_its_status_and_is_counted_once(place: Place, case: Case) -> None:
-    before = place.counts()
-    answer = place.send(case)
+def test_each_wrong_request_has_its_status_and_is_counted_once(site: Site, case: Case) -> None:
+    before = site.counts()
+    answer = site.send(case)
     assert_problem(answer, case.status, case.code)
-    after = place.counts()
+    after = site.counts()
     changed = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
     if case.endpoint == "identify":
         assert changed == {f'ingestd_identifies_total{{outcome="{case.outcome}"}}': 1}
@@ -250,7 +250,7 @@ def test_each_wrong_request_has_its_status_and_is_counted_once(place: Place, cas
 
 
 def assert_problem(answer: Reply, status: int, code: str) -> None:
-    """The one shape of all errors, readable by pages of any origin."""
+    """Checks the common form of errors, which pages of any origin can read."""
     assert answer.status == status, answer.body
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["access-control-allow-origin"] == "*"
@@ -276,12 +276,12 @@ def assert_problem(answer: Reply, status: int, code: str) -> None:
         assert errors is None
 
 
-def test_a_missing_signature_is_a_401(place: Place) -> None:
-    answer = place.daemon.post("/customer-events", GOOD, place.shop.server.id)
+def test_a_missing_signature_is_a_401(site: Site) -> None:
+    answer = site.daemon.post("/customer-events", GOOD, site.shop.server.id)
     assert_problem(answer, 401, "invalid_signature")
 
 
-def test_all_faults_are_told_with_their_pointers(place: Place) -> None:
+def test_all_faults_are_reported_with_their_pointers(site: Site) -> None:
     body: dict[str, Any] = {
         "key": "Order Completed",
         "userId": 7,
@@ -293,7 +293,7 @@ def test_all_faults_are_told_with_their_pointers(place: Place) -> None:
             "products": [{"price": "1", "name": None}, "a product", {"quantity": []}, {"sku": "fine"}],
         },
     }
-    answer = place.daemon.post("/track", body, place.shop.public.id)
+    answer = site.daemon.post("/track", body, site.shop.public.id)
     assert_problem(answer, 400, "invalid_envelope")
     assert {error["pointer"] for error in answer.json()["errors"]} == {
         "/anonymousId", "/userId", "/sessionId", "/context/campaign/source", "/context/page/url",
@@ -302,18 +302,18 @@ def test_all_faults_are_told_with_their_pointers(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_the_faults_told_are_capped(place: Place) -> None:
+def test_the_number_of_reported_faults_is_limited(site: Site) -> None:
     body = {**GOOD, "key": "Order Completed", "data": {"products": [7] * 900}}
-    answer = place.daemon.post("/track", body, place.shop.public.id)
+    answer = site.daemon.post("/track", body, site.shop.public.id)
     assert_problem(answer, 400, "invalid_data")
     assert 1 < len(answer.json()["errors"]) <= 100
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])
 @pytest.mark.parametrize("path", PATHS.values())
-def test_other_methods_are_told_which_are_allowed_and_not_counted(place: Place, method: str, path: str) -> None:
-    before = place.counts()
-    answer = place.daemon.request(method, BASE + path, headers={"Authorization": f"Bearer {place.shop.public.id}"})
+def test_other_methods_are_answered_with_the_allowed_ones_and_not_counted(site: Site, method: str, path: str) -> None:
+    before = site.counts()
+    answer = site.daemon.request(method, BASE + path, headers={"Authorization": f"Bearer {site.shop.public.id}"})
     assert answer.status == 405
     assert "POST" in answer.headers["allow"].split(", ")
     if method == "HEAD":
@@ -321,7 +321,7 @@ def test_other_methods_are_told_which_are_allowed_and_not_counted(place: Place, 
     else:
         assert_problem(answer, 405, "method_not_allowed")
     assert answer.headers["access-control-allow-origin"] == "*"
-    assert place.counts() == before
+    assert site.counts() == before
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "PUT"])
@@ -333,24 +333,24 @@ def test_other_methods_are_told_which_are_allowed_and_not_counted(place: Place, 
         "/metrics", "/livez", "/readyz", f"{BASE}/../analytics/track", f"{BASE}/track%00",
     ],
 )  # fmt: skip
-def test_an_unknown_path_is_a_404_that_counts_nothing(place: Place, method: str, path: str) -> None:
-    before = place.counts()
-    headers = {"Authorization": f"Bearer {place.shop.public.id}"}
-    assert_problem(place.daemon.request(method, path, json.dumps(GOOD).encode(), headers), 404, "not_found")
-    assert place.counts() == before
+def test_an_unknown_path_is_a_404_that_counts_nothing(site: Site, method: str, path: str) -> None:
+    before = site.counts()
+    headers = {"Authorization": f"Bearer {site.shop.public.id}"}
+    assert_problem(site.daemon.request(method, path, json.dumps(GOOD).encode(), headers), 404, "not_found")
+    assert site.counts() == before
 
 
-def test_a_query_does_not_change_the_path(place: Place) -> None:
-    headers = {"Authorization": f"Bearer {place.shop.public.id}"}
-    answer = place.daemon.request("POST", f"{BASE}/track?v=1&key=x", json.dumps(GOOD).encode(), headers)
+def test_a_query_does_not_change_the_path(site: Site) -> None:
+    headers = {"Authorization": f"Bearer {site.shop.public.id}"}
+    answer = site.daemon.request("POST", f"{BASE}/track?v=1&key=x", json.dumps(GOOD).encode(), headers)
     assert answer.status == 200
 
 
-# Sizes, below what an HTTP client lets one do
+# Sizes, sent over a socket because HTTP clients cannot send them
 
 
 def converse(port: int, *parts: bytes) -> tuple[Reply, bytes]:
-    """Send these bytes; returns the first answer and whatever follows it until the daemon closes."""
+    """Sends the bytes, and returns the first answer and all bytes after it until the daemon closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         for part in parts:
             sock.sendall(part)
@@ -364,9 +364,9 @@ def converse(port: int, *parts: bytes) -> tuple[Reply, bytes]:
     return Reply(int(status.split(" ")[1]), headers, rest[:length]), rest[length:]
 
 
-def head(place: Place, *lines: str) -> bytes:
+def head(site: Site, *lines: str) -> bytes:
     wanted = [
-        f"POST {BASE}/track HTTP/1.1", "Host: shop", f"Authorization: Bearer {place.shop.public.id}", *lines, "", ""
+        f"POST {BASE}/track HTTP/1.1", "Host: shop", f"Authorization: Bearer {site.shop.public.id}", *lines, "", ""
     ]  # fmt: skip
     return "\r\n".join(wanted).encode()
 
@@ -376,67 +376,67 @@ def chunked(body: bytes, size: int) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
-def test_a_chunked_body_is_read(place: Place) -> None:
+def test_a_chunked_body_is_read(site: Site) -> None:
     body = chunked(json.dumps(GOOD).encode(), 7)
     answer, rest = converse(
-        place.daemon.port, head(place, "Transfer-Encoding: chunked", "Connection: close"), body
+        site.daemon.port, head(site, "Transfer-Encoding: chunked", "Connection: close"), body
     )  # fmt: skip
     assert (answer.status, rest) == (200, b"")
 
 
-def test_a_chunked_body_that_is_too_large_is_a_413(place: Place) -> None:
+def test_a_chunked_body_that_is_too_large_is_a_413(site: Site) -> None:
     body = chunked(b" " * (MAX_BODY + 1), 1000)
-    answer, rest = converse(place.daemon.port, head(place, "Transfer-Encoding: chunked", "Connection: close"), body)
+    answer, rest = converse(site.daemon.port, head(site, "Transfer-Encoding: chunked", "Connection: close"), body)
     assert_problem(answer, 413, "too_large")
     assert rest == b""
 
 
-def test_the_largest_body_is_read_and_the_connection_outlives_a_larger_one(place: Place) -> None:
+def test_the_largest_body_is_read_and_the_connection_outlives_a_larger_one(site: Site) -> None:
     raw = json.dumps(GOOD).encode()
     largest, larger = raw.ljust(MAX_BODY), raw.ljust(MAX_BODY + 1)
-    requests = [head(place, f"Content-Length: {len(body)}") + body for body in (larger, largest)]
-    last = head(place, f"Content-Length: {len(raw)}", "Connection: close") + raw
-    answer, rest = converse(place.daemon.port, *requests, last)
+    requests = [head(site, f"Content-Length: {len(body)}") + body for body in (larger, largest)]
+    last = head(site, f"Content-Length: {len(raw)}", "Connection: close") + raw
+    answer, rest = converse(site.daemon.port, *requests, last)
     assert_problem(answer, 413, "too_large")
     assert rest.count(b"HTTP/1.1 200 OK\r\n") == 2
 
 
 @pytest.mark.parametrize("length", [str(100 * MAX_BODY), "9999999999999", "9" * 18, "9" * 30])
-def test_an_enormous_declared_body_is_answered_at_once_and_the_connection_closed(place: Place, length: str) -> None:
-    before = sum(place.counts().values())
-    answer, rest = converse(place.daemon.port, head(place, f"Content-Length: {length}"), b'{"key": ')
+def test_an_enormous_declared_body_is_answered_at_once_and_the_connection_closed(site: Site, length: str) -> None:
+    before = sum(site.counts().values())
+    answer, rest = converse(site.daemon.port, head(site, f"Content-Length: {length}"), b'{"key": ')
     assert_problem(answer, 413, "too_large")
     assert rest == b""
-    assert sum(place.counts().values()) == before + 1
+    assert sum(site.counts().values()) == before + 1
 
 
-def test_a_chunked_body_without_end_is_cut_off(place: Place) -> None:
-    without_end = head(place, "Transfer-Encoding: chunked") + (b"2710\r\n" + b" " * 10_000 + b"\r\n") * 5000
+def test_a_chunked_body_without_end_is_cut_off(site: Site) -> None:
+    without_end = head(site, "Transfer-Encoding: chunked") + (b"2710\r\n" + b" " * 10_000 + b"\r\n") * 5000
     with (
-        socket.create_connection(("127.0.0.1", place.daemon.port), timeout=20) as sock,
+        socket.create_connection(("127.0.0.1", site.daemon.port), timeout=20) as sock,
         pytest.raises(OSError, match=r"reset|Broken pipe"),
     ):
         sock.sendall(without_end)
 
 
-def test_a_malformed_request_is_refused_and_not_quoted_in_the_log(place: Place) -> None:
-    key = place.shop.public.id
+def test_a_malformed_request_is_refused_and_not_quoted_in_the_log(site: Site) -> None:
+    key = site.shop.public.id
     for line in (f"Authorization: Bearer {key}\x01", f"Content-Length: {key}", f"Transfer-Encoding: {key}", key):
-        with socket.create_connection(("127.0.0.1", place.daemon.port), timeout=20) as sock:
-            sock.sendall(head(place, line))
+        with socket.create_connection(("127.0.0.1", site.daemon.port), timeout=20) as sock:
+            sock.sendall(head(site, line))
             assert sock.recv(65536).startswith(b"HTTP/1.1 400 ")
-    place.daemon.read_log()
-    assert key not in "\n".join(place.daemon.log)
-    assert place.daemon.post("/track", GOOD, key).status == 200
+    site.daemon.read_log()
+    assert key not in "\n".join(site.daemon.log)
+    assert site.daemon.post("/track", GOOD, key).status == 200
 
 
 # Browsers
 
 
 @pytest.mark.parametrize("path", PATHS.values())
-def test_a_preflight_is_answered_for_a_page_of_any_origin(place: Place, path: str) -> None:
-    before = place.counts()
-    answer = place.daemon.request(
+def test_a_preflight_is_answered_for_a_page_of_any_origin(site: Site, path: str) -> None:
+    before = site.counts()
+    answer = site.daemon.request(
         "OPTIONS",
         BASE + path,
         headers={
@@ -451,7 +451,7 @@ def test_a_preflight_is_answered_for_a_page_of_any_origin(place: Place, path: st
     allowed = {name.strip().lower() for name in answer.headers["access-control-allow-headers"].split(",")}
     assert allowed == {"authorization", "content-type"}
     assert int(answer.headers["access-control-max-age"]) >= 600
-    assert place.counts() == before
+    assert site.counts() == before
 
 
 ALLOWED = ["https://shop.example", "http://localhost:3000"]
@@ -493,18 +493,18 @@ def test_configured_headers_may_be_sent_by_pages(configured: Configured) -> None
     assert allowed == {"authorization", "content-type", "x-shop-version", "traceparent"}
 
 
-# The sum
+# The sum of all counts
 
 
-def test_every_event_request_is_in_exactly_one_count(place: Place) -> None:
+def test_every_event_request_is_in_exactly_one_count(site: Site) -> None:
     cases = [case for case in CASES if case.endpoint != "identify"]
     good = [Case(200, "", "accepted", GOOD), Case(200, "", "accepted", GOOD, "customer-events", "server")]
     message = {**GOOD, "messageId": "of the sum"}
     good += [Case(200, "", "accepted", message), Case(200, "", "duplicate", message)]
-    before = place.counts()
+    before = site.counts()
     for case in [*cases, *good]:
-        assert place.send(case).status == case.status
-    changed: dict[str, float] = {name: count - before.get(name, 0) for name, count in place.counts().items()}
+        assert site.send(case).status == case.status
+    changed: dict[str, float] = {name: count - before.get(name, 0) for name, count in site.counts().items()}
     for endpoint in ("track", "customer-events"):
         sent = [case for case in [*cases, *good] if case.endpoint == endpoint]
         counted = {name: count for name, count in changed.items() if f'endpoint="{endpoint}"' in name}
@@ -514,9 +514,9 @@ def test_every_event_request_is_in_exactly_one_count(place: Place) -> None:
             assert sum(count for name, count in counted.items() if f'outcome="{outcome}"' in name) == wanted
 
 
-def test_no_label_is_chosen_by_a_caller(place: Place) -> None:
+def test_no_caller_can_choose_a_label(site: Site) -> None:
     for key in ("nobody's key", "Product  Viewed", "\n"):
-        assert place.daemon.post("/track", {**GOOD, "key": key}, place.shop.public.id).status == 404
-    for name in place.counts():
+        assert site.daemon.post("/track", {**GOOD, "key": key}, site.shop.public.id).status == 404
+    for name in site.counts():
         if name.startswith("ingestd_events_total"):
             assert name.split('key="')[1].split('"')[0] in {"", *KEYS}

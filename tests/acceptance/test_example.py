@@ -1,4 +1,4 @@
-"""A plugin author's day: the example and the pages for authors, as a stranger to this tree would follow them."""
+"""The example plugin and the pages for plugin authors, followed step by step without this tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FREE_PORTS = "--set http.listen=127.0.0.1:0 --set ops.listen=127.0.0.1:0"
 
 
 class Stranger:
-    """An environment of its own with ingestd and the example, and nothing of this tree on its module path."""
+    """A virtual environment with ingestd and the example. This tree is not on its module path."""
 
     def __init__(self, folder: Path) -> None:
         self.bin = folder / "bin"
@@ -37,7 +37,7 @@ class Stranger:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
 
     def run(self, command: str, folder: Path) -> str:
-        """Run a line of shell, which must succeed; returns what it prints."""
+        """Runs a line of shell, which must succeed, and returns its output."""
         done = subprocess.run(
             ["bash", "-euc", command], cwd=folder, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -59,7 +59,7 @@ def passed(printed: str) -> int:
 
 
 def test_the_example_passes_its_own_tests_where_it_is_installed(stranger: Stranger, source: Path) -> None:
-    # Not beside its module: what is tested is what was installed.
+    # The tests do not run beside the module, so they test the installed one.
     assert passed(stranger.run("pytest", source / EXAMPLE / "tests")) > 30
 
 
@@ -82,15 +82,15 @@ def test_a_daemon_uses_the_example(stranger: Stranger, tmp_path: Path) -> None:
     assert ",o-1," in line
 
 
-def test_what_the_page_for_authors_says_is_true_of_an_empty_folder(stranger: Stranger, tmp_path: Path) -> None:
-    """Every block of it: the files are written, the commands run; only `serve` is given free ports, and stopped."""
+def test_the_steps_of_the_page_for_authors_work_in_an_empty_folder(stranger: Stranger, tmp_path: Path) -> None:
+    """Each block of the page: files are written and commands run. `serve` gets free ports and is stopped afterwards."""
     text = PAGE.read_text()
     blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
     files = dict(re.findall(r"^`([\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL | re.MULTILINE))
     commands = [block for language, block in blocks if language == "sh"]
     (tree,) = [block for language, block in blocks if not language]
     assert set(re.findall(r"^  (\S+)$", tree, re.MULTILINE)) == {*files}
-    assert len(files) + len(commands) + 1 == len(blocks), "a block that is tried by nobody"
+    assert len(files) + len(commands) + 1 == len(blocks), "this test does not cover the block"
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     install, run = commands
@@ -104,7 +104,7 @@ def test_what_the_page_for_authors_says_is_true_of_an_empty_folder(stranger: Str
                 assert daemon.terminate() == 0
         else:
             shown[line] = stranger.run(line.replace("ingestd check", f"ingestd check {FREE_PORTS}"), tmp_path)
-        print(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: T201 - how long an author waits
+        print(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: T201 - the time that an author waits
     assert passed(shown["pytest"]) > 15
     assert "ingestd-table 1.0" in shown["ingestd plugins list"]
     assert "warehouse" in shown["ingestd check"]

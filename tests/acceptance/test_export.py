@@ -1,4 +1,4 @@
-"""`ingestd events export` beside a running daemon: what it selects, how it follows, and what it refuses."""
+"""`ingestd events export` beside a running daemon: selection, following and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.redis_shop import redis_shop
 
 
 @dataclass
-class Place:
+class Site:
     shop: Shop
     daemon: Daemon
 
@@ -35,19 +35,19 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("shop")
     with ExitStack() as stack:
         shop = Shop(folder) if request.param == "sqlite" else stack.enter_context(redis_shop(folder))
-        place = Place(shop, stack.enter_context(shop.serve()))
-        place.send("v-1")
+        site = Site(shop, stack.enter_context(shop.serve()))
+        site.send("v-1")
         identify = {"anonymousId": "v-1", "userId": "ada"}
-        assert place.daemon.post("/identify/public", identify, shop.public.id).status == 200
-        place.send("v-1", "Order Completed", data={"order_id": "o-1", "total": 5})
-        place.send("v-2", "Order Completed", data={"order_id": "o-2", "total": 5})
-        place.send("v-2", "Product Viewed")
+        assert site.daemon.post("/identify/public", identify, shop.public.id).status == 200
+        site.send("v-1", "Order Completed", data={"order_id": "o-1", "total": 5})
+        site.send("v-2", "Order Completed", data={"order_id": "o-2", "total": 5})
+        site.send("v-2", "Product Viewed")
         wait_until(lambda: len(shop.exported("--type", "attribution")) == 2)
-        yield place
+        yield site
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def following(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def next_record(running: subprocess.Popen[bytes]) -> Any:
-    """The next line, which must come while the command runs on."""
+    """The next line, which must arrive while the command runs."""
     assert running.stdout is not None
     line = b""
     while not line.endswith(b"\n"):
@@ -77,26 +77,26 @@ def refusal(shop: Shop, *arguments: str, code: int) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def test_records_are_selected_by_key_person_order_and_tenant(place: Place) -> None:
+def test_records_are_selected_by_key_person_order_and_tenant(site: Site) -> None:
     order, view = ("event", "Order Completed"), ("event", "Page View")
-    assert place.selected("--key", "Order Completed") == [order, order]
-    assert place.selected("--key", "Page View", "--key", "Product Viewed") == [view, ("event", "Product Viewed")]
-    assert place.selected("--anonymous", "v-1")[:3] == [view, ("identify", None), order]
-    assert [each for each in place.selected("--user", "ada") if each[0] != "attribution"] == [("identify", None), order]
-    assert place.selected("--order", "o-2") == [order, ("attribution", None)]
-    assert place.selected("--order", "o-2", "--type", "attribution") == [("attribution", None)]
-    assert place.selected("--tenant", "shop") == place.selected()
-    assert place.selected("--tenant", "another") == place.selected("--user", "nobody") == []
+    assert site.selected("--key", "Order Completed") == [order, order]
+    assert site.selected("--key", "Page View", "--key", "Product Viewed") == [view, ("event", "Product Viewed")]
+    assert site.selected("--anonymous", "v-1")[:3] == [view, ("identify", None), order]
+    assert [each for each in site.selected("--user", "ada") if each[0] != "attribution"] == [("identify", None), order]
+    assert site.selected("--order", "o-2") == [order, ("attribution", None)]
+    assert site.selected("--order", "o-2", "--type", "attribution") == [("attribution", None)]
+    assert site.selected("--tenant", "shop") == site.selected()
+    assert site.selected("--tenant", "another") == site.selected("--user", "nobody") == []
 
 
-def test_a_time_and_a_number_bound_the_output(place: Place) -> None:
-    everything = place.shop.exported("--type", "event")
+def test_a_time_and_a_number_bound_the_output(site: Site) -> None:
+    everything = site.shop.exported("--type", "event")
     third = everything[2]["receivedAt"]
-    before = place.shop.exported("--type", "event", "--until", third)
+    before = site.shop.exported("--type", "event", "--until", third)
     assert before == [record for record in everything if record["receivedAt"] < third]
-    assert before + place.shop.exported("--type", "event", "--since", third) == everything
-    assert place.shop.exported("--type", "event", "--limit", "3") == everything[:3]
-    assert place.shop.exported("--type", "event", "--limit", "99") == everything
+    assert before + site.shop.exported("--type", "event", "--since", third) == everything
+    assert site.shop.exported("--type", "event", "--limit", "3") == everything[:3]
+    assert site.shop.exported("--type", "event", "--limit", "99") == everything
 
 
 @pytest.mark.parametrize(
@@ -113,25 +113,25 @@ def test_a_time_and_a_number_bound_the_output(place: Place) -> None:
         (["--follow", "--until", "1h"], 2, "--follow never ends, so it cannot be used with --until"),
     ],
 )
-def test_what_does_not_exist_is_refused_with_the_nearest(
-    place: Place, arguments: list[str], code: int, message: str
+def test_unknown_values_are_refused_with_the_nearest_known_one(
+    site: Site, arguments: list[str], code: int, message: str
 ) -> None:
-    assert message in refusal(place.shop, *arguments, code=code)
+    assert message in refusal(site.shop, *arguments, code=code)
 
 
-def test_a_known_type_or_key_without_records_is_no_error(place: Place) -> None:
-    assert place.selected("--type", "erasure") == place.selected("--key", "Cart Shared") == []
+def test_a_known_type_or_key_without_records_is_no_error(site: Site) -> None:
+    assert site.selected("--type", "erasure") == site.selected("--key", "Cart Shared") == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_following_goes_on_with_new_records_until_a_signal(place: Place, number: signal.Signals) -> None:
-    with following(place.shop, "--key", "Page View", "--since", "0s") as running:
+def test_following_continues_with_new_records_until_a_signal(site: Site, number: signal.Signals) -> None:
+    with following(site.shop, "--key", "Page View", "--since", "0s") as running:
         assert running.stdout is not None
-        place.send(f"first-{number}")
-        while not select.select([running.stdout], [], [], 0.2)[0]:  # the command has not begun
-            place.send(f"first-{number}")
-        place.send(f"other-{number}", "Product Viewed")
-        place.send(f"last-{number}")
+        site.send(f"first-{number}")
+        while not select.select([running.stdout], [], [], 0.2)[0]:  # the command does not follow yet
+            site.send(f"first-{number}")
+        site.send(f"other-{number}", "Product Viewed")
+        site.send(f"last-{number}")
         while next_record(running)["anonymousId"] != f"last-{number}":
             pass
         running.send_signal(number)
@@ -140,18 +140,18 @@ def test_following_goes_on_with_new_records_until_a_signal(place: Place, number:
         assert running.stderr.read() == b""
 
 
-def test_following_ends_after_its_limit(place: Place) -> None:
-    with following(place.shop, "--key", "Cart Viewed", "--limit", "2") as running:
-        place.send("v-3", "Cart Viewed")
+def test_following_ends_after_its_limit(site: Site) -> None:
+    with following(site.shop, "--key", "Cart Viewed", "--limit", "2") as running:
+        site.send("v-3", "Cart Viewed")
         assert next_record(running)["anonymousId"] == "v-3"
         assert running.poll() is None
-        place.send("v-4", "Cart Viewed")
+        site.send("v-4", "Cart Viewed")
         assert next_record(running)["anonymousId"] == "v-4"
         assert running.wait(PATIENCE) == 0
 
 
-def test_following_ends_quietly_when_its_reader_has_gone_and_nothing_comes(place: Place) -> None:
-    with following(place.shop, "--limit", "99") as running:
+def test_following_without_records_ends_quietly_when_its_reader_has_ended(site: Site) -> None:
+    with following(site.shop, "--limit", "99") as running:
         next_record(running)
         assert running.stdout is not None
         running.stdout.close()
@@ -160,7 +160,7 @@ def test_following_ends_quietly_when_its_reader_has_gone_and_nothing_comes(place
         assert running.stderr.read() == b""
 
 
-def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Path) -> None:
+def test_types_and_keys_that_only_the_journal_has_are_selected(tmp_path: Path) -> None:
     (tmp_path / "schemas").mkdir()
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:shop:schema:rental_begun",
@@ -169,13 +169,13 @@ def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Pat
     (tmp_path / "schemas" / "rental_begun.json").write_text(json.dumps(schema))
     shop = Shop(tmp_path, {"schemas": 'directory = "schemas"'})
     with shop.serve() as daemon:
-        Place(shop, daemon).send("v-1", "Rental Begun")
+        Site(shop, daemon).send("v-1", "Rental Begun")
     (tmp_path / "schemas" / "rental_begun.json").unlink()
     assert [record["key"] for record in shop.exported("--key", "Rental Begun")] == ["Rental Begun"]
     assert "did you mean Rental Begun" not in refusal(shop, "--key", "Rental Begum", code=1)
 
 
-# Command lines that are wrong
+# Wrong command lines
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_type_and_a_key_that_only_the_journal_knows_are_selected(tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("with_configuration", [True, False])
-def test_a_mistyped_command_is_told_with_the_nearest(
+def test_a_mistyped_command_is_refused_with_the_nearest_one(
     tmp_path: Path, command: str, message: str, *, with_configuration: bool
 ) -> None:
     config = None
@@ -203,7 +203,7 @@ def test_a_mistyped_command_is_told_with_the_nearest(
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_faulty_configuration_is_told_before_a_command_that_a_plugin_of_it_may_have(tmp_path: Path) -> None:
+def test_a_faulty_configuration_is_reported_before_an_unknown_command_that_a_plugin_may_add(tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text("[stor]\n")
     done = run_ingestd("warehouse", config=config)

@@ -1,4 +1,4 @@
-"""`ingestd forget` as it is run: beside a daemon and without one, what it prints, and what is left on disk."""
+"""`ingestd forget` with a daemon and without one: its output, and the remaining data on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identify(visitor: str, user: str, email: str) -> dict[str, Any]:
 
 
 def fill(shop: Shop, daemon: Daemon) -> None:
-    """Ada's events on two devices, of which one is Bob's later, beside those of others."""
+    """Sends Ada's events on two devices, one of which is Bob's later, and events of other people."""
 
     def send(path: str, body: Any, key: str = shop.public.id) -> None:
         assert daemon.post(path, body, key).status == 200
@@ -54,7 +54,7 @@ def on_disk(shop: Shop) -> bytes:
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside a daemon", "without a daemon"])
 @pytest.mark.parametrize("journal", ["", 'url = "sqlite:journal.db"'], ids=["one file", "journal apart"])
-def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, beside: bool, journal: str) -> None:
+def test_a_forgotten_user_is_on_disk_only_in_the_erasure(tmp_path: Path, *, beside: bool, journal: str) -> None:
     shop = Shop(tmp_path, {"journal": journal})
     with ExitStack() as running:
         daemon = running.enter_context(shop.serve())
@@ -78,13 +78,13 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
         ]
         assert [one["id"] for one in after] == [one["id"] for one in before]
         if beside:
-            # The daemon has forgotten too: who comes back is a new visitor, and Bob's phone is still his.
+            # The daemon has no copy in memory: Ada's device is a new visitor, and Bob's phone is still linked to him.
             back = daemon.post("/track", track("ada-visitor"), shop.public.id).json()
             assert back["session"]["isNew"]
             bob = daemon.post("/track", track("ada-phone"), shop.public.id).json()
             assert not bob["session"]["isNew"]
             assert [one["userId"] for one in shop.stored()[-2:]] == [None, "bob"]
-            # Nor is it in the log, soon.
+            # SQLite's write-ahead log is soon without the user too.
             wait_until(lambda: b"ada@example.com" not in on_disk(shop))
             wait_until(lambda: shop.archived()[-1].get("anonymousId") == "ada-phone")
             assert [one for one in shop.archived() if one["type"] == "erasure"] == [erasure]
@@ -92,15 +92,15 @@ def test_a_forgotten_user_is_on_disk_in_the_erasure_alone(tmp_path: Path, *, bes
     back_again = 1 if beside else 0
     assert {text: left.count(text.encode()) for text in PRIVATE} == {
         **dict.fromkeys(PRIVATE, 0),
-        "ada-visitor": 1 + back_again,  # the erasure, and who came back
-        "ada-phone": 1 + 2 + back_again + 1,  # and Bob's, with that it is his
+        "ada-visitor": 1 + back_again,  # the erasure, and the visitor who came back
+        "ada-phone": 1 + 2 + back_again + 1,  # Bob's visitor, and its link
     }
     assert left.count(b'"userId":"ada"') == 1
     again = shop.command("forget", "--user", "ada")
     assert again == "nothing to forget: user ada of shop\n"
 
 
-def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path: Path) -> None:
+def test_a_blanked_record_keeps_its_counted_members_and_an_erasure_names_the_person(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve() as daemon:
         assert daemon.post("/track", track("va", messageId="m"), shop.public.id).status == 200
@@ -128,7 +128,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     assert erasure | {"id": "", "erasedAt": ""} == {
         "id": "", "type": "erasure", "tenant": "shop", "erasedAt": "", "userId": None, "anonymousIds": ["va"],
     }  # fmt: skip
-    with shop.serve() as daemon:  # the user's profile is not the visitor's; a message is known all the same
+    with shop.serve() as daemon:  # the user's profile is not the visitor's, and message ids are still known
         assert daemon.post("/track", track("vb", messageId="m"), shop.public.id).status == 200
     assert len(shop.stored()) == 3
     assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
@@ -143,7 +143,7 @@ def test_a_blanked_record_keeps_what_counts_it_and_an_erasure_says_who(tmp_path:
     ]
 
 
-def test_with_several_tenants_it_must_be_said_which(tmp_path: Path) -> None:
+def test_with_several_tenants_one_must_be_named(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     other = shop.create_key("public", "other")
 
@@ -170,7 +170,7 @@ def test_with_several_tenants_it_must_be_said_which(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--user", ""], ["--user", "a", "--anonymous", "b"], ["--user", b"\xff"]])
-def test_who_is_meant_must_be_said_once(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_person_must_be_named_exactly_once(tmp_path: Path, arguments: list[str]) -> None:
     shop = Shop(tmp_path)
     done = run_ingestd("forget", *arguments, config=shop.config)
     assert done.returncode == 2
@@ -178,7 +178,7 @@ def test_who_is_meant_must_be_said_once(tmp_path: Path, arguments: list[str]) ->
 
 
 def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {"http": 'shutdown_timeout = "500ms"'})  # attribution never gets behind records so short
+    shop = Shop(tmp_path, {"http": 'shutdown_timeout = "500ms"'})  # attribution is never behind with such short records
 
     async def fill_journal() -> None:
         def body(number: int) -> bytes:

@@ -51,7 +51,7 @@ def wait_for(path: Path) -> float:
     return float(path.read_text())
 
 
-def test_a_burst_of_batches_has_the_loop_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_a_burst_of_batches_the_consumer_waits_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = write_distribution(tmp_path / "site", "patience", modules={"patience": PLUGIN}, plugins={"p": "patience"})
     monkeypatch.setenv("PYTHONPATH", str(site))
     shop = Shop(tmp_path, {"plugins": 'enabled = ["p", "keys", "identity", "session"]'})

@@ -1,4 +1,4 @@
-"""`[journal] url` beside `[store] url`: two files, one daemon, the same promises."""
+"""`[journal] url` beside `[store] url`: one daemon with two files makes the same promises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.daemon import Daemon, Shop
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
 
-def test_journal_and_state_live_in_files_of_their_own_and_survive_a_kill(tmp_path: Path) -> None:
+def test_journal_and_state_in_separate_files_survive_a_kill(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'url = "sqlite:journal.db"'})
     with Daemon(shop.config) as daemon:
         identify = {"anonymousId": "visitor", "userId": "user", "traits": {}}

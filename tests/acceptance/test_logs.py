@@ -1,4 +1,4 @@
-"""The log of the installed daemon: lines for people or machines, one id per request, and never a secret."""
+"""The log of the installed daemon: lines for people or machines, one id per request, and no secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.distribution import write_distribution
 from tests.support.rawhttp import Client, event, post, talk
 from tests.support.terminal import terminal
 
-# A plugin that does with secrets what it likes.
+# A plugin that logs secrets in many ways.
 GOSSIP = """
     import asyncio
     import logging
@@ -94,7 +94,7 @@ GOSSIP = """
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop that has left the format to the daemon, which is not on a terminal here."""
+    """A shop with the default format of the log. The daemon does not run on a terminal."""
     site = write_distribution(
         tmp_path_factory.mktemp("site"), "gossip", modules={"gossip": GOSSIP}, plugins={"gossip": "gossip:Gossip"}
     )
@@ -119,13 +119,13 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
 
 
 def entries(daemon: Daemon) -> list[dict[str, Any]]:
-    """All lines so far, each of which must be one JSON object."""
+    """All lines so far. Each line must be one JSON object."""
     daemon.read_log()
     return [msgspec.json.decode(line) for line in daemon.log]
 
 
 def of_request(daemon: Daemon, request_id: str, *, until: int) -> list[dict[str, Any]]:
-    """The lines of one request, when there are so many."""
+    """The lines of one request. Waits until there are `until` of them."""
     found: list[dict[str, Any]] = []
 
     def are_there() -> bool:
@@ -136,7 +136,7 @@ def of_request(daemon: Daemon, request_id: str, *, until: int) -> list[dict[str,
     return found
 
 
-# What a line is
+# Lines
 
 
 def test_away_from_a_terminal_every_line_is_a_json_object(daemon: Daemon) -> None:
@@ -175,7 +175,7 @@ def test_a_refusal_is_an_access_line(shop: Shop, daemon: Daemon) -> None:
     assert 0 < line["seconds"] < 20
 
 
-def test_what_is_well_is_not_logged_unless_asked_for(shop: Shop, daemon: Daemon, tmp_path: Path) -> None:
+def test_successful_requests_are_not_logged_unless_configured(shop: Shop, daemon: Daemon, tmp_path: Path) -> None:
     answer = daemon.post("/track", event(), shop.public.id)
     refused = daemon.post("/track", b"", shop.public.id)
     of_request(daemon, refused.headers["x-request-id"], until=1)
@@ -188,7 +188,7 @@ def test_what_is_well_is_not_logged_unless_asked_for(shop: Shop, daemon: Daemon,
     assert f"INFO ingestd.access [{answer.headers['x-request-id']}]: POST track 200 in " in line
 
 
-def test_a_flood_of_refusals_is_told_in_few_lines_and_none_is_forgotten(tmp_path: Path) -> None:
+def test_a_flood_of_refusals_is_logged_in_few_lines_that_count_all(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve() as daemon:
         assert len(talk(daemon.port, post("no such key", event()) * 300)) == 300
@@ -200,7 +200,7 @@ def test_a_flood_of_refusals_is_told_in_few_lines_and_none_is_forgotten(tmp_path
 
 
 def on_a_terminal(config: Path, **environment: str) -> str:
-    """What a daemon that cannot start says on one."""
+    """The output on a terminal of a daemon that cannot start."""
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     with terminal() as (reading, writing):
         process = subprocess.Popen(
@@ -212,7 +212,7 @@ def on_a_terminal(config: Path, **environment: str) -> str:
         return os.read(reading, 65536).decode()
 
 
-def test_on_a_terminal_lines_are_for_people_with_colours_for_who_likes_them(tmp_path: Path) -> None:
+def test_on_a_terminal_lines_are_for_people_with_optional_colours(tmp_path: Path) -> None:
     config = tmp_path / "wrong.toml"
     config.write_text("[http]\nlisten = 7\n")
     assert " \x1b[31mERROR\x1b[0m ingestd: " in on_a_terminal(config)
@@ -220,14 +220,16 @@ def test_on_a_terminal_lines_are_for_people_with_colours_for_who_likes_them(tmp_
         assert "Z ERROR ingestd: " in on_a_terminal(config, **environment)
     done = run_ingestd("serve", config=config)
     assert "http.listen" in json.loads(done.stderr)["message"]
-    assert "ERROR ingestd: " in run_ingestd("events", "export", config=config).stderr  # no daemon's, so for people
+    assert (
+        "ERROR ingestd: " in run_ingestd("events", "export", config=config).stderr
+    )  # the error of a command is always for people
 
 
 # Secrets
 
 
 def gossiping(key: str, secret: str, signature: str) -> Iterator[bytes]:
-    """Requests with all of them where they belong, to all endpoints, while a plugin tells everything it sees."""
+    """Requests to all endpoints with secrets in their usual places. A plugin logs everything that it sees."""
     body = event({"mine": key, "secret": secret, "said": f"Bearer {key} {signature}"})
     for path in ("/track", "/customer-events", "/identify/public"):
         for how in ("log", "task", "warn", "chain", "raise"):
@@ -239,7 +241,7 @@ def gossiping(key: str, secret: str, signature: str) -> Iterator[bytes]:
 
 
 def in_odd_places(secret: str) -> Iterator[bytes]:
-    """Requests, well-formed or not, with a secret where none belongs."""
+    """Requests, well-formed or not, with the secret in unusual places."""
     target, body = f"{BASE}/track", event()
     fields: list[dict[str, Any]] = [
         {"key": secret},
@@ -276,7 +278,7 @@ def in_odd_places(secret: str) -> Iterator[bytes]:
 
 
 def send(daemon: Daemon, request: bytes) -> None:
-    """Send it, and read whatever comes back, and the log: the daemon waits for who reads it."""
+    """Sends the request, and reads all answers and the log. The daemon would block on a full pipe."""
     with Client(daemon.port) as client:
         with suppress(ConnectionError):
             client.send(request)
@@ -285,7 +287,7 @@ def send(daemon: Daemon, request: bytes) -> None:
     daemon.read_log()
 
 
-def test_nothing_secret_is_in_the_log_whoever_writes_it_and_wherever_it_was_sent(shop: Shop, daemon: Daemon) -> None:
+def test_no_secret_is_in_the_log_whoever_logs_it_and_wherever_it_was_sent(shop: Shop, daemon: Daemon) -> None:
     public, server, secret = shop.public.id, shop.server.id, shop.server.secret
     signature = sign(secret, b"something")
     for key in (public, server):
@@ -298,7 +300,7 @@ def test_nothing_secret_is_in_the_log_whoever_writes_it_and_wherever_it_was_sent
         for path in (f"/{each}", f"/metrics?{each}", f"/livez/{each}"):
             daemon.ops(path)
             daemon.request("POST", path, each.encode(), {"Authorization": each}, port=daemon.ops_port)
-    # Also the consumer of the sink that quotes records, which has tried again by then.
+    # The consumer of the sink that quotes records has also tried again by then.
     wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="leak"}') == 0)
     lines = entries(daemon)
     told = {entry["logger"] for entry in lines}
@@ -309,8 +311,8 @@ def test_nothing_secret_is_in_the_log_whoever_writes_it_and_wherever_it_was_sent
         assert each.lower() not in log
 
 
-def test_what_a_caller_sends_forges_no_line(tmp_path: Path) -> None:
-    """In text, where a line break would make one."""
+def test_text_from_a_caller_forges_no_line(tmp_path: Path) -> None:
+    """In the text format, a line break could start a new line."""
     shop = Shop(tmp_path, {"plugins": 'enabled = ["keys", "hmac_auth", "identity", "session"]'})
     forged = "\n2026-11-21T04:00:00.000Z ERROR ingestd: forged\r\x1b[2J\u2028forged"
     with shop.serve() as daemon:

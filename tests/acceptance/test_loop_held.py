@@ -1,4 +1,4 @@
-"""Whoever holds the event loop of a running daemon is in its log and in its metrics, and nobody else is."""
+"""A plugin or sink that holds the event loop is named in the log and the metrics. Others are not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def lines(daemon: Daemon) -> list[str]:
     return [line for line in daemon.log if "held the event loop" in line]
 
 
-def test_who_holds_the_loop_is_named_and_a_suspended_daemon_blames_nobody(shop: Shop) -> None:
+def test_the_holder_of_the_loop_is_named_and_a_suspended_daemon_blames_nobody(shop: Shop) -> None:
     with shop.serve() as daemon:
         for _ in range(20):
             send(shop, daemon, "Page View")

@@ -1,4 +1,4 @@
-"""What Prometheus sees of a running daemon: the documented metrics, correct, cheap, and also in bad times."""
+"""The metrics of a running daemon: documented, correct, cheap, and also served during failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLUGINS = [point.name for point in entry_points(group="ingestd") if point.dist a
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shop, Daemon]]:
-    """A daemon with every built-in plugin, that has answered all kinds of requests."""
+    """A daemon with all built-in plugins after requests of all kinds."""
     enabled = ", ".join(f'"{name}"' for name in dict.fromkeys(PLUGINS))
     shop = Shop(tmp_path_factory.mktemp("busy"), {"plugins": f"enabled = [{enabled}]"})
     with shop.serve() as daemon:
@@ -78,7 +78,7 @@ def test_labels_have_documented_values_only(busy: tuple[Shop, Daemon]) -> None:
         for sample in family.samples:
             for label, value in sample.labels.items():
                 if name == "ingestd_refusals_total" and label in {"pointer", "reason"}:
-                    continue  # open lists; the test of refusals below has them
+                    continue  # open lists, covered by the test of refusals below
                 if label in {"reason", "result", "by", "field"}:
                     assert value in documented()[name].values, name
                 elif label in closed:
@@ -97,7 +97,7 @@ def test_every_value_of_a_short_closed_list_is_shown_from_the_start(shop: Shop, 
         assert {sample.labels[label] for sample in families[name].samples} == documented()[name].values
 
 
-def test_the_process_is_shown_too(daemon: Daemon) -> None:
+def test_process_metrics_are_shown(daemon: Daemon) -> None:
     for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
         assert daemon.metric(name) > 0
     text = daemon.ops("/metrics").body.decode()
@@ -112,7 +112,7 @@ def test_promtool_would_find_something_wrong() -> None:
     assert "no help text" in lint(b"# TYPE ingestd_x gauge\ningestd_x 1\n")
 
 
-def test_there_are_no_times_of_creation(busy: tuple[Shop, Daemon]) -> None:
+def test_there_are_no_created_timestamps(busy: tuple[Shop, Daemon]) -> None:
     assert b"_created" not in busy[1].ops("/metrics").body
 
 
@@ -124,7 +124,7 @@ def test_the_format_is_the_text_format_for_every_scraper(accept: str | None, dae
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_who_asks_for_gzip_gets_it(busy: tuple[Shop, Daemon]) -> None:
+def test_a_scraper_that_accepts_gzip_gets_gzip(busy: tuple[Shop, Daemon]) -> None:
     _, daemon = busy
     plain = daemon.ops("/metrics")
     packed = daemon.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"}, port=daemon.ops_port)
@@ -134,7 +134,7 @@ def test_who_asks_for_gzip_gets_it(busy: tuple[Shop, Daemon]) -> None:
     assert {*parse(gzip.decompress(packed.body))} == {*parse(plain.body)}
 
 
-def test_scrapes_that_come_together_are_all_answered_with_the_present(shop: Shop, daemon: Daemon) -> None:
+def test_simultaneous_scrapes_all_get_current_values(shop: Shop, daemon: Daemon) -> None:
     sample = 'ingestd_events_total{endpoint="track",key="Cart Viewed",outcome="accepted"}'
     for count in (1, 2, 3):
         assert daemon.post("/track", {**EVENT, "key": "Cart Viewed"}, shop.public.id).status == 200
@@ -143,7 +143,7 @@ def test_scrapes_that_come_together_are_all_answered_with_the_present(shop: Shop
         assert all(f"{sample} {count}.0\n".encode() in answer.body for answer in answers)
 
 
-def test_a_scraper_that_goes_away_disturbs_nobody(daemon: Daemon) -> None:
+def test_a_scraper_that_disconnects_disturbs_nobody(daemon: Daemon) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", daemon.ops_port)) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -191,7 +191,7 @@ def test_each_request_counts_as_one_outcome(shop: Shop, daemon: Daemon) -> None:
         ("customer-events", key, "accepted"): 1,
         ("customer-events", "", "forbidden"): 1,
     }
-    # Nothing a caller chose is ever shown.
+    # No text from a caller is ever shown.
     assert b"visitor" not in daemon.ops("/metrics").body.replace(b'reason="max_visitors"', b"")
 
 
@@ -257,7 +257,7 @@ def test_connections_of_callers_are_shown(daemon: Daemon) -> None:
     wait_until(lambda: daemon.metric("ingestd_http_buffered_bytes") == 0)
 
 
-def test_the_delay_of_the_loop_is_looked_at_all_the_time(daemon: Daemon) -> None:
+def test_the_delay_of_the_loop_is_measured_all_the_time(daemon: Daemon) -> None:
     before = daemon.metric("ingestd_loop_delay_seconds_count")
     wait_until(lambda: daemon.metric("ingestd_loop_delay_seconds_count") >= before + 3)
     assert daemon.metric("ingestd_loop_delay_seconds_sum") >= 0
@@ -273,7 +273,7 @@ def test_commits_and_the_cache_are_shown(tmp_path: Path) -> None:
         commits, missed = daemon.metric(stored), daemon.metric(f"ingestd_sqlite_cache_misses_total{{{file}}}")
         found = daemon.metric(f"ingestd_sqlite_cache_hits_total{{{file}}}")
         assert commits >= 1
-        # Nobody knew the visitor.
+        # The visitor was unknown.
         assert missed + daemon.metric(f"ingestd_sqlite_cache_ruled_out_total{{{file}}}") >= 1
         assert daemon.metric(f"ingestd_sqlite_cache_entries{{{file}}}") >= 1
         for _ in range(5):
@@ -299,7 +299,7 @@ def test_commits_and_the_cache_are_shown(tmp_path: Path) -> None:
         assert daemon.metric(f"ingestd_sqlite_wal_bytes{{{file}}}") > 0
 
 
-def test_a_journal_apart_has_numbers_of_its_own(tmp_path: Path) -> None:
+def test_a_separate_journal_has_separate_metrics(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'url = "sqlite:journal.db"'})
     with shop.serve() as daemon:
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
@@ -334,7 +334,7 @@ def _locks(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def test_a_sink_has_nothing_pending_once_it_has_delivered_all(shop: Shop, daemon: Daemon) -> None:
+def test_a_sink_that_has_delivered_all_records_has_nothing_pending(shop: Shop, daemon: Daemon) -> None:
     for _ in range(20):
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
     count = len(shop.exported())
@@ -347,7 +347,7 @@ def test_a_sink_has_nothing_pending_once_it_has_delivered_all(shop: Shop, daemon
     assert len(shop.archived()) == count
 
 
-def test_a_sink_that_cannot_write_shows_what_waits_and_recovers(tmp_path: Path) -> None:
+def test_a_sink_that_cannot_write_shows_its_pending_records_and_recovers(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.archive.mkdir()  # a folder in the file's place
     with shop.serve() as daemon:

@@ -1,4 +1,4 @@
-"""What operators see of a running daemon: health and readiness, on a listener of their own."""
+"""The operators' listener of a running daemon: liveness and readiness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_daemon_that_serves_is_live_and_ready(path: str, daemon: Daemon) -> No
     assert (answer.status, answer.body) == (200, b"ok\n")
 
 
-def test_there_is_nothing_else_for_operators_and_nothing_of_theirs_in_public(daemon: Daemon) -> None:
+def test_the_two_listeners_share_no_paths(daemon: Daemon) -> None:
     for path in ("/index.html", "/status", "/metric", "/metrics//", "/api/v1/analytics/track"):
         assert daemon.ops(path).status == 404
     for path in ("/", "/status.json", "/livez", "/readyz", "/metrics", "/openapi.json"):

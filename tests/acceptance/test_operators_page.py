@@ -1,4 +1,4 @@
-"""The operators' page as a browser has it: what it shows, that it goes on, that it asks nobody else, and for whom."""
+"""The operators' page in a browser: its content, its updates, its isolation and its accessibility."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELS = ["last_touch", "first_touch", "linear", "position_based", "time_decay"]
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shop, Daemon]]:
-    """A daemon with something in each part of the page: also a sink that fails."""
+    """A daemon with content for each part of the page, including a failing sink."""
     down = 'type = "webhook"\nurl = "http://127.0.0.1:1/in"'
     shop = Shop(tmp_path_factory.mktemp("crowded"), {"sinks.crm": down, "http": 'shutdown_timeout = "100ms"'})
     with shop.serve() as daemon:
@@ -65,7 +65,7 @@ def sink(daemon: Daemon, name: str) -> Any:
 
 
 def orders_of(shown: Any) -> float:
-    """By the first table of the first panel."""
+    """The orders in the first table of the first panel."""
     tables = shown["panels"][0]["tables"]
     return sum(row[1] for row in tables[0]["rows"]) if tables else 0
 
@@ -116,7 +116,7 @@ def selling(
 
 
 def control(title: str) -> str:
-    """The element of a panel that is labelled so, in JavaScript."""
+    """A JavaScript expression for the element with this label in the first panel."""
     return f"[...document.querySelectorAll('#panels label')].find(each => each.textContent === '{title}').control"
 
 
@@ -127,7 +127,7 @@ def opened(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool = 
     return tab
 
 
-def test_the_status_tells_what_was_sent(crowded: tuple[Shop, Daemon]) -> None:
+def test_the_status_counts_events(crowded: tuple[Shop, Daemon]) -> None:
     shown = status(crowded[1])
     assert (shown["ready"], shown["problem"]) == (True, None)
     assert {name: each["total"] for name, each in shown["events"]["byOutcome"].items()} == {
@@ -145,7 +145,7 @@ def test_the_status_tells_what_was_sent(crowded: tuple[Shop, Daemon]) -> None:
     assert all(0 < each["p50Seconds"] <= each["p99Seconds"] for each in shown["latency"])
 
 
-def test_the_status_tells_why_events_were_refused(crowded: tuple[Shop, Daemon]) -> None:
+def test_the_status_has_the_reasons_of_refused_events(crowded: tuple[Shop, Daemon]) -> None:
     shown = status(crowded[1])["refusals"]
     assert [(each["key"], each["pointer"], each["reason"], each["total"]) for each in shown] == [
         ("Product Viewed", "/data/price", "type", 1), ("", "", "unknown_key", 1), ("", "", "invalid_key", 1),
@@ -154,7 +154,7 @@ def test_the_status_tells_why_events_were_refused(crowded: tuple[Shop, Daemon]) 
     assert all(each["lastAt"].endswith("Z") for each in shown)
 
 
-def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, Daemon]) -> None:
+def test_the_status_has_sinks_and_other_consumers(crowded: tuple[Shop, Daemon]) -> None:
     _, daemon = crowded
     records = 7 + 1 + 2  # events, an identify request, attributions
     wait_until(lambda: sink(daemon, "archive")["delivered"]["total"] == records)
@@ -172,7 +172,7 @@ def test_the_status_tells_of_sinks_and_of_other_consumers(crowded: tuple[Shop, D
     assert status(daemon)["journal"]["records"] == records
 
 
-def test_the_status_tells_orders_and_revenue_by_campaign_for_each_model(crowded: tuple[Shop, Daemon]) -> None:
+def test_the_status_has_orders_and_revenue_by_campaign_for_each_model(crowded: tuple[Shop, Daemon]) -> None:
     (panel,) = status(crowded[1])["panels"]
     assert (panel["choose"], panel["chosen"]) == ("Model", "last_touch")
     assert [table["choice"] for table in panel["tables"]] == MODELS
@@ -224,7 +224,7 @@ def test_a_restart_forgets_no_order_of_the_day(tmp_path: Path) -> None:
         assert status(daemon)["panels"][0]["tables"][0]["rows"] == [["(direct)", 1, 5, 0, 5]]
 
 
-def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, Daemon]) -> None:
+def test_the_last_errors_are_shown_without_quoted_values(crowded: tuple[Shop, Daemon]) -> None:
     shop, daemon = crowded
     again = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o-0", "revenue": 7}}
     assert daemon.post("/track", again, shop.public.id).status == 200
@@ -243,14 +243,14 @@ def test_the_last_errors_are_told_without_what_they_quote(crowded: tuple[Shop, D
         assert secret not in text
 
 
-def test_who_asks_at_the_same_time_gets_the_same(daemon: Daemon) -> None:
-    """At most once a second it is made; tests/unit/test_dashboard.py has the second."""
+def test_simultaneous_requests_get_the_same_status(daemon: Daemon) -> None:
+    """The status is made at most once a second. tests/unit/test_dashboard.py tests the interval."""
     answers = [daemon.ops("/status.json").body for _ in range(20)]
     assert len({*answers}) < len(answers) / 2
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json"])
-def test_it_only_reads_and_is_nothing_for_other_sites(path: str, daemon: Daemon) -> None:
+def test_the_page_only_reads_and_other_sites_cannot_use_it(path: str, daemon: Daemon) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert daemon.request(method, path, b"{}", port=daemon.ops_port).status == 405
     headers = daemon.ops(path).headers
@@ -260,7 +260,7 @@ def test_it_only_reads_and_is_nothing_for_other_sites(path: str, daemon: Daemon)
     assert daemon.request("GET", path).status == 404  # the public listener
 
 
-def test_the_page_may_load_nothing_but_what_is_in_it(daemon: Daemon) -> None:
+def test_the_page_may_load_nothing_from_elsewhere(daemon: Daemon) -> None:
     answer = daemon.ops("/")
     policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -272,7 +272,7 @@ def test_the_page_may_load_nothing_but_what_is_in_it(daemon: Daemon) -> None:
     assert re.findall(r"@import|url\((?!data:)", text) == []
 
 
-def test_a_browser_shows_the_figures_and_goes_on_with_them(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+def test_a_browser_shows_the_figures_and_updates_them(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
     shop, daemon = crowded
     tab = opened(browser, daemon)
     cells = """(id) => Object.fromEntries([...document.querySelectorAll(`#${id} tbody tr`)]
@@ -305,15 +305,13 @@ def test_a_browser_shows_why_events_are_refused(crowded: tuple[Shop, Daemon], br
     assert tab.complaints == []
 
 
-def test_a_browser_chooses_among_the_models_and_stays_with_its_choice(
-    crowded: tuple[Shop, Daemon], browser: Browser
-) -> None:
+def test_a_browser_offers_the_models_and_keeps_the_choice(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
     tab = opened(browser, crowded[1])
     select = control("Model")
     assert tab.evaluate(f"[...{select}.options].map(each => each.value)") == MODELS
     tab.evaluate(f"{select}.value = 'linear', {select}.dispatchEvent(new Event('change'))")
     for _ in range(2):
-        tab.evaluate("ask()")  # what it does by itself every two seconds
+        tab.evaluate("ask()")  # the page does this every two seconds
     assert tab.evaluate(f"{select}.value") == "linear"
     assert tab.evaluate("location.search") == "?model=linear"
 
@@ -324,9 +322,7 @@ NEWSLETTER = ["newsletter", "1", "40.50", "10.80", "29.70"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
-def test_a_browser_chooses_period_and_tenant_and_its_address_remembers(
-    selling: tuple[Shop, Daemon], browser: Browser
-) -> None:
+def test_a_browser_keeps_period_and_tenant_in_the_address(selling: tuple[Shop, Daemon], browser: Browser) -> None:
     _, daemon = selling
     tab = opened(browser, daemon)
     assert NEWSLETTER in tab.evaluate(ROWS)
@@ -335,7 +331,7 @@ def test_a_browser_chooses_period_and_tenant_and_its_address_remembers(
     tab.press("ArrowDown")
     tab.wait_for("document.getElementById('said').textContent === 'Tenant: outlet.'")
     assert tab.evaluate(ROWS) == [OUTLET]
-    assert tab.evaluate(f"document.activeElement === {control('Tenant')}")  # whoever goes on by keyboard may do so
+    assert tab.evaluate(f"document.activeElement === {control('Tenant')}")  # the keyboard focus stays in the control
     tab.evaluate(f"{control('Period')}.focus()")
     tab.press("ArrowDown")
     tab.wait_for("document.getElementById('said').textContent === 'Period: 7 days.'")
@@ -349,7 +345,7 @@ def test_a_browser_chooses_period_and_tenant_and_its_address_remembers(
     assert tab.complaints == []
 
 
-def test_a_browser_shows_nothing_for_a_tenant_that_is_not_known(selling: tuple[Shop, Daemon], browser: Browser) -> None:
+def test_a_browser_shows_no_orders_for_an_unknown_tenant(selling: tuple[Shop, Daemon], browser: Browser) -> None:
     tab = browser.tab(width=320)
     tab.open(f"http://127.0.0.1:{selling[1].ops_port}/?tenant=elsewhere&period=month")
     tab.wait_for("document.body?.textContent.includes('This tenant has no orders')")
@@ -414,7 +410,7 @@ CONTRASTS = """(() => {
 def test_text_stands_out_from_what_is_behind_it(
     width: int, dark: bool, crowded: tuple[Shop, Daemon], browser: Browser
 ) -> None:
-    """4.5 to 1, WCAG's level AA for text of any size."""
+    """The contrast is at least 4.5 to 1, WCAG's level AA for text of any size."""
     tab = opened(browser, crowded[1], width=width, dark=dark)
     found = tab.evaluate(CONTRASTS)
     assert len(found) > 50
@@ -424,7 +420,7 @@ def test_text_stands_out_from_what_is_behind_it(
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+def test_a_screen_reader_finds_roles_and_names(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
     tab = opened(browser, crowded[1], width=width)
     tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     tab.wait_for("document.querySelectorAll('details table').length === 3")
@@ -447,7 +443,7 @@ def test_a_screen_reader_finds_its_way(width: int, crowded: tuple[Shop, Daemon],
     pictures = " ".join(named["image"])
     assert re.search(r"Events, a second, .*: now Accepted \S+,", pictures)
     assert tab.evaluate("document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]').length") == 1
-    assert tab.evaluate("document.getElementById('said').textContent") == ""  # what goes on is not told each time
+    assert tab.evaluate("document.getElementById('said').textContent") == ""  # updates are not announced each time
     assert tab.complaints == []
 
 

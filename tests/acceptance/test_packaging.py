@@ -1,4 +1,4 @@
-"""`pip install .`, an editable install and a wheel used from another folder all run."""
+"""ingestd runs after `pip install .`, after an editable install, and from a wheel in another folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with what the wheel says it needs."""
+    """A new virtual environment with the dependencies of the wheel."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     pip("--python", folder / "bin" / "python", "install", wheel)

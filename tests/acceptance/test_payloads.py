@@ -1,4 +1,4 @@
-"""Payloads as shops send them, to a running daemon: stored, or told exactly which values have a wrong type."""
+"""Real payloads of shops: the daemon stores them or reports exactly the values with a wrong type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon, Shop
-from tests.support.event_keys import KEYS, wrong_places
+from tests.support.event_keys import KEYS, wrong_pointers
 from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 
 
@@ -23,26 +23,26 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
         yield running
 
 
-# Where the folder is not there, these cases are not collected at all.
+# Without the folder these cases are not collected.
 if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())
-    def test_a_payload_from_the_wild_is_stored_or_told_where_it_is_wrong(
+    def test_a_real_payload_is_stored_or_its_faults_are_located(
         shop: Shop, daemon: Daemon, key: str, data: dict[str, Any]
     ) -> None:
         answer = daemon.post("/track", {"key": key, "anonymousId": "visitor", "data": data}, shop.public.id)
-        places = wrong_places(key, data)
+        pointers = wrong_pointers(key, data)
         if key not in KEYS:
             assert (answer.status, answer.json()["code"]) == (404, "unknown_key")
-        elif places:
+        elif pointers:
             assert (answer.status, answer.json()["code"]) == (400, "invalid_data")
-            assert {error["pointer"] for error in answer.json()["errors"]} == places
+            assert {error["pointer"] for error in answer.json()["errors"]} == pointers
         else:
             assert answer.status == 200
 
-    def test_what_was_stored_is_what_was_sent(shop: Shop, daemon: Daemon) -> None:
+    def test_payloads_are_stored_as_sent(shop: Shop, daemon: Daemon) -> None:
         cases = [case.values for case in shared_payloads()]
-        sent = [(key, data) for key, data in cases if key in KEYS and not wrong_places(key, data)]
+        sent = [(key, data) for key, data in cases if key in KEYS and not wrong_pointers(key, data)]
         for key, data in sent:
             body = {"key": key, "anonymousId": "again", "data": data}
             assert daemon.post("/track", body, shop.public.id).status == 200

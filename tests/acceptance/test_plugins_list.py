@@ -1,4 +1,4 @@
-"""`ingestd plugins list`: what is in force, what each plugin adds, and where it comes from."""
+"""`ingestd plugins list`: the enabled plugins, their additions and their origin."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNASKED = "raise RuntimeError('imported')"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where two plugins of others are installed, beside ingestd as it is."""
+    """A folder with two third-party plugins, beside the installed ingestd."""
     folder = write_distribution(
         tmp_path_factory.mktemp("site"),
         "shop-tools",
@@ -62,7 +62,7 @@ def shop_with(folder: Path, *plugins: str, **tables: str) -> Shop:
 
 
 def listed(shop: Shop) -> dict[str, dict[str, Any]]:
-    """By name, in order."""
+    """The listed plugins by name, in order."""
     rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
     assert len({row["name"] for row in rows}) == len(rows)
     return {row["name"]: row for row in rows}
@@ -72,7 +72,7 @@ def columns(shop: Shop) -> list[list[str]]:
     return [re.split(r" {2,}", line) for line in shop.command("plugins", "list").splitlines()]
 
 
-def test_a_plugin_of_somebody_else_is_listed_with_all_it_adds(site: Path, tmp_path: Path) -> None:
+def test_a_third_party_plugin_is_listed_with_all_its_additions(site: Path, tmp_path: Path) -> None:
     assert listed(shop_with(tmp_path, "tools"))["tools"] == {
         "name": "tools",
         "distribution": "shop-tools",
@@ -85,7 +85,7 @@ def test_a_plugin_of_somebody_else_is_listed_with_all_it_adds(site: Path, tmp_pa
     }
 
 
-def test_the_built_in_ones_are_listed_like_any_other(tmp_path: Path) -> None:
+def test_built_in_plugins_are_listed_like_others(tmp_path: Path) -> None:
     plugins = listed(Shop(tmp_path))
     assert {plugin["distribution"] for plugin in plugins.values()} == {"ingestd"}
     assert plugins["sqlite"]["stores"] == ["sqlite"]
@@ -98,13 +98,13 @@ def test_the_built_in_ones_are_listed_like_any_other(tmp_path: Path) -> None:
         assert module[-1] in {Path(plugin["file"]).stem, Path(plugin["file"]).parent.name}
 
 
-def test_only_what_is_in_force_is_listed_in_the_order_it_is_called(site: Path, tmp_path: Path) -> None:
+def test_only_enabled_plugins_are_listed_in_the_order_of_their_calls(site: Path, tmp_path: Path) -> None:
     shop = shop_with(tmp_path, "tools", **{"sinks.copy": 'type = "echo"'})
-    # The last two are there because the configuration uses what they offer.
+    # The last two plugins are listed because the configuration uses their store and sink types.
     assert [*listed(shop)] == ["tools", "keys", "session", "sqlite", "jsonl"]
 
 
-def test_the_table_says_the_same_to_people(site: Path, tmp_path: Path) -> None:
+def test_the_table_for_people_has_the_same_content(site: Path, tmp_path: Path) -> None:
     shop = shop_with(tmp_path, "tools")
     heads, *rows = columns(shop)
     assert heads == ["NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE"]
@@ -123,7 +123,7 @@ def test_the_table_says_the_same_to_people(site: Path, tmp_path: Path) -> None:
     assert len({line.index(row[-1]) for line, row in zip(lines, [heads, *rows], strict=True)}) == 1
 
 
-def test_it_needs_no_store_and_makes_none(tmp_path: Path) -> None:
+def test_the_command_needs_no_store_and_creates_none(tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text('[store]\nurl = "sqlite:ingestd.db"\n')
     done = run_ingestd("plugins", "list", config=config)
@@ -131,7 +131,7 @@ def test_it_needs_no_store_and_makes_none(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["ingestd.toml"]
 
 
-def test_it_ends_quietly_when_its_reader_has_seen_enough(tmp_path: Path) -> None:
+def test_the_command_ends_quietly_when_its_reader_has_ended(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     done = subprocess.run(
         ["bash", "-c", 'set -o pipefail; "$0" plugins list --config "$1" | head -c 4', INGESTD, str(shop.config)],

@@ -1,6 +1,6 @@
-"""A real Prometheus watches real daemons, with the rules of conf/prometheus: it sees what is well, and what is not.
+"""A real Prometheus watches real daemons with the rules of conf/prometheus, and reports only failing daemons.
 
-Its clock is that of the rules, a hundred and fifty times as fast: five minutes are two seconds.
+All times of the rules are divided by 150: five minutes are two seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.support.prometheus_server import CONF, PrometheusServer, prometheus_s
 FASTER = 150
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 EVENTS = 5
-# A machine that is busy with other tests may be slow, and fill its disk: that is no fault of a daemon's.
+# A machine that runs other tests may be slow or have a full disk. That is no fault of a daemon.
 OF_THE_MACHINE = {
     "IngestdDown", "IngestdLatency", "IngestdLoopBlocked", "IngestdCommitsSlow", "IngestdDiskFullSoon",
     "IngestdDiskLow",
 }  # fmt: skip
-# Shown where something grows or falls, and of those behind a Redis.
+# Series that exist only while a value changes, or only with Redis.
 NOT_ALWAYS = {"instance:ingestd_journal_left:seconds", "instance_file:ingestd_sqlite_disk_left:seconds"}
 WITHOUT_DATA = {"Full in", "Redis"}
 
@@ -35,30 +35,30 @@ WITHOUT_DATA = {"Full in", "Redis"}
 class Watched(NamedTuple):
     prometheus: PrometheusServer
     shop: Shop
-    """Of the daemon that is well."""
+    """The shop of the healthy daemon."""
     well: str
     """The instances."""
     stuck: str
     nobody: str
     archive: Path
-    """The folder in the place of the stuck daemon's file."""
+    """The folder that blocks the file of the stuck daemon's sink."""
 
 
 def hurry(text: str) -> str:
-    """The same rules, with all times shortened."""
+    """The same rules with shortened times."""
     return re.sub(
         r"\b(\d+)([smhd])\b", lambda found: f"{int(found[1]) * SECONDS[found[2]] * 1000 // FASTER}ms", text
     )  # fmt: skip
 
 
 def configure(folder: Path, instances: list[str]) -> Path:
-    """The shipped configuration in a hurry, with these targets."""
+    """Writes the shipped configuration with shortened times and with these targets."""
     for name in ("ingestd.recording.yml", "ingestd.alerts.yml"):
         (folder / name).write_text(hurry((CONF / name).read_text()))
     text = (CONF / "prometheus.yml").read_text()
     assert text.count("15s") == 2
     assert text.count('["127.0.0.1:9464"]') == 1
-    # Not as much faster: a scrape takes the time it takes.
+    # The scrape interval is shortened less, because a scrape takes some time.
     text = text.replace("15s", "250ms").replace('["127.0.0.1:9464"]', json.dumps(instances))
     config = folder / "prometheus.yml"
     config.write_text(text)
@@ -66,7 +66,7 @@ def configure(folder: Path, instances: list[str]) -> Path:
 
 
 def use(shop: Shop, daemon: Daemon) -> None:
-    """Have something of everything to show."""
+    """Sends requests of all kinds, so that all panels have data."""
     order = {"key": "Order Completed", "anonymousId": "visitor", "data": {"order_id": "o-1", "revenue": 9}}
     for number in range(EVENTS):
         event = {"key": "Page View", "anonymousId": f"visitor-{number}", "data": {}}
@@ -78,7 +78,7 @@ def use(shop: Shop, daemon: Daemon) -> None:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A daemon that is well, one whose sink cannot write, and an address where nobody listens."""
+    """A healthy daemon, a daemon with a sink that cannot write, and an address without a listener."""
     shops = [
         Shop(tmp_path_factory.mktemp("well"), {"journal": 'max_size = "1GiB"'}),
         Shop(
@@ -87,7 +87,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         ),
     ]
     shops[1].archive.mkdir()
-    # Prometheus takes five seconds until it looks for its targets, in which these can start.
+    # Prometheus looks for its targets after five seconds. The daemons start during that time.
     ports = [free_port() for _ in range(3)]
     well, stuck, nobody = instances = [f"127.0.0.1:{port}" for port in ports]
     folder = tmp_path_factory.mktemp("prometheus")
@@ -102,7 +102,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def alerts(watched: Watched, instance: str, state: str) -> dict[str, Any]:
-    """The alerts about a target, by name."""
+    """The alerts about a target in this state, by name."""
     found = watched.prometheus.get("alerts")["alerts"]
     return {
         alert["labels"]["alertname"]: alert
@@ -112,18 +112,18 @@ def alerts(watched: Watched, instance: str, state: str) -> dict[str, Any]:
 
 
 def number(watched: Watched, expression: str) -> float | None:
-    """The one value of an expression, None if it has none (yet)."""
+    """The only value of an expression, or None if it has no value (yet)."""
     found = watched.prometheus.query(expression)
     assert len(found) <= 1, found
     return float(found[0]["value"][1]) if found else None
 
 
-def test_who_answers_is_up(watched: Watched) -> None:
+def test_daemons_that_answer_are_up(watched: Watched) -> None:
     for instance, up in ((watched.well, 1), (watched.stuck, 1), (watched.nobody, 0)):
         wait_until(lambda: number(watched, f'up{{instance="{instance}"}}') == up)  # noqa: B023 - awaited at once
 
 
-def test_what_was_sent_is_recorded_and_comes_out_even(watched: Watched) -> None:
+def test_requests_are_recorded_and_the_counts_agree(watched: Watched) -> None:
     def value(series: str, labels: str = "") -> float | None:
         return number(watched, f'{series}{{instance="{watched.well}"{labels}}}')
 
@@ -144,7 +144,7 @@ def test_every_rule_can_be_evaluated_and_every_series_is_recorded(watched: Watch
     wait_until(lambda: all(rule["health"] == "ok" for rule in watched.prometheus.rules("recording")))
     wait_until(lambda: all(rule["health"] == "ok" for rule in watched.prometheus.rules("alerting")))
     for name in {rule["name"] for rule in rules if rule["type"] == "recording"} - NOT_ALWAYS:
-        # Where a name does not begin with it, the daemons of a job are added up.
+        # A rule with another prefix sums over the daemons of a job.
         series = f'{name}{{instance="{watched.well}"}}' if name.startswith("instance") else name
         wait_until(lambda: bool(watched.prometheus.query(series)))  # noqa: B023 - as above
 
@@ -160,14 +160,14 @@ def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
                 wait_until(lambda: bool(watched.prometheus.query(hurry(expression))))  # noqa: B023 - as above
 
 
-def test_who_does_not_answer_is_reported(watched: Watched) -> None:
+def test_a_daemon_that_does_not_answer_is_reported(watched: Watched) -> None:
     wait_until(lambda: "IngestdDown" in alerts(watched, watched.nobody, "firing"))
     alert = alerts(watched, watched.nobody, "firing")["IngestdDown"]
     assert alert["labels"]["severity"] == "critical"
     assert alert["annotations"]["summary"] == f"ingestd on {watched.nobody} does not answer"
 
 
-def test_a_sink_that_is_down_is_reported_and_no_longer_once_it_is_back(watched: Watched) -> None:
+def test_a_sink_that_is_down_is_reported_until_it_works_again(watched: Watched) -> None:
     wait_until(lambda: "IngestdSinkStuck" in alerts(watched, watched.stuck, "firing"))
     assert number(watched, f'ingestd_sink_pending{{instance="{watched.stuck}"}}')
     alert = alerts(watched, watched.stuck, "firing")["IngestdSinkStuck"]
@@ -180,7 +180,7 @@ def test_a_sink_that_is_down_is_reported_and_no_longer_once_it_is_back(watched: 
     wait_until(lambda: "IngestdSinkStuck" not in alerts(watched, watched.stuck, "firing"))
 
 
-def test_of_a_daemon_that_is_well_nothing_is_reported(watched: Watched) -> None:
-    """All this time, whatever happened to the others."""
+def test_nothing_is_reported_about_a_healthy_daemon(watched: Watched) -> None:
+    """No alert has fired during the earlier tests, although other daemons failed."""
     past = watched.prometheus.query(f'ALERTS{{instance="{watched.well}",alertstate="firing"}}[5m]')
     assert {series["metric"]["alertname"] for series in past} <= OF_THE_MACHINE

@@ -1,4 +1,4 @@
-"""Rate limits and addresses in the daemon: a 429 that says when, and what is stored of where callers are."""
+"""Rate limits and client addresses in the daemon: a 429 with a time to wait, and the stored addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_by_default_there_is_no_limit(shop: Shop, daemon: Daemon) -> None:
     assert (refused(daemon, "key"), refused(daemon, "address")) == (0, 0)
 
 
-def test_over_its_rate_a_key_is_answered_429_with_when_to_come_again(tmp_path: Path) -> None:
+def test_a_key_over_its_rate_is_answered_429_with_the_time_to_wait(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "3/h"'})
     with shop.serve() as daemon:
         assert [daemon.post("/track", EVENT, shop.public.id).status for _ in range(3)] == [200] * 3
@@ -36,20 +36,22 @@ def test_over_its_rate_a_key_is_answered_429_with_when_to_come_again(tmp_path: P
         assert "key" in problem["detail"]
         assert shop.public.id not in answer.body.decode()
         assert daemon.post("/identify/public", VISITOR, shop.public.id).status == 429
-        assert daemon.post("/customer-events", EVENT, shop.public.id).status == 429  # before it is told its 403
+        assert (
+            daemon.post("/customer-events", EVENT, shop.public.id).status == 429
+        )  # the limit is checked before the grants
         assert daemon.post("/track", b"no JSON", shop.public.id).status == 429
-        # Another key is another's.
+        # Another key has another limit.
         assert daemon.post_signed(EVENT, shop.server).status == 200
         assert daemon.post("/track", EVENT, "a guess").status == 401
         assert (refused(daemon, "key"), refused(daemon, "address")) == (4, 0)
         assert daemon.metric('ingestd_events_total{endpoint="track",key="",outcome="limited"}') == 2
         assert daemon.metric('ingestd_identifies_total{outcome="limited"}') == 1
-        # What is no event is no matter.
+        # Other requests than events are not limited.
         assert daemon.request("OPTIONS", "/api/v1/analytics/track").status == 204
     assert len(shop.exported("--type", "event")) == 4
 
 
-def test_who_does_not_know_a_key_s_secret_uses_up_nothing_of_it(tmp_path: Path) -> None:
+def test_requests_with_wrong_signatures_do_not_use_up_the_limit_of_a_key(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "1/h"'})
     with shop.serve() as daemon:
         for _ in range(3):
@@ -58,7 +60,7 @@ def test_who_does_not_know_a_key_s_secret_uses_up_nothing_of_it(tmp_path: Path) 
         assert daemon.post_signed(EVENT, shop.server).status == 429
 
 
-def test_whatever_becomes_of_it_a_request_counts_for_its_address(tmp_path: Path) -> None:
+def test_each_request_counts_for_its_address_whatever_its_answer(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "41/h"'})
     with shop.serve() as daemon:
         body = gzip.compress(b"x")[:-4]
@@ -82,7 +84,7 @@ def test_an_address_over_its_rate_costs_no_more_than_its_answer(tmp_path: Path) 
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "1/h"\nper_address_burst = 9'})
     with shop.serve() as daemon:
         assert daemon.post("/track", EVENT, "a guess").status == 401
-        # A signature that is right is not looked at either: whoever tries wrong ones cannot have right ones checked.
+        # A correct signature is not checked either, so that nobody can guess signatures.
         assert daemon.post_signed(EVENT, shop.server).status == 429
         headers = {"x_signature": "0" * 64, "content_encoding": "gzip"}
         assert daemon.post("/customer-events", b"no gzip", shop.server.id, **headers).status == 429
@@ -90,7 +92,7 @@ def test_an_address_over_its_rate_costs_no_more_than_its_answer(tmp_path: Path) 
     assert shop.stored() == []
 
 
-def test_behind_a_trusted_proxy_the_limit_is_the_client_s(tmp_path: Path) -> None:
+def test_behind_a_trusted_proxy_the_limit_applies_to_the_client(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "1/h"', "http": BEHIND_A_PROXY})
     with shop.serve() as daemon:
         clients = [
@@ -105,7 +107,7 @@ def test_behind_a_trusted_proxy_the_limit_is_the_client_s(tmp_path: Path) -> Non
     assert statuses == [200, 429, 200, 429, 200, 429]
 
 
-def test_without_a_trusted_proxy_nobody_chooses_their_address(tmp_path: Path) -> None:
+def test_without_a_trusted_proxy_clients_cannot_choose_their_address(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_address = "2/h"', "http": 'store_address = "whole"'})
     with shop.serve() as daemon:
         clients = [f"203.0.113.{n}" for n in range(4)]
@@ -122,7 +124,7 @@ def test_without_a_trusted_proxy_nobody_chooses_their_address(tmp_path: Path) ->
         ("whole", {"ip": "203.0.113.7"}, {"ip": "2001:db8:1:2::7"}),
     ],
 )
-def test_the_client_s_address_is_stored_as_configured_where_none_was_sent(
+def test_the_client_s_address_is_stored_as_configured_if_none_was_sent(
     tmp_path: Path, option: str, ipv4: dict[str, str], ipv6: dict[str, str]
 ) -> None:
     shop = Shop(tmp_path, {"http": f'{BEHIND_A_PROXY}\nstore_address = "{option}"'})
@@ -140,7 +142,7 @@ def test_the_client_s_address_is_stored_as_configured_where_none_was_sent(
         for context in sent:
             post("/track", {**EVENT, "context": context})
         post("/identify/public", {**VISITOR, "context": sent[0]})
-        # The client there is the shop's backend.
+        # The client of that request is the shop's backend.
         assert daemon.post_signed(EVENT, shop.server, x_forwarded_for="203.0.113.7").status == 200
         assert daemon.post_signed({**EVENT, "context": sent[0]}, shop.server).status == 200
     contexts = [record["context"] for record in shop.stored()]

@@ -1,4 +1,4 @@
-"""Several daemons on one Redis are one shop: whichever gets which request, and whichever is killed."""
+"""Several daemons on one Redis act like one, whichever of them gets a request or is killed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.journeys import DAY, HOUR, IDENTIFY, SERVER, TRACK, attributi
 from tests.support.ports import own_host
 from tests.support.redis_shop import RedisShop, redis_shop
 
-TAKEOVER = 10.0  # seconds after which another daemon has gone on with a dead one's consumers
-LEASE = 5.0  # seconds before which it cannot, unless they were let go of
+TAKEOVER = 10.0  # seconds after which another daemon has taken over the consumers of a dead one
+LEASE = 5.0  # seconds before which no takeover is possible, unless the consumers were released
 KILLS = 6
 LOST = "attribution: its cursor has passed to another daemon"
 
@@ -44,13 +44,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisShop]:
 
 @pytest.fixture(scope="module")
 def daemons(redis: RedisShop) -> Iterator[list[Daemon]]:
-    """Three, for tests that end none of them."""
+    """Three daemons for tests that do not end any of them."""
     with redis.serve_with(3) as running:
         yield running
 
 
 def send(shop: Shop, daemon: Daemon, endpoint: str, visitor: str, **members: Any) -> Reply:
-    """An event, of no further meaning unless `members` say so, or an identify request."""
+    """Sends a page view with `members`, or an identify request."""
     body = {"anonymousId": visitor, **members}
     if endpoint != IDENTIFY:
         body = {"key": "Page View", "data": {}, **body}
@@ -77,7 +77,7 @@ def test_simultaneous_first_events_make_one_session(redis: RedisShop, daemons: l
         assert [record["sessionIsNew"] for record in stored].count(True) == 1
 
 
-def test_a_session_goes_on_with_every_daemon(redis: RedisShop, daemons: list[Daemon]) -> None:
+def test_a_session_continues_on_every_daemon(redis: RedisShop, daemons: list[Daemon]) -> None:
     supplied = "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11"
     chance = random.Random(1)
     for number in range(10):
@@ -90,7 +90,7 @@ def test_a_session_goes_on_with_every_daemon(redis: RedisShop, daemons: list[Dae
         ]
 
 
-def test_a_link_counts_for_all_at_once(redis: RedisShop, daemons: list[Daemon]) -> None:
+def test_a_link_takes_effect_on_all_daemons_at_once(redis: RedisShop, daemons: list[Daemon]) -> None:
     chance = random.Random(2)
     users = []
     for number in range(11):  # a visitor may change users ten times a day
@@ -102,7 +102,7 @@ def test_a_link_counts_for_all_at_once(redis: RedisShop, daemons: list[Daemon]) 
     assert [record["userId"] for record in of(redis, "linked") if record["type"] == "event"] == users
 
 
-def test_a_message_is_stored_once_whichever_daemons_get_its_copies(redis: RedisShop, daemons: list[Daemon]) -> None:
+def test_a_message_is_stored_once_if_several_daemons_get_its_copies(redis: RedisShop, daemons: list[Daemon]) -> None:
     for number in range(8):
         visitor, message = f"copied {number}", f"message {number}"
         is_known = number % 2 == 1
@@ -114,7 +114,7 @@ def test_a_message_is_stored_once_whichever_daemons_get_its_copies(redis: RedisS
             for endpoint in (TRACK, SERVER, IDENTIFY, TRACK)
         ])  # fmt: skip
         assert [reply.status for reply in copies] == [200] * 12
-        # A copy that comes later: whatever its body and endpoint.
+        # Later copies with other bodies and to other endpoints.
         later = [
             send(redis, daemons[0], SERVER, visitor, messageId=message, key="Product Viewed"),
             send(redis, daemons[1], IDENTIFY, visitor, messageId=message, userId="nobody"),
@@ -170,7 +170,7 @@ def test_an_order_is_attributed_once_however_often_and_wherever_it_is_sent(
         assert found[order_id]["touchpoint"]["eventId"] == touch_id
         assert [touch["source"] for touch in found[order_id]["touchpoints"]] == ["google", None]
 
-    # Once all copies have been dealt with, there is still one each.
+    # After all copies have been processed, each order still has one attribution.
     last = redis.exported()[-1]["id"]
     wait_until(lambda: last in {record["id"] for record in redis.archived()})
     assert Counter(record["orderId"] for record in derived(redis)) == dict.fromkeys(touched, 1)
@@ -186,14 +186,14 @@ def test_the_archive_has_everything_once_and_in_order(redis: RedisShop, daemons:
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-def test_what_one_daemon_went_on_with_another_does(tmp_path: Path, *, is_killed: bool) -> None:
+def test_a_takeover_by_another_daemon_continues_after_the_last_record(tmp_path: Path, *, is_killed: bool) -> None:
     result = 'ingestd_attribution_orders_total{result="attributed"}'
     with redis_shop(tmp_path) as shop, Daemon(shop.config) as first:
         send(shop, first, TRACK, "visitor", dispatchId="mail")
         order = {"key": "Order Completed", "data": {"order_id": "before", "revenue": 40}}
         send(shop, first, SERVER, "visitor", **order)
         attributions(shop, ["before"])
-        assert first.metric(result) == 1  # it was alone
+        assert first.metric(result) == 1  # the first daemon was alone
         with shop.serve() as second:
             if is_killed:
                 first.kill()
@@ -208,7 +208,7 @@ def test_what_one_daemon_went_on_with_another_does(tmp_path: Path, *, is_killed:
         assert [record["orderId"] for record in shop.exported("--type", "attribution")] == ["before", "after"]
 
 
-def test_a_daemon_that_slept_through_its_lease_does_nothing_twice(tmp_path: Path) -> None:
+def test_a_daemon_that_was_suspended_beyond_its_lease_attributes_nothing_twice(tmp_path: Path) -> None:
     result = 'ingestd_attribution_orders_total{result="attributed"}'
     with redis_shop(tmp_path) as shop, shop.serve() as sleeper, shop.serve() as other:
         numbers = iter(range(1_000_000))
@@ -221,8 +221,8 @@ def test_a_daemon_that_slept_through_its_lease_does_nothing_twice(tmp_path: Path
             return name
 
         attributions(shop, [order()])
-        assert sleeper.metric(result) == 1  # it was the first
-        for _ in range(20):  # so that it is stopped with some in its hands
+        assert sleeper.metric(result) == 1  # the sleeper was started first
+        for _ in range(20):  # so that the sleeper is suspended while it processes orders
             order()
         os.kill(sleeper.pid, signal.SIGSTOP)
         try:
@@ -241,20 +241,20 @@ def test_a_daemon_that_slept_through_its_lease_does_nothing_twice(tmp_path: Path
 
 @dataclass
 class Sent:
-    """One request, which may have been sent several times, and how its sendings ended."""
+    """One request, its answers, and whether an attempt had no answer."""
 
     endpoint: str
     visitor: str
     members: dict[str, Any]
     answers: list[Reply] = field(default_factory=list)
     is_disturbed: bool = False
-    """Whether a sending had no answer."""
+    """Whether an attempt had no answer."""
 
 
 class Customers:
-    """Threads that send at random to whichever daemons there are, and to another one what was not answered.
+    """Threads that send to random daemons, and repeat requests without an answer to another daemon.
 
-    All share a few visitors, new ones again and again, and the same users and orders.
+    The threads share a few visitors, which change over time, and the same users and orders.
     """
 
     def __init__(self, shop: Shop, daemons: list[Daemon], seed: int, *, threads: int = 4) -> None:
@@ -287,11 +287,11 @@ class Customers:
                 self._send(chance, sent)
                 if "messageId" in sent.members and chance.random() < 0.2:
                     self._send(chance, sent)
-        except BaseException as error:  # noqa: BLE001 - told by the thread that joins
+        except BaseException as error:  # noqa: BLE001 - reported by the thread that joins
             self._failures.append(error)
 
     def _send(self, chance: random.Random, sent: Sent) -> None:
-        """Send it until it is answered, where it may be sent again; nothing waits for ever."""
+        """Sends the request until it is answered, if it may be repeated. The number of attempts is limited."""
         for _ in range(500):
             daemon = chance.choice(self._daemons)
             try:
@@ -326,15 +326,17 @@ def _request(chance: random.Random, number: str, epoch: int) -> Sent:
         case "order":
             members |= {"key": "Order Completed", "data": order}
             if chance.random() < 0.5:
-                # May be stored twice where an answer got lost: to be attributed once all the same.
+                # The order may be stored twice after a lost answer, but must be attributed once.
                 del members["messageId"]
         case "refund":
             members |= {"key": "Order Refunded", "data": {**order, "revenue": chance.choice([10, 40])}}
     return Sent(chance.choice([TRACK, SERVER]), visitor, members)
 
 
-def of_one_undisturbed_daemon(folder: Path, journal: Sequence[dict[str, Any]], last: str) -> list[dict[str, Any]]:
-    """What one daemon on SQLite derives of a journal with these records, whose last order is that one."""
+def derived_by_one_undisturbed_daemon(
+    folder: Path, journal: Sequence[dict[str, Any]], last: str
+) -> list[dict[str, Any]]:
+    """The records that one daemon on SQLite derives from a journal with these records. `last` is the last order."""
     folder.mkdir()
     calm = Shop(folder)
     records = [
@@ -355,15 +357,15 @@ def of_one_undisturbed_daemon(folder: Path, journal: Sequence[dict[str, Any]], l
 
 @pytest.mark.parametrize(("count", "seed"), [(2, 1), (3, 2)])
 def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: int) -> None:
-    print(f"seed {seed}")  # noqa: T201 - shown where it fails
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)
-    # What customers send to one that is gone is to reach nobody else.
+    # Requests to the port of an ended daemon must not reach another program.
     with redis_shop(tmp_path, host=own_host()) as shop, ExitStack() as stack:
         daemons = [stack.enter_context(Daemon(shop.config)) for _ in range(count)]
         with Customers(shop, daemons, seed) as customers:
             for _ in range(KILLS):
                 time.sleep(chance.uniform(0.1, 1.5))
-                # At times none is left.
+                # Sometimes all daemons end.
                 ended = chance.sample(range(count), chance.randint(1, count) if chance.random() < 0.3 else 1)
                 for index in ended:
                     if chance.random() < 0.7:
@@ -384,13 +386,13 @@ def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: in
         for daemon in daemons:
             assert daemon.terminate() == 0, "\n".join(daemon.log)
 
-    # Nothing answered is missing, nothing with a message id is there twice.
+    # No answered event is missing, and no message is stored twice.
     by_id = {record["id"]: record for record in journal}
     assert len(by_id) == len(journal)
     messages = Counter(record["messageId"] for record in journal if record.get("messageId") is not None)
     assert set(messages.values()) == {1}
     by_message = {record["messageId"]: record for record in journal if record.get("messageId") is not None}
-    assert sum(each.is_disturbed for each in sent) > 0, "hardly a kill came while something was under way"
+    assert sum(each.is_disturbed for each in sent) > 0, "hardly a kill came during a request"
     for each in sent:
         for answer in each.answers:
             message = each.members.get("messageId")
@@ -403,7 +405,7 @@ def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: in
                 if name in session
             }
 
-    # A visitor has one session, which is new once; unless the event that began it was not answered.
+    # A visitor has one session, which is new once unless the first event was not answered.
     by_visitor: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in journal:
         if "sessionIsNew" in record:
@@ -414,15 +416,15 @@ def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: in
         new = [record["sessionIsNew"] for record in records].count(True)
         assert new == 1 or (new == 0 and visitor in disturbed)
 
-    # Each order is attributed once, and once more where a signed one superseded it, as one undisturbed daemon does it.
+    # Each order is attributed once, and again if a signed one superseded it. One undisturbed daemon does the same.
     orders = {record["data"]["order_id"] for record in journal if record.get("key") == "Order Completed"}
     superseded = {each["orderId"] for each in journal if each.get("reason") == "superseded"}
     expected = {order_id: 1 + (order_id in superseded) for order_id in orders}
     assert Counter(each["orderId"] for each in journal if each["type"] == "attribution") == expected
     results = [record for record in journal if record["type"] not in {"event", "identify"}]
-    assert results == of_one_undisturbed_daemon(tmp_path / "calm", journal, "last")
+    assert results == derived_by_one_undisturbed_daemon(tmp_path / "calm", journal, "last")
     assert any(len(each["touchpoints"]) > 5 for each in results if each["type"] == "attribution")
 
-    # The archive has it all in order; what a killed daemon had written may be there again.
+    # The archive has all records in order. Records written by a killed daemon may occur twice.
     assert list(dict.fromkeys(record["id"] for record in archive)) == [record["id"] for record in journal]
     assert {record["id"]: record for record in archive} == by_id

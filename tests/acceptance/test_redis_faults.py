@@ -1,4 +1,4 @@
-"""Redis fails under load: callers are told in time, nothing is lost or stored twice, and it heals by itself."""
+"""Redis fails under load: callers get an answer in time, no event is lost or stored twice, and the daemon recovers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer:
 
 
 class Insisting:
-    """Threads that send one message after the other, each until it is answered 200; they share five visitors."""
+    """Threads that repeat each message until it is answered 200. They share five visitors."""
 
     def __init__(self, daemon: Daemon, key: str, *, threads: int = 6) -> None:
         self.answers: list[Answer] = []
@@ -52,7 +52,7 @@ class Insisting:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Every message that was begun is answered 200 first."""
+        """Ends the threads after the last message of each has been answered 200."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(30)
@@ -62,7 +62,7 @@ class Insisting:
         return sum(answer.status == status for answer in [*self.answers])
 
     def more(self, status: int, count: int) -> None:
-        """Wait until so many more have been answered so."""
+        """Waits for `count` more answers with this status."""
         before = self.count(status)
         wait_until(lambda: self.count(status) >= before + count)
 
@@ -74,12 +74,12 @@ class Insisting:
                 time.sleep(0.02)
 
     def _send(self, message: str, visitor: str) -> int | None:
-        """Returns the status, None where no answer came."""
+        """Sends the message and returns the status, or None if there was no answer."""
         status = None
         body = {"key": "Page View", "anonymousId": visitor, "messageId": message, "data": {"number": message}}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         begun = time.monotonic()
-        with suppress(OSError):  # nobody listens any more
+        with suppress(OSError):  # the daemon has stopped listening
             connection.request("POST", f"{BASE}/track", json.dumps(body), self._headers)
             reply = connection.getresponse()
             read = json.loads(reply.read())
@@ -125,12 +125,12 @@ def test_redis_fails_under_load(fault: Fault, tmp_path: Path) -> None:
                         assert ready.status == 503
                         assert FAULTS[fault] in ready.body.decode()
                         assert daemon.ops("/livez").status == 200
-                        # Wrong requests are told what is wrong with them all the same.
+                        # Wrong requests are still answered with their faults.
                         assert daemon.post("/track", {"key": "Page View"}, shop.public.id).status == 400
                         assert daemon.post("/track", {}, "wrong").status == 401
                     wait_until(lambda: is_ready(daemon))
                 load.more(200, 50)
-            # Nobody waits long for those who wait while it is away.
+            # The sink recovers soon, although it retried while Redis was away.
             wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="archive"}') == 0, 5)
             assert daemon.metric(UNAVAILABLE) == load.count(503)
         check(load.answers, shop)
@@ -139,20 +139,20 @@ def test_redis_fails_under_load(fault: Fault, tmp_path: Path) -> None:
 
 
 def check(answers: list[Answer], shop: RedisShop) -> None:
-    """What was told, and what is there."""
+    """Checks the answers and the stored records."""
     assert {answer.status for answer in answers} == {200, 503}
     assert max(answer.seconds for answer in answers) < BOUND
     refused = [answer for answer in answers if answer.status == 503]
     assert {answer.body["code"] for answer in refused} == {"unavailable"}
     assert {answer.retry_after for answer in refused} == {"1"}
     told = json.dumps([answer.body for answer in refused])
-    assert str(shop.redis.port) not in told, "it tells callers where Redis is"
+    assert str(shop.redis.port) not in told, "an answer contains the address of Redis"
 
     journal = shop.exported()
     assert max(Counter(record["messageId"] for record in journal).values()) == 1
     stored = {record["messageId"]: record for record in journal}
     accepted = [answer for answer in answers if answer.status == 200]
-    assert {answer.message for answer in accepted} == stored.keys(), "all were sent until they were answered"
+    assert {answer.message for answer in accepted} == stored.keys(), "each message is repeated until it is answered"
     for answer in accepted:
         record = stored[answer.message]
         assert answer.body["session"] == {"sessionId": record["sessionId"], "isNew": record["sessionIsNew"]}
@@ -162,7 +162,7 @@ def check(answers: list[Answer], shop: RedisShop) -> None:
     assert {record["id"]: record for record in shop.archived()} == {record["id"]: record for record in journal}
 
 
-def test_a_daemon_to_which_nobody_sends_notices_too(tmp_path: Path) -> None:
+def test_a_daemon_without_requests_notices_the_failure_too(tmp_path: Path) -> None:
     with redis_shop(tmp_path, QUICK) as shop, shop.serve() as daemon:
         assert is_ready(daemon)
         with killed(shop.redis):

@@ -1,4 +1,4 @@
-"""Options of Redis as operators meet them: what stops the start, what commands say, and what is nobody's business."""
+"""Options of Redis for operators: faults that stop the start, messages of commands, and hidden secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTINELS_SECRET = "s3nt1nel"
 
 @dataclass
 class Configured:
-    """A configuration with a Redis that commands can be run on."""
+    """A configuration with a Redis, and methods that run commands with it."""
 
     config: Path
     server: RedisServer
@@ -39,14 +39,14 @@ class Configured:
         return run_ingestd(*arguments, config=self.config)
 
     def refused(self, code: int, *arguments: str) -> str:
-        """The last line that a command says, or the start of the daemon, which ends with that code."""
+        """The last line of a command that ends with this code. Without arguments the command is `serve`."""
         done = self.run(*(arguments or ("serve",)))
         assert done.returncode == code, done.stderr
         return done.stderr.splitlines()[-1]
 
     @contextmanager
     def set(self, **options: str) -> Iterator[None]:
-        """What the server is told for a while, `_` being `-`."""
+        """Sets options of the server inside the block. `_` stands for `-`."""
         with self.server.client() as client:
             for name, value in options.items():
                 before = client.config_get(name.replace("_", "-"))
@@ -78,7 +78,7 @@ def serving(configured: Configured) -> Iterator[Daemon]:
         assert daemon.terminate() == 0, "\n".join(daemon.log)
 
 
-# What stops the start
+# Faults that stop the start
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_a_bad_option_is_named(configured: Configured, option: str) -> None:
         ("unix://", "the path of a socket"),
         ("redis://127.0.0.1/0?nonsense=1", "nonsense"),
         ("redis://127.0.0.1/0?socket_timeout=soon", "socket_timeout"),
-        # Passwords with what should have been escaped.
+        # Passwords with characters that should have been escaped.
         (f"redis://user:{SECRET}/@host/0", "%2F"),
         (f"redis://user:{SECRET}?@host/0", "%2F"),
         (f"redis://user:{SECRET}\N{ACCOUNT OF}@host/0", "%2F"),
         (f"redis://user:6379/{SECRET}@host/0", "the number of a database"),
     ],
 )
-def test_a_bad_url_is_told_without_its_secrets(configured: Configured, url: str, said: str) -> None:
+def test_a_bad_url_is_reported_without_its_secrets(configured: Configured, url: str, said: str) -> None:
     configured.write(url)
     last = configured.refused(78)
     assert f"{configured.config}: store.url: " in last
@@ -126,7 +126,7 @@ def test_a_bad_url_is_told_without_its_secrets(configured: Configured, url: str,
 
 
 @pytest.mark.parametrize("store", ["sqlite:ingestd.db", "{url}"])
-def test_a_journal_that_several_reach_has_its_state_with_it(configured: Configured, store: str) -> None:
+def test_a_shared_journal_needs_the_state_in_the_same_store(configured: Configured, store: str) -> None:
     url = configured.server.url
     configured.write(store.format(url=url.replace("/0", "/1")))
     with configured.config.open("a") as config:
@@ -137,12 +137,12 @@ def test_a_journal_that_several_reach_has_its_state_with_it(configured: Configur
         assert "leave [journal] url out" in last
 
 
-def test_a_database_there_is_not(configured: Configured) -> None:
+def test_a_missing_database_is_named(configured: Configured) -> None:
     configured.write(configured.server.url.replace("/0", "/99"))
     assert "DB index is out of range" in configured.refused(78)
 
 
-def test_a_wrong_password_is_told_and_not_shown(configured: Configured) -> None:
+def test_a_wrong_password_is_reported_but_not_shown(configured: Configured) -> None:
     configured.write(configured.server.url.replace("://", f"://user:{SECRET}@"))
     for command in ("serve", "check", "keys"):
         done = configured.run(*((command, "list") if command == "keys" else (command,)))
@@ -151,7 +151,7 @@ def test_a_wrong_password_is_told_and_not_shown(configured: Configured) -> None:
         assert SECRET not in done.stdout + done.stderr
 
 
-def test_a_user_without_rights_is_told_which(configured: Configured) -> None:
+def test_missing_rights_of_a_user_are_named(configured: Configured) -> None:
     with configured.server.client() as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "+@all", "-evalsha")
     configured.write(configured.server.url.replace("://", f"://poor:{SECRET}@"))
@@ -167,14 +167,16 @@ def test_a_user_without_rights_is_told_which(configured: Configured) -> None:
         ("maxmemory_policy", "allkeys-lru", "Set maxmemory-policy noeviction"),
     ],
 )
-def test_a_server_that_may_lose_what_it_is_told(configured: Configured, option: str, value: str, cure: str) -> None:
+def test_a_server_that_may_lose_writes_is_refused_unless_accepted(
+    configured: Configured, option: str, value: str, cure: str
+) -> None:
     with configured.set(**{option: value}):
         for command in ("serve", "check"):
             last = configured.refused(78, command)
             assert f"{option.replace('_', '-')} {value}" in last
             assert cure in last
             assert "[plugins.redis] accept_loss = true" in last
-        assert configured.run("keys", "list").returncode == 0  # commands that do not depend on it work
+        assert configured.run("keys", "list").returncode == 0  # commands that do not depend on durability work
         configured.write(redis="accept_loss = true")
         with serving(configured) as daemon:
             assert daemon.ops("/readyz").status == 200
@@ -227,7 +229,7 @@ def test_an_answer_waits_for_replicas(tmp_path: Path) -> None:
                 sender = Sender(shop, daemon)
                 for number in range(5):
                     identity = sender.send(TRACK, f"visitor-{number}")
-                    # At the replica, before anybody waits for it.
+                    # The replica has the event as soon as it is answered.
                     ((_, entry),) = client.xrevrange("ingestd:journal", count=1)
                     assert json.loads(entry[b"b"])["id"] == identity
                 replica.kill()
@@ -239,7 +241,7 @@ def test_an_answer_waits_for_replicas(tmp_path: Path) -> None:
                 sender.send(TRACK, "visitor")
 
 
-# Commands beside daemons and without
+# Commands with and without daemons
 
 
 def test_check_beside_daemons_and_without(tmp_path: Path) -> None:
@@ -293,7 +295,7 @@ def forget_zoe(shop: RedisShop, *whom: str) -> None:
 
 
 def traces(shop: RedisShop, *private: str) -> dict[str, list[str]]:
-    """Where something private can still be read, and what; erasures, which name who is forgotten, left out."""
+    """The private texts by the Redis keys that contain them, without erasures, which name the forgotten person."""
     with shop.redis.client() as client:
         return {
             key: found

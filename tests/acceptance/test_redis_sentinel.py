@@ -1,4 +1,4 @@
-"""A daemon whose Redis is named by a Sentinel, with the options that come with ingestd."""
+"""A daemon that finds its Redis through a Sentinel, with ingestd's default options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.redis_shop import RedisShop
 
 
 def test_a_planned_failover_answers_all_events_and_loses_none(tmp_path: Path) -> None:
-    """Its new primary has no replica: only the former one could be it, and is still a primary."""
+    """The new primary has no replica: the former primary is the only candidate and is still a primary."""
     with watched_redis(tmp_path / "redis", replicas=1, sentinels=1) as watched:
         sentinel = f"127.0.0.1:{watched.sentinels[0].port}"
         shop = RedisShop(

@@ -1,4 +1,4 @@
-"""State on Redis beside a journal in a file, for one daemon: all that one file does, through every kill."""
+"""State on Redis and the journal in a file, for one daemon: the promises of a single file, also after kills."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.sqlite_lock import locked
 
 JOURNAL = {"journal": 'url = "sqlite:journal.db"'}
 SUPPLIED = "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11"
-SLOWEST = 0.8  # seconds from an order to a kill, at most: longer than attribution takes
+SLOWEST = 0.8  # the longest time in seconds from an order to a kill; attribution takes less
 KILLS = 8
 NOTED = f"ingestd:{state_key('consumer-step', '', 'attribution')}"
 
@@ -114,7 +114,7 @@ def test_orders_are_attributed_over_devices(window: RedisShop, daemon: Daemon) -
     assert [touch["source"] for touch in found["touchpoints"]] == ["google", "bing"]
     wait_until(lambda: len(derived(window, "attribution_reversal")) == 1)
     assert len(derived(window)) == 1
-    # The archive has the journal, in order.
+    # The archive has all records of the journal in order.
     journal = window.exported()
     wait_until(lambda: len(window.archived()) == len(journal))
     assert window.archived() == journal
@@ -124,7 +124,7 @@ def test_orders_are_attributed_over_devices(window: RedisShop, daemon: Daemon) -
 
 
 class Orders:
-    """Orders of visitors with a touch each, a refund of every second, and what must come of them."""
+    """Orders of visitors with one touch each, refunds of every second order, and the check of their results."""
 
     def __init__(self, shop: RedisShop) -> None:
         self._shop = shop
@@ -132,7 +132,7 @@ class Orders:
         self.refunded: list[str] = []
 
     def send(self, daemon: Daemon) -> str:
-        """One more; returns its id when it is answered."""
+        """Sends one more order, and returns its id after the answer."""
         number = len(self.touches)
         name, visitor = f"o-{number}", f"visitor-{number}"
         sender = Sender(self._shop, daemon)
@@ -144,7 +144,7 @@ class Orders:
         return name
 
     def are_right(self, daemon: Daemon) -> None:
-        """Each is attributed once, and each refund takes back what it says, once."""
+        """Checks that each order is attributed once, and that each refund is reversed once."""
         last = self.send(daemon)
         attributions(self._shop, [last])
         found = self._shop.exported("--type", "attribution")
@@ -152,7 +152,7 @@ class Orders:
         assert len(found) == len(self.touches)
         wait_until(
             lambda: len(self._shop.exported("--type", "attribution_reversal")) >= len(self.refunded)
-        )  # may come a step later
+        )  # reversals may be derived one step later
         reversals = self._shop.exported("--type", "attribution_reversal")
         assert [(each["orderId"], each["value"]["revenue"]) for each in reversals] == [
             (name, 15) for name in self.refunded
@@ -177,7 +177,7 @@ def test_kills_between_answer_and_attribution_change_nothing(tmp_path: Path) -> 
 
 
 def noted(shop: RedisShop, name: str) -> bool:
-    """Whether Redis has the step in which an order was decided: with its records in base 64."""
+    """Whether Redis has noted the step that attributed an order. The note contains records in base 64."""
     with shop.redis.client() as client:
         raw = client.get(NOTED) or b"|[0, 0, 0, []]"
     records = json.loads(raw.partition(b"|")[2])[3]
@@ -193,7 +193,7 @@ def is_decided(shop: RedisShop, name: str) -> bool:
 
 @contextmanager
 def killed_between_the_commits(shop: RedisShop, orders: Orders) -> Iterator[str]:
-    """A daemon is killed when the state has an order's attribution and the journal does not."""
+    """Kills a daemon when the state has an order's attribution and the journal does not."""
     with Daemon(shop.config) as daemon:
         for _ in range(20):  # on a busy machine the daemon may be faster than the lock
             name = orders.send(daemon)
@@ -217,7 +217,7 @@ def test_kills_between_the_two_commits_of_an_attribution(tmp_path: Path) -> None
 
 
 def test_a_journal_that_fails_between_the_two_commits(tmp_path: Path) -> None:
-    """The daemon goes on by itself, and has counted what it did once."""
+    """The daemon recovers, and has counted each delivery once."""
     with redis_shop(tmp_path, JOURNAL | {"plugins.sqlite": 'busy_timeout = "50ms"'}) as shop:
         orders = Orders(shop)
         with shop.serve() as daemon:
@@ -233,7 +233,7 @@ def test_a_journal_that_fails_between_the_two_commits(tmp_path: Path) -> None:
 
 
 def test_a_person_is_forgotten_whose_order_was_just_decided(tmp_path: Path) -> None:
-    """Also in what a killed daemon has left between the two commits."""
+    """The note that a killed daemon has left between the two commits is forgotten too."""
     with redis_shop(tmp_path, JOURNAL) as shop:
         orders = Orders(shop)
         with killed_between_the_commits(shop, orders) as name:
@@ -252,7 +252,7 @@ def test_a_person_is_forgotten_whose_order_was_just_decided(tmp_path: Path) -> N
 # One daemon
 
 
-def test_a_second_daemon_is_refused_and_told_why(tmp_path: Path) -> None:
+def test_a_second_daemon_is_refused_with_the_reason(tmp_path: Path) -> None:
     with redis_shop(tmp_path, JOURNAL) as shop:
         other = tmp_path / "other.toml"
         other.write_text(shop.config.read_text().replace("sqlite:journal.db", "sqlite:other.db"))
@@ -264,22 +264,22 @@ def test_a_second_daemon_is_refused_and_told_why(tmp_path: Path) -> None:
             for what in ("[journal] url", "[store] url", f"process {daemon.pid}", "stop that daemon"):
                 assert what in said
             assert time.monotonic() - began < 10
-            # With the same journal, the file has told it already.
+            # With the same journal, the lock of the file refuses it first.
             refused = run_ingestd("serve", config=shop.config)
             assert refused.returncode == 78
             assert f"in use by process {daemon.pid}" in refused.stderr
-            # Commands are not concerned.
+            # Commands are not refused.
             assert session(daemon, shop, TRACK, "visitor")["isNew"]
             assert [record["anonymousId"] for record in shop.exported()] == ["visitor"]
             assert run_ingestd("events", "export", config=other).stdout == ""
-        with Daemon(other) as daemon:  # the first has stopped, and nobody is waited for
+        with Daemon(other) as daemon:  # the first daemon has stopped, so this one starts at once
             daemon.kill()
         began = time.monotonic()
-        with Daemon(other):  # nor after its own death
+        with Daemon(other):  # a restart after a kill does not wait either
             assert time.monotonic() - began < 5
 
 
-def test_who_was_taken_for_dead_stops(tmp_path: Path) -> None:
+def test_a_daemon_that_was_taken_for_dead_stops(tmp_path: Path) -> None:
     with redis_shop(tmp_path, JOURNAL) as shop:
         other = tmp_path / "other.toml"
         other.write_text(shop.config.read_text().replace("sqlite:journal.db", "sqlite:other.db"))

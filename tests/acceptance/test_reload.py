@@ -1,4 +1,4 @@
-"""SIGHUP and `ingestd reload`: a new configuration is in force as a whole, or nothing has changed."""
+"""SIGHUP and `ingestd reload`: a new configuration takes effect as a whole, or nothing changes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ GIFT = {
 
 
 class Site:
-    """A shop, its daemon, and its configuration as text to be changed."""
+    """A shop with a daemon, and methods that change and reload the configuration."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
         self.first = shop.config.read_text()
 
     def write(self, *lines: str, **sections: str) -> None:
-        """The configuration with further options of its sections, and with lines behind all of it."""
+        """Writes the configuration with more options in its sections, and with more lines at the end."""
         text = self.first
         for name, options in sections.items():
             header = f"[{name}]\n"
@@ -60,20 +60,20 @@ class Site:
         return run_ingestd("reload", "--directory", str(self.shop.folder), *arguments)
 
     def reloaded(self) -> int:
-        """Reload, which must succeed; returns the generation that is in force now."""
+        """Reloads, which must succeed, and returns the current generation."""
         state = self._signal()
         assert (state.refused, state.code) == (None, 0)
         return state.generation
 
     def refused(self) -> str:
-        """Reload, which must be refused; returns why."""
+        """Reloads, which must be refused, and returns the reason."""
         state = self._signal()
         assert state.refused is not None
         assert state.code == 78, state.refused
         return state.refused
 
     def _signal(self) -> RunState:
-        """SIGHUP, without the command, which takes longer to begin than the reload itself."""
+        """Sends SIGHUP and waits for the end of the reload. The command would take longer."""
         file = RunFile(self.shop.folder)
         before = file.read()
         assert before is not None
@@ -98,7 +98,7 @@ def serving(shop: Shop) -> Iterator[Daemon]:
 
 
 def generation(daemon: Daemon) -> tuple[float, float]:
-    """Which one is in force, and whether the last reload was successful."""
+    """The current generation, and whether the last reload was successful."""
     return daemon.metric("ingestd_config_generation"), daemon.metric("ingestd_config_last_reload_successful")
 
 
@@ -165,7 +165,7 @@ def test_everything_that_can_change_is_in_force_when_the_command_returns(tmp_pat
         assert daemon.post_signed(EVENT, SERVER).status == 401
         assert daemon.post("/track", {**EVENT, "data": {"x": "y" * 2000}}, shop.public.id).status == 200
         assert daemon.post("/track", EVENT, shop.public.id).headers["access-control-allow-origin"] == "*"
-        assert daemon.metric('ingestd_sink_delivered_total{sink="second"}') == 0  # it is gone
+        assert daemon.metric('ingestd_sink_delivered_total{sink="second"}') == 0  # the sink was removed
     exported = {record["key"] for record in shop.stored()}
     assert exported == {"Page View", "Gift Wrapped"}
     assert shop.archived() == shop.stored()
@@ -188,14 +188,14 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_a_file_that_is_wrong_changes_nothing_and_is_told_why(tmp_path: Path) -> None:
+def test_a_wrong_file_changes_nothing_and_is_refused_with_the_reason(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "one.json").write_text("{")
     with serving(shop) as daemon:
         for name, (lines, why) in WRONG.items():
-            # Each with something that would be fine by itself, and must not be in force.
+            # Each file also has a valid change, which must not take effect.
             shop.config.write_text(site.first.replace("[http]", '[http]\nmax_body = "1B"') + lines)
             reason = site.refused()
             assert why in reason, (name, reason)
@@ -230,14 +230,14 @@ FIXED = {
 }
 
 
-def test_what_only_a_restart_can_change_refuses_the_reload_as_a_whole_and_says_so(tmp_path: Path) -> None:
+def test_an_option_that_needs_a_restart_refuses_the_whole_reload_and_is_named(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with serving(shop) as daemon:
         for path, (section, line) in FIXED.items():
             tables = {"logs": "access_sample = 1.0", section: line}
             text = site.first
-            for name, lines in tables.items():  # in place of what it says of that option so far
+            for name, lines in tables.items():  # in place of the option's present line
                 option = lines.partition(" ")[0]
                 body = re.search(rf"^\[{re.escape(name)}\]\n(?:[^\[].*\n)*", text, re.MULTILINE)
                 old = body[0] if body is not None else ""
@@ -253,7 +253,7 @@ def test_what_only_a_restart_can_change_refuses_the_reload_as_a_whole_and_says_s
         assert not any("POST track 200" in line for line in daemon.log)
 
 
-def test_several_such_options_are_told_at_once(tmp_path: Path) -> None:
+def test_several_such_options_are_named_at_once(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with serving(shop):
@@ -261,9 +261,7 @@ def test_several_such_options_are_told_at_once(tmp_path: Path) -> None:
         assert "ingestd.toml: http.server, journal.url: a reload cannot change it" in site.refused()
 
 
-def test_a_request_that_has_begun_is_answered_as_the_configuration_had_it_then(
-    tmp_path: Path, http_server: str
-) -> None:
+def test_a_request_is_answered_by_the_configuration_at_its_start(tmp_path: Path, http_server: str) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     site = Site(shop)
     body = event({"x": "y" * 5000})
@@ -281,7 +279,9 @@ def test_a_request_that_has_begun_is_answered_as_the_configuration_had_it_then(
     assert len(shop.archived()) == 1
 
 
-def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_path: Path, http_server: str) -> None:
+def test_reloads_under_load_lose_no_request_and_sinks_continue_at_their_cursors(
+    tmp_path: Path, http_server: str
+) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     site = Site(shop)
     with serving(shop) as daemon, Load(daemon.port, shop.public.id) as load:
@@ -300,14 +300,14 @@ def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_
         load.stop()
         wait_until(lambda: daemon.metric('ingestd_consumer_pending{consumer="sink:archive"}') == 0)
         total = len(load.answered)
-        # The counts are those of all that have had the name.
+        # The counts include all earlier sinks with the name.
         wait_until(lambda: daemon.metric('ingestd_sink_delivered_total{sink="archive"}') == total)
         assert daemon.metric('ingestd_sink_retries_total{sink="archive"}') == 0
     assert {each.status for each in load.sent} == {200}
     files = [shop.archive, *(tmp_path / f"{number}.jsonl" for number in range(2, 9))]
     lines = [line for file in files for line in file.read_text().splitlines()]
-    assert [json.loads(line) for line in lines] == shop.stored()  # each once and in order, over all the files
-    for number in range(2, 9):  # the last one has been there for long enough to be given some
+    assert [json.loads(line) for line in lines] == shop.stored()  # each record once and in order, over all files
+    for number in range(2, 9):  # only the last sink has certainly received records
         file = tmp_path / f"also-{number}.jsonl"
         kept = Counter(file.read_text().splitlines() if file.exists() else ())
         assert kept or number < 8
@@ -316,13 +316,13 @@ def test_reloads_under_load_cost_no_request_and_sinks_go_on_at_their_places(tmp_
 
 
 @pytest.mark.usefixtures("told_sink")
-def test_a_sink_that_is_the_same_goes_on_untouched_beside_one_that_is_exchanged(tmp_path: Path) -> None:
+def test_an_unchanged_sink_continues_undisturbed_while_another_is_replaced(tmp_path: Path) -> None:
     same, other = Told(tmp_path, "same"), Told(tmp_path, "other")
     quick = 'batch = { max_wait = "0s" }'
     shop = Shop(tmp_path, {**same.options(quick), **other.options(quick)})
     site = Site(shop)
     with serving(shop) as daemon:
-        same.tell(seconds=1)  # the write it is in the middle of when the other one is exchanged
+        same.tell(seconds=1)  # this write is still running when the other sink is replaced
         assert daemon.post("/track", {**EVENT, "data": {"number": 1}}, shop.public.id).status == 200
         wait_until(lambda: other.numbers() == [1])
         shop.config.write_text(site.first.replace('path = "other.jsonl"', 'path = "other.jsonl"\ntimeout = "9s"'))
@@ -335,7 +335,7 @@ def test_a_sink_that_is_the_same_goes_on_untouched_beside_one_that_is_exchanged(
 
 
 @pytest.mark.usefixtures("told_sink")
-def test_a_sink_that_hangs_is_exchanged_after_the_time_a_stop_gives_it(tmp_path: Path) -> None:
+def test_a_sink_that_hangs_is_replaced_after_the_shutdown_timeout(tmp_path: Path) -> None:
     crm = Told(tmp_path)
     shop = Shop(tmp_path, {"http": 'shutdown_timeout = "500ms"', **crm.options('batch = { max_wait = "0s" }')})
     site = Site(shop)
@@ -350,7 +350,7 @@ def test_a_sink_that_hangs_is_exchanged_after_the_time_a_stop_gives_it(tmp_path:
         assert crm.numbers() == [*range(5)]
 
 
-def test_keys_are_known_at_once_and_those_no_longer_declared_are_not(tmp_path: Path) -> None:
+def test_declared_keys_are_known_at_once_and_removed_ones_are_unknown_at_once(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     (tmp_path / "erp").write_text(SERVER.secret)
@@ -359,7 +359,7 @@ def test_keys_are_known_at_once_and_those_no_longer_declared_are_not(tmp_path: P
             site.write(DECLARED)
             site.reloaded()
             assert daemon.post_signed({**EVENT, "messageId": f"{number}"}, SERVER).status == 200
-            (tmp_path / "erp").write_text(f"another-secret-{number}")  # the file of the configuration stays as it is
+            (tmp_path / "erp").write_text(f"another-secret-{number}")  # the configuration file does not change
             site.reloaded()
             assert daemon.post_signed(EVENT, SERVER).status == 401
             (tmp_path / "erp").write_text(SERVER.secret)
@@ -369,7 +369,7 @@ def test_keys_are_known_at_once_and_those_no_longer_declared_are_not(tmp_path: P
             assert daemon.post("/track", EVENT, "a-public-key-of-the-shop").status == 401
 
 
-def test_a_limit_on_rates_that_stays_forgives_nobody(tmp_path: Path) -> None:
+def test_a_rate_limit_that_stays_keeps_its_counts(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with serving(shop) as daemon:
@@ -385,7 +385,7 @@ def test_a_limit_on_rates_that_stays_forgives_nobody(tmp_path: Path) -> None:
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
 
 
-def test_signals_that_come_together_end_in_the_newest_configuration(tmp_path: Path) -> None:
+def test_simultaneous_signals_end_in_the_newest_configuration(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with serving(shop) as daemon:
@@ -397,7 +397,7 @@ def test_signals_that_come_together_end_in_the_newest_configuration(tmp_path: Pa
         assert daemon.post("/track", EVENT, shop.public.id).status == 413
 
 
-def test_a_reload_while_the_daemon_stops_changes_nothing_and_kills_nobody(tmp_path: Path, http_server: str) -> None:
+def test_a_reload_while_the_daemon_stops_changes_nothing_and_drops_no_request(tmp_path: Path, http_server: str) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     site = Site(shop)
     body = event()
@@ -414,7 +414,7 @@ def test_a_reload_while_the_daemon_stops_changes_nothing_and_kills_nobody(tmp_pa
         assert daemon.wait() == 0
 
 
-def test_the_command_line_goes_before_the_file_at_a_reload_too(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file_at_a_reload_too(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with Daemon(
@@ -429,7 +429,7 @@ def test_the_command_line_goes_before_the_file_at_a_reload_too(tmp_path: Path) -
         assert daemon.terminate() == 0
 
 
-def test_a_daemon_that_ends_or_takes_too_long_is_told_of(tmp_path: Path) -> None:
+def test_a_reload_that_takes_too_long_is_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with Daemon(shop.config, environment={"RUNTIME_DIRECTORY": str(tmp_path)}) as daemon:
@@ -442,7 +442,7 @@ def test_a_daemon_that_ends_or_takes_too_long_is_told_of(tmp_path: Path) -> None
         assert daemon.terminate() == 0
 
 
-def test_a_supervisor_is_told_of_each_reload_and_of_one_that_was_refused(tmp_path: Path) -> None:
+def test_a_supervisor_is_notified_of_each_reload_including_refused_ones(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     site = Site(shop)
     with Init(shop.config, environment={"RUNTIME_DIRECTORY": str(tmp_path)}, watchdog=1) as init:
@@ -492,13 +492,15 @@ POLITE = """
 """
 
 
-def test_a_plugin_of_a_third_party_takes_over_if_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_third_party_plugin_with_take_over_is_replaced_at_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugins = {"polite": "politeness:Polite", "plain": "politeness:Plain"}
-    site = write_distribution(tmp_path / "site", "politeness", modules={"politeness": POLITE}, plugins=plugins)
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    packages = write_distribution(tmp_path / "site", "politeness", modules={"politeness": POLITE}, plugins=plugins)
+    monkeypatch.setenv("PYTHONPATH", str(packages))
     enabled = ["keys", "session", "sqlite", "jsonl", "polite", "plain"]
     shop = Shop(tmp_path, {"plugins": f"enabled = {json.dumps(enabled)}"})
-    place = Site(shop)
+    site = Site(shop)
     with serving(shop) as daemon:
 
         def words() -> dict[str, str]:
@@ -506,25 +508,25 @@ def test_a_plugin_of_a_third_party_takes_over_if_it_can(tmp_path: Path, monkeypa
             context: dict[str, str] = shop.stored()[-1]["context"]
             return context
 
-        place.write(**{"plugins.polite": 'word = "hi"'})
-        assert place.reloaded() == 2
+        site.write(**{"plugins.polite": 'word = "hi"'})
+        assert site.reloaded() == 2
         assert words() == {"Polite": "hi after hello", "Plain": "hello"}
-        place.write(**{"plugins.polite": 'word = "not yet"'})
-        done = place.reload()
+        site.write(**{"plugins.polite": 'word = "not yet"'})
+        done = site.reload()
         assert done.returncode == 75
         assert "plugin polite: take_over failed: ConnectionError('the dictionary cannot be reached')" in done.stderr
-        place.write(**{"plugins.polite": 'word = "never"'})
-        assert "plugin polite: take_over failed: ZeroDivisionError('a bug')" in place.refused()
-        place.write(**{"plugins.polite": 'word = "hi"', "plugins.plain": 'word = "hi"'})
-        assert "plugins.plain.word: a reload cannot change it" in place.refused()
+        site.write(**{"plugins.polite": 'word = "never"'})
+        assert "plugin polite: take_over failed: ZeroDivisionError('a bug')" in site.refused()
+        site.write(**{"plugins.polite": 'word = "hi"', "plugins.plain": 'word = "hi"'})
+        assert "plugins.plain.word: a reload cannot change it" in site.refused()
         assert words() == {"Polite": "hi after hello", "Plain": "hello"}
         daemon.read_log()
-        assert sum("in take_over" in line for line in daemon.log) == 1  # the traceback of what nobody expects
-        place.write(**{"plugins.polite": 'word = "hi"', "sinks.second": 'type = "told"'})
-        assert "there is no plugin 'told'" in place.refused()
+        assert sum("in take_over" in line for line in daemon.log) == 1  # the traceback of the unexpected error
+        site.write(**{"plugins.polite": 'word = "hi"', "sinks.second": 'type = "told"'})
+        assert "there is no plugin 'told'" in site.refused()
 
 
-def test_on_redis_too_a_sink_that_has_changed_goes_on_at_its_place(tmp_path: Path) -> None:
+def test_on_redis_too_a_changed_sink_continues_at_its_cursor(tmp_path: Path) -> None:
     with redis_shop(tmp_path) as shop:
         site = Site(shop)
         with serving(shop) as daemon:

@@ -1,4 +1,4 @@
-"""`ingestd reload` finds the daemons of a configuration, or names the command that reaches them."""
+"""`ingestd reload` finds the daemons of a configuration, or names the command that reloads them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reload_as(user: int, config: Path) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def open_folder(user: int) -> Iterator[Path]:
-    """A folder of that user's that everybody can look into; pytest's are hidden from other users."""
+    """A folder of the user that everybody can read. pytest's folders are hidden from other users."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -76,7 +76,10 @@ def test_the_daemon_is_found_by_its_configuration_wherever_the_command_is_run(
             assert (done.returncode, done.stdout, done.stderr) == (0, IN_FORCE.format(generation, daemon.pid), "")
 
         reloaded(folder=tmp_path)  # ./ingestd.toml
-        for path in (elsewhere / "link.toml", elsewhere / "ingestd.toml"):  # the second one names the same store
+        for path in (
+            elsewhere / "link.toml",
+            elsewhere / "ingestd.toml",
+        ):  # the second configuration has the same store
             found = asyncio.run(find_daemons(path, []))
             assert [each.state.pid for each in found.here] == [daemon.pid]
         monkeypatch.setenv("INGESTD_CONFIG", str(shop.config))
@@ -99,7 +102,7 @@ def test_the_daemon_is_found_by_its_configuration_wherever_the_command_is_run(
 
 
 def test_a_daemon_below_a_supervisor_is_found_by_its_store(tmp_path: Path) -> None:
-    """Its RUNTIME_DIRECTORY is outside of /run, so the store names the process, and the process the directory."""
+    """The daemon's RUNTIME_DIRECTORY is outside /run, so the command finds the process by the store's lock."""
     (tmp_path / "runtime").mkdir()
     shop = Shop(tmp_path)
     with Init(shop.config, environment={"RUNTIME_DIRECTORY": str(tmp_path / "runtime")}) as init:
@@ -112,7 +115,7 @@ def test_a_daemon_below_a_supervisor_is_found_by_its_store(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run daemons of other users")
-def test_root_reloads_the_daemon_of_a_user_and_other_users_are_told_the_command() -> None:
+def test_root_reloads_the_daemon_of_a_user_and_other_users_are_shown_the_command() -> None:
     with open_folder(NOBODY) as folder:
         shop = Shop(folder)
         os.chown(shop.database, NOBODY, NOBODY)
@@ -125,7 +128,7 @@ def test_root_reloads_the_daemon_of_a_user_and_other_users_are_told_the_command(
             assert f"the daemon belongs to user nobody (process {daemon.pid})" in done.stderr
             assert f"run sudo {INGESTD} reload --config {shop.config}" in done.stderr
             assert daemon.metric("ingestd_config_generation") == 3
-            # A run file that the user cannot read is not taken for none.
+            # A run file that the user cannot read is not taken for a missing one.
             (directory,) = run_directories(daemon.pid)
             (directory / "ingestd.lock").chmod(0o600)
             done = reload_as(BIN, shop.config)
@@ -135,7 +138,7 @@ def test_root_reloads_the_daemon_of_a_user_and_other_users_are_told_the_command(
             assert daemon.terminate() == 0
 
 
-def test_what_a_killed_daemon_has_left_is_no_daemon_whoever_has_its_number(tmp_path: Path) -> None:
+def test_files_of_a_killed_daemon_are_ignored_if_its_process_id_is_used_again(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with Daemon(shop.config) as daemon:
         (directory,) = run_directories(daemon.pid)
@@ -153,7 +156,7 @@ def test_what_a_killed_daemon_has_left_is_no_daemon_whoever_has_its_number(tmp_p
         other.kill()
 
 
-def test_without_a_daemon_the_command_says_so_and_creates_nothing(tmp_path: Path) -> None:
+def test_without_a_daemon_the_command_fails_and_creates_nothing(tmp_path: Path) -> None:
     (tmp_path / "ingestd.toml").write_text('[store]\nurl = "sqlite:ingestd.db"\n')
     done = run_ingestd("reload", folder=tmp_path)
     assert done.returncode == 75
@@ -201,7 +204,7 @@ def test_all_daemons_of_a_redis_on_this_machine_are_reloaded_and_others_are_name
 
 
 def test_a_daemon_that_still_starts_is_reloaded_when_it_is_ready(tmp_path: Path) -> None:
-    """It waits for a command that has the file, for longer than the reload takes to come."""
+    """The daemon waits for another holder of the store's lock while the reload arrives."""
     shop = Shop(tmp_path)
     lock = "import fcntl,sys,time; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print(1,flush=True); input()"
     with subprocess.Popen(
@@ -248,7 +251,7 @@ def test_a_run_directory_is_made_in_a_folder_of_this_user_only(
     assert f"{parent} is not a directory of this user alone" in caplog.text
 
 
-def test_nothing_that_another_user_puts_in_place_of_a_run_file_is_read(tmp_path: Path) -> None:
+def test_run_files_of_another_user_are_not_read(tmp_path: Path) -> None:
     lock, text = tmp_path / "ingestd.lock", tmp_path / "ingestd.json"
     lock.touch()
     hold = "import fcntl,sys; f=open(*sys.argv[1:3]); fcntl.lockf(f,int(sys.argv[3])); print(1,flush=True); input()"
@@ -264,7 +267,7 @@ def test_nothing_that_another_user_puts_in_place_of_a_run_file_is_read(tmp_path:
             yield holder.pid
             holder.communicate("\n")
 
-    with locked("r", fcntl.LOCK_SH):  # whoever can read the file can have such a lock
+    with locked("r", fcntl.LOCK_SH):  # every user who can read the file can have such a lock
         assert RunFile(tmp_path).holder() is None
     with locked("a", fcntl.LOCK_EX) as pid:
         assert RunFile(tmp_path).holder() == pid
@@ -272,7 +275,7 @@ def test_nothing_that_another_user_puts_in_place_of_a_run_file_is_read(tmp_path:
         text.write_text("{")
         assert RunFile(tmp_path).read() is None
         text.unlink()
-        os.mkfifo(text)  # to open it must not wait
+        os.mkfifo(text)  # opening it must not block
         assert RunFile(tmp_path).read() is None
         text.unlink()
         text.symlink_to(lock)

@@ -1,4 +1,4 @@
-"""Restarted again and again on a socket that somebody else holds, under load, the daemon loses no request."""
+"""Repeated restarts under load on a socket of a supervisor lose no request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTARTS = 5
 
 
 class Sender:
-    """Sends events one after the other and never again: whatever is not answered 200 is lost."""
+    """Sends events one after the other, each once. An event that is not answered 200 is lost."""
 
     def __init__(self, port: int, key: str, name: str, *, keeps: bool) -> None:
         self.answered: list[str] = []
@@ -35,7 +35,7 @@ class Sender:
             number = f"{self._name}-{len(self.answered) + len(self.lost)}"
             body = json.dumps({"key": "Page View", "anonymousId": self._name, "data": {"number": number}})
             try:
-                connection.request("POST", f"{BASE}/track", body, self._headers)  # which connects where it must
+                connection.request("POST", f"{BASE}/track", body, self._headers)  # connects if there is no connection
                 answer = connection.getresponse()
                 answer.read()
                 error = "" if answer.status == 200 else str(answer.status)
@@ -51,7 +51,7 @@ class Sender:
 
 @contextmanager
 def load(port: int, key: str) -> Iterator[list[Sender]]:
-    """Every second client keeps its connection, the others make one for each event."""
+    """Runs clients. Every second client keeps its connection, and the others connect for each event."""
     senders = [Sender(port, key, f"client-{number}", keeps=number % 2 == 0) for number in range(CLIENTS)]
     stopping = threading.Event()
     threads = [threading.Thread(target=sender.run, args=(stopping,)) for sender in senders]
@@ -82,7 +82,7 @@ def test_restarts_under_the_load_of_many_clients_lose_nothing(tmp_path: Path, ht
                 come_to(EVENTS * restart // RESTARTS)
                 assert init.stop() == 0
                 init.start()
-            come_to(answered() + 10 * CLIENTS)  # also the last one serves
+            come_to(answered() + 10 * CLIENTS)  # the last daemon serves requests too
         assert init.stop() == 0
     for _, sock in sockets:
         sock.close()

@@ -1,4 +1,4 @@
-"""A journal that may not grow for ever: full, it refuses or drops as told, and keeps its accounts through a kill."""
+"""The journal's limits: a full journal refuses or drops records as configured, and its totals survive a kill."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def numbers(records: list[dict[str, dict[str, int]]]) -> list[int]:
 
 
 def recounted(database: Path) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Records and bytes of the journal as they are kept, and as they are."""
+    """The journal's stored totals of records and bytes, and the counted ones."""
     connection = sqlite3.connect(database)
-    kept = connection.execute("SELECT records, bytes FROM totals").fetchone()
-    there = connection.execute("SELECT count(*), coalesce(sum(length(body) + 32), 0) FROM journal").fetchone()
+    stored = connection.execute("SELECT records, bytes FROM totals").fetchone()
+    counted = connection.execute("SELECT count(*), coalesce(sum(length(body) + 32), 0) FROM journal").fetchone()
     connection.close()
-    return kept, there
+    return stored, counted
 
 
-def test_a_full_journal_refuses_events_until_the_sink_gets_on(tmp_path: Path) -> None:
+def test_a_full_journal_refuses_events_until_the_sink_continues(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'max_size = "50kB"'})
-    shop.archive.mkdir()  # a folder in the file's place, so the sink is stuck
+    shop.archive.mkdir()  # a folder in place of the file, so the sink cannot write
     with shop.serve() as daemon:
         accepted = 0
         while post(daemon, shop, accepted) == 200:
@@ -42,10 +42,10 @@ def test_a_full_journal_refuses_events_until_the_sink_gets_on(tmp_path: Path) ->
         assert daemon.metric("ingestd_journal_bytes") >= 50_000
         refused = daemon.post("/identify/public", {"anonymousId": "visitor"}, shop.public.id)
         assert refused.status == 503
-        assert refused.json()["detail"] == "The journal is full. Send it again later."
+        assert refused.json()["detail"] == "The journal is full. Send the request again later."
         assert int(refused.headers["retry-after"]) > 0
         problem = "the journal is full ([journal] max_size = 50kB) and waits for sink:archive"
-        wait_until(lambda: problem in daemon.ops("/readyz").body.decode())  # once attribution is done with it
+        wait_until(lambda: problem in daemon.ops("/readyz").body.decode())  # when attribution has read the journal
         assert daemon.ops("/readyz").status == 503
         assert daemon.ops("/livez").status == 200
         wait_until(lambda: daemon.metric(PENDING) == accepted)
@@ -59,7 +59,7 @@ def test_a_full_journal_refuses_events_until_the_sink_gets_on(tmp_path: Path) ->
     assert len([line for line in daemon.log if "the journal has room again" in line]) == 1
 
 
-def test_a_journal_that_drops_counts_what_the_sink_lost(tmp_path: Path) -> None:
+def test_a_journal_that_drops_records_counts_the_losses_of_the_sink(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'max_size = "50kB"\non_full = "drop"'})
     shop.archive.mkdir()
     with shop.serve() as daemon:
@@ -81,18 +81,18 @@ def test_a_journal_that_drops_counts_what_the_sink_lost(tmp_path: Path) -> None:
     assert any("sink:archive: " in line and "removed from the journal" in line for line in daemon.log)
 
 
-def test_a_kill_while_records_are_removed_leaves_the_accounts_right(tmp_path: Path) -> None:
+def test_a_kill_while_records_are_removed_leaves_the_totals_right(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'keep_size = "30kB"'})
     with Daemon(shop.config) as daemon, Load(daemon.port, shop.public.id) as load:
         wait_until(lambda: daemon.metric('ingestd_journal_removed_total{reason="size"}') > 200)
         daemon.kill()
-    kept, there = recounted(shop.database)
-    assert kept == there
+    stored, counted = recounted(shop.database)
+    assert stored == counted
     with shop.serve() as again:
         wait_until(lambda: again.metric("ingestd_journal_bytes") <= 30_000)
-    kept, there = recounted(shop.database)
-    assert kept == there
-    # What was removed is in the archive; and a kill may bring some twice.
+    stored, counted = recounted(shop.database)
+    assert stored == counted
+    # Removed records are in the archive. A kill may deliver some records twice.
     assert {sent.number for sent in load.answered} <= {record["data"]["number"] for record in shop.archived()}
 
 
@@ -103,18 +103,20 @@ def test_an_export_while_records_are_removed(tmp_path: Path) -> None:
         exported = [record["id"] for record in shop.exported()]
         load.stop()
     archived = [record["id"] for record in shop.archived()]
-    places = [archived.index(each) for each in exported]
-    assert places
-    assert places == sorted({*places})
+    indices = [archived.index(each) for each in exported]
+    assert indices
+    assert indices == sorted({*indices})
 
 
-def test_a_record_goes_when_it_is_old_and_the_journal_may_end_empty(tmp_path: Path) -> None:
+def test_old_records_are_removed_until_the_journal_is_empty(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'keep_for = "500ms"'})
     with shop.serve() as daemon:
         for number in range(3):
             assert post(daemon, shop, number) == 200
         wait_until(lambda: daemon.metric('ingestd_journal_removed_total{reason="age"}') == 3)
-        wait_until(lambda: daemon.metric("ingestd_journal_records") == 0)  # looked for once they have been removed
+        wait_until(
+            lambda: daemon.metric("ingestd_journal_records") == 0
+        )  # the daemon updates the metric after the removal
         assert daemon.metric("ingestd_journal_oldest_seconds") == 0
         assert post(daemon, shop, 3) == 200
     assert numbers(shop.archived()) == [0, 1, 2, 3]

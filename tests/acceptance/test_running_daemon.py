@@ -59,7 +59,7 @@ path = "shelf.jsonl"
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A plugin that is nowhere installed; the test could import it."""
+    """A plugin that is not installed, but that the test can import."""
     (tmp_path / "shelf_for_tests.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
     return {"shelf": "shelf_for_tests:ShelfPlugin"}
@@ -73,8 +73,8 @@ def viewed(price: float) -> dict[str, Any]:
     return {"key": "Product Viewed", "data": {"price": price}}
 
 
-def test_a_plugin_beside_the_test_gets_what_is_sent(tmp_path: Path, plugins: dict[str, str]) -> None:
-    """Whatever the configuration says of listeners and store: those are always its own."""
+def test_a_plugin_beside_the_test_receives_records(tmp_path: Path, plugins: dict[str, str]) -> None:
+    """The daemon replaces the listeners and the store of the configuration."""
     with running_daemon(tmp_path / "shop", CONFIG, plugins=plugins) as daemon:
         first = daemon.track(viewed(3))
         second = daemon.identify(userId="u-17")
@@ -86,7 +86,7 @@ def test_a_plugin_beside_the_test_gets_what_is_sent(tmp_path: Path, plugins: dic
         assert "shelf" in daemon.command("plugins", "list")
 
 
-def test_what_other_consumers_derive_is_waited_for(tmp_path: Path, plugins: dict[str, str]) -> None:
+def test_delivery_of_derived_records_is_waited_for(tmp_path: Path, plugins: dict[str, str]) -> None:
     with running_daemon(tmp_path / "shop", CONFIG, plugins=plugins) as daemon:
         for number in range(5):
             daemon.track({"key": "Order Completed", "data": {"order_id": f"o-{number}"}})
@@ -103,7 +103,7 @@ def test_dead_letters_are_shown(tmp_path: Path, plugins: dict[str, str]) -> None
         assert (letter["reason"], letter["id"]) == ("too dear", dear)
 
 
-def test_it_is_killed_and_started_again_on_the_same_store(tmp_path: Path, plugins: dict[str, str]) -> None:
+def test_the_daemon_is_killed_and_started_again_on_the_same_store(tmp_path: Path, plugins: dict[str, str]) -> None:
     with running_daemon(tmp_path / "shop", CONFIG, plugins=plugins) as daemon:
         sent = [daemon.track(viewed(1))]
         daemon.kill()
@@ -112,13 +112,13 @@ def test_it_is_killed_and_started_again_on_the_same_store(tmp_path: Path, plugin
         assert daemon.terminate() == 0
         daemon.start()
         sent.append(daemon.track(viewed(3)))
-        daemon.kill()  # and left like that
+        daemon.kill()  # the block ends with a killed daemon
     with running_daemon(tmp_path / "shop", CONFIG, plugins=plugins) as daemon:
         daemon.wait_until_delivered()
         assert list(dict.fromkeys(record["id"] for record in kept(tmp_path / "shop"))) == sent
 
 
-def test_an_answer_that_is_no_200_can_be_looked_at(tmp_path: Path) -> None:
+def test_other_answers_than_200_can_be_inspected(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         answer = daemon.post("/track", {"key": "Nothing Known", "anonymousId": "v", "data": {}})
         assert (answer.status, answer.json()["code"]) == (404, "unknown_key")
@@ -144,7 +144,7 @@ def test_a_daemon_that_dies_fails_the_test(tmp_path: Path, plugins: dict[str, st
         author()
 
 
-def test_a_daemon_that_dies_unseen_fails_the_test_at_its_end(tmp_path: Path) -> None:
+def test_a_daemon_that_dies_unnoticed_fails_the_test_at_its_end(tmp_path: Path) -> None:
     def author() -> None:
         with running_daemon(tmp_path) as daemon:
             (pid,) = (int(line.split()[1]) for line in processes() if str(daemon.folder) in line)
@@ -156,7 +156,7 @@ def test_a_daemon_that_dies_unseen_fails_the_test_at_its_end(tmp_path: Path) -> 
         author()
 
 
-def test_a_sink_that_does_not_get_on_fails_the_test_in_time(tmp_path: Path, plugins: dict[str, str]) -> None:
+def test_a_sink_that_does_not_progress_fails_the_test_in_time(tmp_path: Path, plugins: dict[str, str]) -> None:
     def author() -> None:
         with running_daemon(tmp_path / "shop", CONFIG, plugins=plugins) as daemon:
             daemon.track(viewed(0))
@@ -169,7 +169,7 @@ def test_a_sink_that_does_not_get_on_fails_the_test_in_time(tmp_path: Path, plug
 
 
 @pytest.mark.parametrize("config", ['[sinks.x]\ntype = "none"', "[http]\nmax_bdy = 1", "["])
-def test_a_configuration_that_cannot_be_is_told(tmp_path: Path, config: str) -> None:
+def test_a_faulty_configuration_is_reported(tmp_path: Path, config: str) -> None:
     with pytest.raises(AssertionError, match=r"exits 78:\n.*ingestd\.toml"), running_daemon(tmp_path, config):
         pass
 
@@ -179,6 +179,6 @@ def processes() -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             found.append(f"pid {folder.name} {(folder / 'cmdline').read_bytes()!r}")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found

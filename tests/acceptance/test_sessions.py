@@ -1,4 +1,4 @@
-"""Sessions, links and profiles as a daemon's callers see them: simultaneous, after a restart, across tenants."""
+"""Sessions, links and profiles over HTTP: simultaneous requests, restarts and several tenants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def event(visitor: str, **members: Any) -> dict[str, Any]:
 
 
 def track(daemon: Daemon, key: Key, visitor: str, **members: Any) -> Any:
-    """The session of an event that must be accepted."""
+    """Sends an event that must be accepted, and returns its session."""
     return accepted(daemon.post("/track", event(visitor, **members), key.id))
 
 
@@ -40,7 +40,7 @@ def accepted(reply: Reply) -> Any:
 
 
 def traits(shop: Shop, profile: str) -> dict[str, Any]:
-    """A profile as the file has it: no operation reads profiles."""
+    """A profile, read from the file, because no API operation reads profiles."""
     with sqlite3.connect(shop.database) as connection:
         rows = connection.execute("SELECT name, value FROM field WHERE key = ?", (profile,)).fetchall()
     connection.close()
@@ -62,7 +62,7 @@ def test_twelve_simultaneous_first_events_make_one_session_of_each_visitor(shop:
         stored = [record for record in records if record["anonymousId"] == visitor]
         assert [record["sessionId"] for record in stored] == [session] * 12
         assert [record["sessionIsNew"] for record in stored].count(True) == 1
-        # /customer-events does not tell isNew; the new one may have been there.
+        # /customer-events does not return isNew, and its event may have begun the session.
         assert [answer.get("isNew", False) for answer in answers[visitor]].count(True) <= 1
     assert len({record["sessionId"] for record in records}) == len(visitors)
 
@@ -73,7 +73,7 @@ def test_twelve_simultaneous_first_events_with_one_message_id_are_stored_once(sh
     assert sessions == [{"sessionId": stored["sessionId"], "isNew": True}] * 12
 
 
-def test_a_session_goes_on_over_all_endpoints(shop: Shop, daemon: Daemon) -> None:
+def test_a_session_continues_over_all_endpoints(shop: Shop, daemon: Daemon) -> None:
     first = track(daemon, shop.public, "walker")
     assert first["isNew"] is True
     going_on = {"sessionId": first["sessionId"], "isNew": False}
@@ -90,18 +90,18 @@ def test_a_supplied_session_becomes_the_current_one(send: Any, shop: Shop, daemo
     assert send(daemon, shop.public, visitor, sessionId=own.upper()) == {"sessionId": own, "isNew": True}
     assert send(daemon, shop.public, visitor, sessionId=own) == {"sessionId": own, "isNew": False}
     assert track(daemon, shop.public, visitor) == {"sessionId": own, "isNew": False}
-    # Coming back to an earlier one makes that one current.
+    # An earlier session that is supplied again becomes the current one.
     back = first["sessionId"]
     assert send(daemon, shop.public, visitor, sessionId=back) == {"sessionId": back, "isNew": True}
     assert track(daemon, shop.public, visitor) == {"sessionId": back, "isNew": False}
 
 
-def test_a_session_supplied_by_a_server_stands_for_that_event_only(shop: Shop, daemon: Daemon) -> None:
+def test_a_session_supplied_by_a_server_applies_to_that_event_only(shop: Shop, daemon: Daemon) -> None:
     live = track(daemon, shop.public, "payer")["sessionId"]
     own = str(uuid4())
     assert server_event(daemon, shop.server, "payer", sessionId=own.upper()) == {"sessionId": own}
     assert track(daemon, shop.public, "payer") == {"sessionId": live, "isNew": False}
-    # Nor does it start one for a visitor without any.
+    # It does not start a session for a visitor without one either.
     assert server_event(daemon, shop.server, "stranger", sessionId=own) == {"sessionId": own}
     fresh = track(daemon, shop.public, "stranger")
     assert fresh["isNew"] is True
@@ -166,13 +166,13 @@ def test_a_restart_keeps_sessions_links_traits_messages_and_keys(end: str, tmp_p
         going_on = {"sessionId": first["sessionId"], "isNew": False}
         assert track(daemon, shop.public, "linked") == going_on
         assert server_event(daemon, shop.server, "linked") == {"sessionId": first["sessionId"]}
-        # Sent again after the restart: answered as it was then, and not stored again.
+        # A repeated message after the restart gets the first answer and is not stored again.
         assert track(daemon, shop.public, "linked", messageId="m-1") == first
         identify(daemon, shop.public, "unlinked", userId="bob")
         assert track(daemon, shop.public, "unlinked")["isNew"] is False
     users = [(record["anonymousId"], record["userId"]) for record in shop.exported("--type", "event")]
     assert users == [("linked", None), ("linked", "ann"), ("linked", "ann"), ("unlinked", "bob")]
     assert traits(shop, user_profile("shop", "ann")) == {"firstName": "Ann", "email": "ann@shop.example"}
-    # What the visitor had told before the restart went over to the user at the first link after it.
+    # The visitor's traits from before the restart were copied to the user at the first link after it.
     assert traits(shop, user_profile("shop", "bob")) == {"plan": "gold"}
     assert traits(shop, anonymous_profile("shop", "unlinked")) == {"plan": "gold"}

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: what was begun is answered, what was answered is stored and delivered, the exit is 0."""
+"""SIGTERM and SIGINT: begun requests are answered, answered events are stored and delivered, the exit code is 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {"number": "slow"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_under_load_what_was_begun_is_answered_and_delivered(
+def test_begun_requests_under_load_are_answered_and_delivered(
     stop: signal.Signals, tmp_path: Path, http_server: str
 ) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
@@ -35,11 +35,11 @@ def test_under_load_what_was_begun_is_answered_and_delivered(
     numbers = [record["data"]["number"] for record in journal]
     assert len(numbers) == len(set(numbers))
     assert answered <= {*numbers} <= {each.number for each in load.sent}
-    # No crash, so not even the sink has anything twice.
+    # Without a crash even the sink has each record once.
     assert shop.archived() == journal
 
 
-def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothing_up(
+def test_a_slow_request_is_answered_and_idle_connections_do_not_delay_the_stop(
     tmp_path: Path, http_server: str
 ) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
@@ -50,11 +50,13 @@ def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothi
     ).encode()
     with Daemon(shop.config) as daemon:
         idle = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(3)]
-        idle[0].sendall(head + body)  # this one has had an answer already, the others never asked
+        idle[0].sendall(head + body)  # this connection has had an answer, the others have sent nothing
         assert idle[0].recv(65536).startswith(b"HTTP/1.1 200")
         with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as slow:
             slow.sendall(head + body[:10])
-            assert daemon.post("/track", EVENT, shop.public.id).status == 200  # by then the head has been read
+            assert (
+                daemon.post("/track", EVENT, shop.public.id).status == 200
+            )  # the head of the slow request has been read by now
             os.kill(daemon.pid, signal.SIGTERM)
             wait_until(lambda: daemon.ops("/readyz").status == 503)
             assert daemon.ops("/readyz").body == b"shutting down\n"
@@ -74,7 +76,9 @@ def test_a_slow_request_begun_before_is_answered_and_idle_connections_hold_nothi
     assert len(shop.stored()) == len(shop.archived()) == 3
 
 
-def test_what_had_arrived_before_is_answered_though_it_had_not_been_read(tmp_path: Path, http_server: str) -> None:
+def test_requests_that_arrived_before_the_stop_are_answered_though_still_unread(
+    tmp_path: Path, http_server: str
+) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
     body = json.dumps(EVENT).encode()
     request = (

@@ -1,4 +1,4 @@
-"""Signatures of server keys: what may be signed, and which keys and secrets are valid when."""
+"""Signatures of server keys: the signed bytes, and the validity of keys and secrets over time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wait_for(status: int, send: Callable[[], Reply]) -> None:
         time.sleep(0.05)
 
 
-# Each body as a client sent it, and `JSON.stringify` of the object it had signed, as Node.js writes it.
+# Each body as sent, and the output of Node.js's `JSON.stringify` for the object that was signed.
 def with_data(data: str) -> str:
     return f'{{"key":"Page View","anonymousId":"visitor","data":{data}}}'
 
@@ -90,7 +90,7 @@ READINGS = {
 
 
 @pytest.mark.parametrize(("sent", "signed"), READINGS.values(), ids=READINGS)
-def test_what_was_sent_or_what_ecmascript_makes_of_it_may_be_signed(
+def test_the_body_as_sent_or_its_ecmascript_form_may_be_signed(
     shop: Shop, daemon: Daemon, sent: str, signed: str
 ) -> None:
     for text in (sent, signed):
@@ -130,7 +130,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("path", ["/customer-events", "/customer-events/batch"])
-def test_what_is_stored_is_what_was_signed(shop: Shop, daemon: Daemon, path: str) -> None:
+def test_the_signed_values_are_stored(shop: Shop, daemon: Daemon, path: str) -> None:
     whole = '{"events":[%s]}' if path.endswith("batch") else "%s"
     for number, pair in enumerate(STORED.values()):
         visitor = f"{path} {number}"
@@ -142,7 +142,7 @@ def test_what_is_stored_is_what_was_signed(shop: Shop, daemon: Daemon, path: str
         assert repr(record["data"]) == repr(event["data"])  # 0 and -0 are equal
 
 
-def test_what_was_signed_as_it_was_sent_is_stored_as_it_was_sent(shop: Shop, daemon: Daemon) -> None:
+def test_a_body_that_was_signed_as_sent_is_stored_as_sent(shop: Shop, daemon: Daemon) -> None:
     sent = with_data('{"n":[9007199254740993,-0.0]}').replace("visitor", "exact").encode()
     assert post(daemon, shop.server, sent, sign(shop.server.secret, sent)).status == 200
     [record] = [record for record in shop.exported() if record["anonymousId"] == "exact"]
@@ -181,7 +181,7 @@ def test_a_small_body_may_take_many_bytes_to_send(shop: Shop, daemon: Daemon) ->
     for size in (10, 10_000):
         raw = json.dumps({**EVENT, "data": {"title": "x" * size}}).encode()
         compressor = zlib.compressobj(wbits=-15)
-        # A gzip member of 60,000 empty blocks, and one that has it all (RFC 1951, 3.2.4).
+        # A gzip member of 60,000 empty blocks and one block with the whole content (RFC 1951, 3.2.4).
         blocks = b"\0\0\0\xff\xff" * 60_000 + compressor.compress(raw) + compressor.flush()
         packed = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + blocks + struct.pack("<II", zlib.crc32(raw), len(raw))
         assert gzip.decompress(packed) == raw
@@ -196,7 +196,7 @@ def test_the_process_for_canonical_forms_ends_with_the_daemon(tmp_path: Path) ->
     raw = json.dumps({**EVENT, "data": {"title": "x" * 10_000}}).encode()
     signature = sign(shop.server.secret, json.dumps(json.loads(raw), separators=(",", ":")).encode())
     for number in signal.SIGKILL, signal.SIGINT:
-        # A session, as a shell in a terminal begins one: Ctrl-C is for every process of its foreground group.
+        # A session as in a terminal: Ctrl-C goes to every process of the foreground group.
         with Daemon(shop.config, prefix=("setsid",)) as daemon:
             assert post(daemon, shop.server, json.dumps(EVENT).encode(), "0" * 64).status == 401
             assert not children(daemon.pid)
@@ -223,13 +223,13 @@ def test_case_does_not_matter_in_signature_and_key(shop: Shop, daemon: Daemon) -
     assert daemon.request("POST", "/api/v1/analytics/customer-events", raw, named).status == 200
 
 
-def test_a_signature_is_of_one_key(shop: Shop, daemon: Daemon) -> None:
+def test_a_signature_is_valid_for_one_key_only(shop: Shop, daemon: Daemon) -> None:
     second = shop.create_key("server", shop.tenant)
     raw = json.dumps(EVENT).encode()
     wait_for(200, lambda: daemon.post_signed(EVENT, second))
     assert post(daemon, second, raw, sign(shop.server.secret, raw)).status == 401
     assert post(daemon, shop.server, raw, sign(second.secret, raw)).status == 401
-    # What may be public is no secret: the id of the key, and no secret at all.
+    # The id of a key is public, so it is not a valid secret. Nor is the empty text.
     for secret in (second.id, ""):
         assert post(daemon, second, raw, sign(secret, raw)).status == 401
 
@@ -246,7 +246,7 @@ def test_an_old_secret_is_valid_for_the_grace_time_of_a_rotation(shop: Shop, dae
     assert second.secret != first.secret
     wait_for(200, lambda: daemon.post_signed(EVENT, second))
     assert daemon.post_signed(EVENT, first).status == 200
-    # Only the last one before it: a second rotation ends the first secret.
+    # Only the previous secret stays valid: a second rotation ends the first secret.
     third = rotated(shop, second, "1ms")
     wait_for(200, lambda: daemon.post_signed(EVENT, third))
     assert daemon.post_signed(EVENT, first).status == 401
@@ -278,7 +278,7 @@ def test_no_key_or_secret_is_logged_or_shown(shop: Shop, daemon: Daemon) -> None
     assert shop.server.secret not in shop.command("keys", "list", "--json")
 
 
-def test_replays_are_refused_where_the_configuration_says_so(tmp_path: Path) -> None:
+def test_replays_are_refused_if_configured(tmp_path: Path) -> None:
     rules = 'max_age = "1h"\nrequire_message_id = true'
     shop = Shop(tmp_path, {"plugins.hmac_auth": rules})
     fresh = {**EVENT, "messageId": "m-1", "timestamp": format_time(now() - 60_000)}
@@ -295,7 +295,7 @@ def test_replays_are_refused_where_the_configuration_says_so(tmp_path: Path) -> 
             answer = daemon.post_signed(body, shop.server)
             assert (answer.status, answer.json()["code"]) == (400, code)
             assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
-        # What the schema says comes first, and public keys sign nothing.
+        # Faults of the schema are reported first, and the rules do not apply to public keys.
         assert daemon.post_signed({**old, "data": 1}, shop.server).json()["code"] == "invalid_envelope"
         assert daemon.post("/track", old, shop.public.id).status == 200
 

@@ -1,4 +1,4 @@
-"""A sink fails, in whatever way: callers do not notice, operators do, and in the end nothing is missing."""
+"""A sink fails in several ways: callers do not notice, operators are informed, and no record is lost."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ PLUGIN = '''
 
 
 class Depot:
-    """What the sink writes to. Batches are taken whole or not at all."""
+    """The server that the sink writes to. It takes a batch whole or not at all."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.records: list[dict[str, Any]] = []
         self.writes = 0
         self.seconds = 0.0
-        """How long each write takes."""
+        """The duration of each write."""
         self.garbage = False
         self.refused: set[str] = set()
-        """Numbers of events that it rejects."""
+        """Numbers of events that the depot rejects."""
         self.poison: set[str] = set()
-        """Those with which it hangs up."""
+        """Numbers of events at which the depot closes the connection."""
         self._connections: set[Any] = set()
         self._server: socketserver.ThreadingTCPServer | None = None
         self._going = threading.Event()
@@ -129,7 +129,7 @@ class Depot:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """Nobody listens any more, and connections end, amid a write or not."""
+        """Stops listening and closes all connections, also during writes."""
         self._going.set()
         if self._server is not None:
             self._server.shutdown()
@@ -140,7 +140,7 @@ class Depot:
                 connection.shutdown(2)
 
     def take(self, line: bytes, answer: Callable[[bytes], object]) -> bool:
-        """Whether the connection goes on."""
+        """Takes a batch, and returns whether the connection stays open."""
         self.writes += 1
         if self.seconds and self._going.wait(self.seconds):
             return False
@@ -181,7 +181,7 @@ def depot() -> Iterator[Depot]:
 
 
 def make_shop(folder: Path, depot: Depot, **lines: str) -> Shop:
-    """With the sinks `depot` and `archive`. Keywords are options of the former, and of `http`."""
+    """A shop with the sinks `depot` and `archive`. Options are for `depot`, except `shutdown_timeout` of `http`."""
     options = {
         "timeout": '"200ms"',
         "retry": '{ attempts = 3, initial = "5ms", max = "50ms" }',
@@ -212,7 +212,7 @@ def dead_letters(shop: Shop) -> list[dict[str, Any]]:
 
 
 def assert_nothing_is_missing(shop: Shop, depot: Depot, dead: set[str]) -> None:
-    """After the daemon has ended: in the depot, in order, or among the dead letters; and all in the archive."""
+    """Checks after the daemon's end: each record is in the archive, and in the depot (in order) or a dead letter."""
     journal = shop.stored()
     assert {record["id"] for record in shop.archived()} == {record["id"] for record in journal}
     wanted = [record["id"] for record in journal if record.get("data", {}).get("number") not in dead]
@@ -226,7 +226,7 @@ def assert_nothing_is_missing(shop: Shop, depot: Depot, dead: set[str]) -> None:
     assert {letter["position"] for letter in letters} == {positions[number] for number in dead}
 
 
-# Configured wrongly
+# Wrong options
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def assert_nothing_is_missing(shop: Shop, depot: Depot, dead: set[str]) -> None:
         ({"start": '"yesterday"'}, "sinks.depot.start: "),
     ],
 )
-def test_what_can_never_work_stops_the_start_with_the_option(
+def test_an_option_that_can_never_work_stops_the_start_and_is_named(
     lines: dict[str, str], said: str, tmp_path: Path, depot: Depot
 ) -> None:
     shop = make_shop(tmp_path, depot, **lines)
@@ -254,12 +254,12 @@ def test_what_can_never_work_stops_the_start_with_the_option(
     assert depot.writes == 0
 
 
-# Failing for a while
+# Temporary failures
 
 
 @contextmanager
 def vanishing(depot: Depot) -> Iterator[None]:
-    """Amid a write, and nobody listens until it is back."""
+    """The depot disappears during a write, and does not listen until the end of the block."""
     depot.seconds = 5
     yield
     depot.stop()
@@ -276,7 +276,7 @@ def away(depot: Depot) -> Iterator[None]:
 
 @contextmanager
 def slow(depot: Depot) -> Iterator[None]:
-    """Each write takes longer than the limit."""
+    """Each write takes longer than the sink's timeout."""
     depot.seconds = 30
     yield
     depot.stop()
@@ -292,7 +292,7 @@ def garbage(depot: Depot) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [vanishing, away, slow, garbage])
-def test_callers_and_other_sinks_notice_nothing_and_operators_do(
+def test_callers_and_other_sinks_notice_nothing_and_operators_are_informed(
     fault: Callable[[Depot], AbstractContextManager[None]], tmp_path: Path, depot: Depot
 ) -> None:
     shop = make_shop(tmp_path, depot)
@@ -303,7 +303,7 @@ def test_callers_and_other_sinks_notice_nothing_and_operators_do(
             begun = time.monotonic()
             for number in range(30):
                 post(daemon, shop, f"during-{number}")
-            assert time.monotonic() - begun < 30 * 0.25  # a write takes nearly as long as its limit: no answer waits
+            assert time.monotonic() - begun < 30 * 0.25  # no answer waits for a write, which takes up to its timeout
             wait_until(lambda: metric(daemon, "delivered_total", "archive") == 31)
             assert metric(daemon, "pending", "archive") == metric(daemon, "retries_total", "archive") == 0
             retries = metric(daemon, "retries_total")
@@ -314,7 +314,7 @@ def test_callers_and_other_sinks_notice_nothing_and_operators_do(
             age = metric(daemon, "oldest_pending_seconds")
             assert 0 < age < 60
             wait_until(lambda: metric(daemon, "oldest_pending_seconds") > age)
-            ready = daemon.ops("/readyz")  # events can be stored
+            ready = daemon.ops("/readyz")  # readiness depends on the store, not on sinks
             assert (ready.status, ready.body) == (200, b"ok\n")
         wait_until(lambda: metric(daemon, "delivered_total") == 31)
         assert metric(daemon, "pending") == metric(daemon, "oldest_pending_seconds") == 0
@@ -324,7 +324,7 @@ def test_callers_and_other_sinks_notice_nothing_and_operators_do(
     assert_nothing_is_missing(shop, depot, set())
 
 
-def test_one_that_cannot_be_reached_at_the_start_gets_all_later(tmp_path: Path, depot: Depot) -> None:
+def test_a_sink_that_is_unreachable_at_the_start_gets_all_records_later(tmp_path: Path, depot: Depot) -> None:
     depot.stop()
     shop = make_shop(tmp_path, depot)
     with shop.serve() as daemon:
@@ -333,7 +333,7 @@ def test_one_that_cannot_be_reached_at_the_start_gets_all_later(tmp_path: Path, 
             post(daemon, shop, f"{number}")
         wait_until(lambda: metric(daemon, "pending") == 5 and metric(daemon, "oldest_pending_seconds") > 0)
         wait_until(lambda: metric(daemon, "retries_total") > 3)
-        # Operators are told why, also by the command; and it can be paused like any other.
+        # The command shows operators the reason, and the sink can be paused like others.
         (status,) = [json.loads(line) for line in shop.command("sinks", "status", "depot", "--json").splitlines()]
         wait_until(lambda: _reason(shop) is not None)
         assert status["sink"] == "depot"
@@ -354,10 +354,10 @@ def _reason(shop: Shop) -> str | None:
     return None if error is None else str(error["reason"])
 
 
-# Records it does not take
+# Records that the sink does not take
 
 
-def test_one_rejected_record_of_a_thousand_keeps_nothing_waiting(tmp_path: Path, depot: Depot) -> None:
+def test_one_rejected_record_of_a_thousand_delays_no_other(tmp_path: Path, depot: Depot) -> None:
     shop = make_shop(tmp_path, depot, filter='{ types = ["event"] }')
     depot.refused = {"load-3-20"}
     with shop.serve() as daemon:
@@ -371,7 +371,7 @@ def test_one_rejected_record_of_a_thousand_keeps_nothing_waiting(tmp_path: Path,
         assert metric(daemon, "pending") == 0
         assert metric(daemon, "delivered_total") == count - 1
         assert metric(daemon, "dead_letters") == 1
-        assert metric(daemon, "retries_total") == 0  # it is no failure
+        assert metric(daemon, "retries_total") == 0  # a rejected record is not a failure of the sink
         assert daemon.ops("/readyz").status == 200
     (letter,) = dead_letters(shop)
     assert letter["reason"] == "no load-3-20"
@@ -380,7 +380,9 @@ def test_one_rejected_record_of_a_thousand_keeps_nothing_waiting(tmp_path: Path,
     assert {*depot.ids} == {record["id"] for record in journal[:-1]} - {journal[letter["position"] - 1]["id"]}
 
 
-def test_poison_becomes_a_dead_letter_and_is_taken_when_the_sink_has_been_mended(tmp_path: Path, depot: Depot) -> None:
+def test_poison_becomes_a_dead_letter_and_is_delivered_after_the_sink_was_repaired(
+    tmp_path: Path, depot: Depot
+) -> None:
     shop = make_shop(tmp_path, depot)
     depot.poison = {"7", "12"}
     with shop.serve() as daemon:
@@ -396,8 +398,8 @@ def test_poison_becomes_a_dead_letter_and_is_taken_when_the_sink_has_been_mended
     assert_nothing_is_missing(shop, depot, set())
 
 
-def test_whenever_the_daemon_is_killed_nothing_is_missing(tmp_path: Path, depot: Depot) -> None:
-    """While the depot comes and goes, rejects one record in ten and hangs up on others."""
+def test_kills_at_any_moment_lose_no_record(tmp_path: Path, depot: Depot) -> None:
+    """The depot also restarts, rejects one record in ten and closes the connection at others."""
     chance = random.Random(7)
     shop = make_shop(tmp_path, depot, batch='{ max_wait = "10ms", max_events = 20 }', timeout='"50ms"')
     dead: set[str] = set()
@@ -433,8 +435,8 @@ def test_whenever_the_daemon_is_killed_nothing_is_missing(tmp_path: Path, depot:
 
 
 @pytest.mark.parametrize("manner", ["plain", "stubborn", "blocking"])
-def test_a_sink_that_hangs_does_not_hold_the_daemon(manner: str, tmp_path: Path, depot: Depot) -> None:
-    """Not one that does not let itself be cancelled either, nor one with a thread that comes back much later."""
+def test_a_sink_that_hangs_does_not_delay_the_stop(manner: str, tmp_path: Path, depot: Depot) -> None:
+    """The same holds for a sink that resists cancellation, and for a sink with a blocked thread."""
     shop = make_shop(tmp_path, depot, timeout='"30s"', manner=f'"{manner}"', shutdown_timeout='"500ms"')
     depot.seconds = 30
     with Daemon(shop.config) as daemon:
@@ -446,10 +448,10 @@ def test_a_sink_that_hangs_does_not_hold_the_daemon(manner: str, tmp_path: Path,
         try:
             assert daemon.wait() == 0
         except subprocess.TimeoutExpired:
-            pytest.fail("it does not end:\n" + "\n".join(daemon.log))
+            pytest.fail("the daemon does not stop:\n" + "\n".join(daemon.log))
         took = time.monotonic() - begun
     assert any(line.endswith("sink:depot: 4 records left for the next start") for line in daemon.log), daemon.log
-    # The time to catch up; and, for one that does not obey, what a task is given to end.
+    # The time to catch up and, if the sink resists cancellation, the time for a task to end.
     assert took < (3 if manner == "plain" else 10)
     assert depot.records == []
     depot.seconds = 0
@@ -461,7 +463,7 @@ def test_a_sink_that_hangs_does_not_hold_the_daemon(manner: str, tmp_path: Path,
     assert_nothing_is_missing(shop, depot, set())
 
 
-def test_what_is_paused_is_not_waited_for_and_told(tmp_path: Path, depot: Depot) -> None:
+def test_a_stop_does_not_wait_for_a_paused_sink_and_reports_its_records(tmp_path: Path, depot: Depot) -> None:
     shop = make_shop(tmp_path, depot)
     with Daemon(shop.config) as daemon:
         post(daemon, shop, "0")
@@ -473,7 +475,7 @@ def test_what_is_paused_is_not_waited_for_and_told(tmp_path: Path, depot: Depot)
         wait_until(lambda: metric(daemon, "pending") == 2 and metric(daemon, "oldest_pending_seconds") > 0)
         begun = time.monotonic()
         assert daemon.terminate() == 0
-        assert time.monotonic() - begun < 5  # of the ten it would have to catch up
+        assert time.monotonic() - begun < 5  # less than the ten seconds to catch up
     assert any(line.endswith("sink:depot: 2 records left for the next start") for line in daemon.log), daemon.log
     with shop.serve() as daemon:
         wait_until(lambda: metric(daemon, "paused") == 1)

@@ -1,4 +1,4 @@
-"""`ingestd sinks dead-letters …` as they are run, and forgetting a person who is in one."""
+"""`ingestd sinks dead-letters …`, and forgetting a person with dead letters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_dead_letters_are_listed_and_shown_whole(desk: Desk, *, beside: bool) ->
         assert head.split() == ["NUMBER", "WHEN", "TYPE", "KEY", "ID", "ATTEMPTS", "REASON"]
         when = first["at"][:19] + "Z"
         assert row.split()[:7] == ["1", when, "event", "Page", "View", records[1]["id"], "1"]
-        assert row.endswith("  too\ufffd[2J long: " + "日本" * 100)  # a pipe gets it whole
+        assert row.endswith("  too\ufffd[2J long: " + "日本" * 100)  # the reason is not shortened in a pipe
         shown_row = shown_on_terminal("sinks", "dead-letters", "list", "crm", config=desk.shop.config).split("\r\n")[1]
         assert re.search(r"  too\ufffd\[2J long: [日本]+…$", shown_row)
         shown = json.loads(desk.run("dead-letters", "show", "crm", "1", "--json"))
@@ -52,7 +52,7 @@ def test_dead_letters_are_listed_and_shown_whole(desk: Desk, *, beside: bool) ->
         assert desk.run("dead-letters", "list", "archive") == "archive has no dead letters\n"
 
 
-def test_metrics_come_out_even_whatever_becomes_of_dead_letters(desk: Desk) -> None:
+def test_metrics_agree_after_dead_letters_are_retried_discarded_and_replayed(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
 
         def metric(name: str) -> float:
@@ -66,11 +66,11 @@ def test_metrics_come_out_even_whatever_becomes_of_dead_letters(desk: Desk) -> N
         desk.run("dead-letters", "retry", "crm", "--all")
         desk.run("dead-letters", "discard", "crm", "--all", "--yes")
         desk.run("replay", "crm", "--from", "1")
-        wait_until(lambda: metric("dead_letters") == 1)  # once more, of the replay
+        wait_until(lambda: metric("dead_letters") == 1)  # the replay makes one dead letter again
         assert (metric("delivered_total"), metric("given_up_total"), metric("pending")) == (3, 3, 0)
 
 
-def test_a_dead_letter_is_told_in_the_log_and_on_the_page(desk: Desk) -> None:
+def test_a_dead_letter_is_in_the_log_and_on_the_page(desk: Desk) -> None:
     def on_the_page() -> tuple[int, str | None]:
         shown = daemon.ops("/status.json").json()
         (crm,) = [each for each in shown["sinks"] if each["sink"] == "crm"]
@@ -92,7 +92,7 @@ def test_a_dead_letter_is_told_in_the_log_and_on_the_page(desk: Desk) -> None:
 
 
 @BOTH
-def test_retrying_tells_what_the_sink_has_taken_and_what_is_still_dead(desk: Desk, *, beside: bool) -> None:
+def test_retrying_reports_delivered_and_remaining_dead_letters(desk: Desk, *, beside: bool) -> None:
     with ExitStack() as running:
         daemon = running.enter_context(desk.shop.serve())
         desk.crm.tell(reject={number: f"no {number}" for number in range(2, 9)})
@@ -100,7 +100,7 @@ def test_retrying_tells_what_the_sink_has_taken_and_what_is_still_dead(desk: Des
         if not beside:
             running.close()
         desk.crm.tell(reject={4: "never", 8: "never ever"})
-        told = desk.told("dead-letters", "retry", "crm", "1", "3-5")  # the events 2, and 4 to 6
+        told = desk.told("dead-letters", "retry", "crm", "1", "3-5")  # the events 2 and 4 to 6
         assert {name: told[name] for name in ("sink", "order", "letters", "done", "taken")} == {
             "sink": "crm", "order": 1, "letters": 4, "done": True, "taken": 3,
         }  # fmt: skip
@@ -121,7 +121,7 @@ def test_retrying_tells_what_the_sink_has_taken_and_what_is_still_dead(desk: Des
 
 
 @BOTH
-def test_discarded_dead_letters_are_gone_and_nothing_is_written(desk: Desk, *, beside: bool) -> None:
+def test_discarded_dead_letters_are_removed_and_not_written(desk: Desk, *, beside: bool) -> None:
     with ExitStack() as running:
         daemon = running.enter_context(desk.shop.serve())
         desk.crm.tell(reject=dict.fromkeys(range(2, 6), "no"))
@@ -167,7 +167,9 @@ def test_on_a_terminal_discarding_asks_first(desk: Desk, answer: str, left: int)
         (["crm", "7-9"], 1, "crm has no dead letter 7 to 9"),
     ],
 )
-def test_which_dead_letters_must_be_said_and_right(desk: Desk, arguments: list[str], code: int, message: str) -> None:
+def test_the_numbers_of_dead_letters_are_required_and_checked(
+    desk: Desk, arguments: list[str], code: int, message: str
+) -> None:
     assert message in desk.refused("dead-letters", "discard", *arguments, "--yes", code=code)
 
 
@@ -201,10 +203,10 @@ def test_a_forgotten_person_is_in_no_dead_letter(tmp_path: Path, *, beside: bool
         def on_disk() -> bytes:
             return b"".join(path.read_bytes() for path in sorted(tmp_path.glob("*.db*")))
 
-        wait_until(lambda: on_disk().count(b"ada-visitor") == 1)  # in the erasure
+        wait_until(lambda: on_disk().count(b"ada-visitor") == 1)  # only the erasure contains the id
 
 
-def test_dead_letters_tell_of_a_person_of_whom_the_journal_knows_no_more(tmp_path: Path) -> None:
+def test_a_person_is_forgotten_in_dead_letters_after_the_records_were_removed(tmp_path: Path) -> None:
     desk = Desk(tmp_path, tables={"journal": 'keep_size = "2kB"'})
     with desk.shop.serve() as daemon:
         desk.crm.tell(reject={1: "no"})

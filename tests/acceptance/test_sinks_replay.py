@@ -1,4 +1,4 @@
-"""`ingestd sinks replay` as it is run: beside a daemon and without one, interrupted, and waited for."""
+"""`ingestd sinks replay` with a daemon and without one, interrupted, and with and without waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("told_sink")
 
 
 @BOTH
-def test_a_replay_writes_again_what_is_asked_for_and_nothing_else(desk: Desk, *, beside: bool) -> None:
+def test_a_replay_writes_exactly_the_requested_records_again(desk: Desk, *, beside: bool) -> None:
     with ExitStack() as running:
         daemon = running.enter_context(desk.shop.serve())
         delivered(desk, daemon, 1, 2)
@@ -55,7 +55,7 @@ def test_a_replay_writes_again_what_is_asked_for_and_nothing_else(desk: Desk, *,
         assert [record["data"]["number"] for record in desk.shop.archived()] == first
 
 
-def test_a_replay_of_nothing_is_an_error_that_says_why(desk: Desk) -> None:
+def test_a_replay_without_records_is_an_error_with_its_reason(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         assert "has received none of the records" in desk.refused("replay", "crm", "--from", "1")
         delivered(desk, daemon, 1, 2, 3)
@@ -69,7 +69,7 @@ def test_a_replay_of_nothing_is_an_error_that_says_why(desk: Desk) -> None:
         assert desk.crm.numbers() == [1, 2, 3]
 
 
-def test_a_replay_from_before_what_is_left_says_from_where_it_really_begins(tmp_path: Path) -> None:
+def test_a_replay_from_removed_records_reports_its_real_start(tmp_path: Path) -> None:
     desk = Desk(tmp_path, tables={"journal": 'keep_size = "3kB"'})
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, *range(1, 31))
@@ -87,7 +87,7 @@ def test_a_replay_from_before_what_is_left_says_from_where_it_really_begins(tmp_
         assert (told["trimmed"], told["from"], told["replayed"]) == (True, number, 31 - number)
 
 
-def test_records_from_before_it_began_are_told_as_new_to_it(desk: Desk) -> None:
+def test_records_from_before_the_sink_began_are_reported_as_new_to_it(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1, 2)
     text = desk.shop.config.read_text()
@@ -101,7 +101,7 @@ def test_records_from_before_it_began_are_told_as_new_to_it(desk: Desk) -> None:
         assert erp.numbers() == [3, 1, 2, 3]
 
 
-def test_beside_a_daemon_ctrl_c_leaves_the_order_to_it(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_command_to_the_daemon(tmp_path: Path) -> None:
     desk = Desk(tmp_path, batch=1)
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, *range(1, 11))
@@ -126,7 +126,7 @@ def test_beside_a_daemon_ctrl_c_leaves_the_order_to_it(tmp_path: Path) -> None:
         assert list(dict.fromkeys(desk.crm.numbers()[10:])) == [*range(1, 11)]
 
 
-def test_without_a_daemon_the_command_ends_cleanly_and_what_is_left_is_done_by_the_next(tmp_path: Path) -> None:
+def test_without_a_daemon_an_interrupted_command_is_completed_by_the_next_daemon(tmp_path: Path) -> None:
     desk = Desk(tmp_path, batch=1)
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, *range(1, 11))
@@ -134,7 +134,7 @@ def test_without_a_daemon_the_command_ends_cleanly_and_what_is_left_is_done_by_t
     with desk.begin("replay", "crm", "--from", "1") as command:
         wait_until(lambda: len(desk.crm.numbers()) > 12)
         desk.crm.tell(hang=True)
-        # What reads and writes the file works beside it; a daemon is told who has it.
+        # Other commands work meanwhile. A daemon is refused with the process that has the store.
         assert 0 < desk.status()["orders"][0]["done"] < 10
         refused = run_ingestd("serve", config=desk.shop.config)
         assert (refused.returncode, f"in use by process {command.pid}" in refused.stderr) == (78, True)
@@ -154,7 +154,7 @@ def test_without_a_daemon_the_command_ends_cleanly_and_what_is_left_is_done_by_t
     assert len(again) <= 11  # the record that was being written may come twice
 
 
-def test_an_order_that_is_not_waited_for_is_done_by_the_next_daemon(desk: Desk) -> None:
+def test_a_command_without_waiting_is_done_by_the_next_daemon(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1, 2)
     assert "command 1 waits for the daemon" in desk.run("replay", "crm", "--from", "1", "--no-wait").splitlines()[-1]
@@ -169,7 +169,7 @@ def test_an_order_that_is_not_waited_for_is_done_by_the_next_daemon(desk: Desk) 
         wait_until(lambda: desk.status()["orders"] == [])
 
 
-def test_while_the_sink_fails_whoever_waits_is_told_why(desk: Desk) -> None:
+def test_a_waiting_command_shows_why_the_sink_fails(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1)
         desk.crm.tell(fail="down for repairs")
@@ -186,7 +186,7 @@ def test_while_the_sink_fails_whoever_waits_is_told_why(desk: Desk) -> None:
             assert command.returncode == 0
 
 
-def test_on_a_terminal_a_bar_shows_how_far_it_is(desk: Desk) -> None:
+def test_on_a_terminal_a_bar_shows_the_progress(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1, 2)
         ours, theirs = pty.openpty()

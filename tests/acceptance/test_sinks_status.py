@@ -1,4 +1,4 @@
-"""`ingestd sinks status`, `pause` and `resume` as they are run, and what several daemons make of orders."""
+"""`ingestd sinks status`, `pause` and `resume`, and commands with several daemons."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.told_sink import Told
 pytestmark = pytest.mark.usefixtures("told_sink")
 
 
-def test_status_tells_how_far_each_sink_is_for_people_and_for_machines(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, tables={"plugins": ""})  # all of them: attribution reads the journal too, and is no sink
+def test_status_shows_the_progress_of_each_sink_to_people_and_machines(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, tables={"plugins": ""})  # all plugins: attribution reads the journal too, but is no sink
     with desk.shop.serve() as daemon:
         desk.crm.tell(reject={2: "no"})
         delivered(desk, daemon, 1, 2, 3)
@@ -49,7 +49,7 @@ def test_status_tells_how_far_each_sink_is_for_people_and_for_machines(tmp_path:
     assert later == {**crm, "state": "waiting for a daemon", "fullInSeconds": later["fullInSeconds"]}
 
 
-def test_status_tells_what_a_sink_fails_of_and_what_waits_for_it(desk: Desk) -> None:
+def test_status_shows_the_error_and_the_pending_records_of_a_sink(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         desk.crm.tell(fail="down\x1b[2J for repairs")
         desk.send(daemon, 1, 2)
@@ -64,7 +64,7 @@ def test_status_tells_what_a_sink_fails_of_and_what_waits_for_it(desk: Desk) -> 
         assert re.search(
             r"^crm: failed \d+ times in a row, from \S+Z to \S+Z:\n    down\ufffd\[2J for repairs$", page, re.MULTILINE
         )
-    assert "failed" in desk.run("status")  # whoever looks after a stop is told too
+    assert "failed" in desk.run("status")  # the error is shown after a stop too
     desk.crm.tell()
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 3)
@@ -72,7 +72,7 @@ def test_status_tells_what_a_sink_fails_of_and_what_waits_for_it(desk: Desk) -> 
         assert desk.status()["state"] == "running"
 
 
-def test_a_sink_that_was_taken_out_of_the_configuration_is_told_of_and_gets_no_orders(desk: Desk) -> None:
+def test_a_sink_that_was_removed_from_the_configuration_is_shown_and_takes_no_commands(desk: Desk) -> None:
     with desk.shop.serve() as daemon:
         desk.crm.tell(reject={1: "no"})
         delivered(desk, daemon, 1)
@@ -91,13 +91,13 @@ def test_a_sink_that_was_taken_out_of_the_configuration_is_told_of_and_gets_no_o
     [["status"], ["replay", "--from", "1"], ["dead-letters", "list"], ["dead-letters", "retry", "--all"], ["pause"]],
     ids=" ".join,
 )
-def test_a_name_that_is_none_is_an_error_with_the_nearest_right_one(tmp_path: Path, command: list[str]) -> None:
+def test_an_unknown_name_is_an_error_with_the_nearest_known_one(tmp_path: Path, command: list[str]) -> None:
     desk = Desk(tmp_path)
     at = 2 if command[0] == "dead-letters" else 1
     assert "there is no sink 'crn'; did you mean crm?" in desk.refused(*command[:at], "crn", *command[at:])
 
 
-def test_what_was_removed_before_a_sink_had_it_is_told_as_lost(tmp_path: Path) -> None:
+def test_records_removed_before_delivery_are_shown_as_lost(tmp_path: Path) -> None:
     desk = Desk(tmp_path, tables={"journal": 'max_size = "20kB"\non_full = "drop"'})
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, 1)
@@ -114,8 +114,8 @@ def test_what_was_removed_before_a_sink_had_it_is_told_as_lost(tmp_path: Path) -
         assert (header.split()[-1], row.split()[-1]) == ("LOST", str(told["lost"]))
 
 
-def test_status_foretells_when_the_journal_is_full(tmp_path: Path) -> None:
-    """300 records of 200 bytes, 50 of them of the last five minutes; a sink that has had 150 holds the others."""
+def test_status_predicts_when_the_journal_is_full(tmp_path: Path) -> None:
+    """300 records of 200 bytes, 50 of them from the last five minutes. One sink has received 150 of them."""
     desk = Desk(tmp_path, tables={"journal": 'max_size = "100kB"'})
     now = times.now()
 
@@ -138,7 +138,7 @@ def test_status_foretells_when_the_journal_is_full(tmp_path: Path) -> None:
         assert told["fullInSeconds"] == pytest.approx((100_000 - held) / rate, rel=0.02)
 
 
-def test_without_events_no_journal_is_ever_full(desk: Desk) -> None:
+def test_without_events_status_does_not_predict_a_full_journal(desk: Desk) -> None:
     assert desk.status()["fullInSeconds"] is None
     assert desk.run("status").splitlines()[-1].split()[-1] == "-"
 
@@ -155,7 +155,7 @@ def test_a_pause_takes_effect_within_a_second_and_outlives_restarts(desk: Desk) 
         ]
         wait_until(lambda: daemon.metric('ingestd_sink_paused{sink="crm"}') == 1, 1.0)
         desk.send(daemon, 2, 3)
-        wait_until(lambda: len(desk.shop.archived()) == 3)  # others go on
+        wait_until(lambda: len(desk.shop.archived()) == 3)  # other sinks continue
         told = desk.status()
         assert (told["state"], told["pending"], desk.crm.numbers()) == ("paused", 2, [1])
         assert told["oldestPendingSeconds"] > 0
@@ -188,7 +188,7 @@ def test_a_sink_is_paused_and_resumed_without_a_daemon_too(tmp_path: Path) -> No
 # Several daemons
 
 
-def test_on_redis_the_daemon_that_has_the_sink_does_it_and_without_any_the_command(tmp_path: Path) -> None:
+def test_on_redis_the_daemon_with_the_sink_runs_commands_or_else_the_command_itself(tmp_path: Path) -> None:
     crm = Told(tmp_path)
     with redis_shop(tmp_path, crm.options(QUICK)) as shop:
 
@@ -223,7 +223,7 @@ def test_on_redis_the_daemon_that_has_the_sink_does_it_and_without_any_the_comma
         status = run("status")
         assert (status["deadLetters"], status["lost"], status["delivered"], status["position"]) == (0, 0, 2, 4)
         started = time.monotonic()
-        with shop.serve() as daemon:  # the place was let go of
+        with shop.serve() as daemon:  # the command has released the cursor
             body = {"key": "Page View", "anonymousId": "v", "data": {"number": 5}}
             assert daemon.post("/track", body, shop.public.id).status == 200
             wait_until(lambda: 5 in crm.numbers())

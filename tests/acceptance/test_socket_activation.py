@@ -1,4 +1,4 @@
-"""Listening sockets that a supervisor holds and passes on, told apart by their names."""
+"""Listening sockets that a supervisor holds and passes to the daemon, distinguished by their names."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_both_listeners_use_the_sockets_of_their_names_instead_of_their_addresse
     assert f"listening for events on http://127.0.0.1:{events.getsockname()[1]}, a socket passed by systemd" in init.log
 
 
-def test_of_two_sockets_with_one_name_both_are_served(tmp_path: Path, sockets: Sockets) -> None:
+def test_two_sockets_with_one_name_are_both_served(tmp_path: Path, sockets: Sockets) -> None:
     shop = Shop(tmp_path)
     with listener() as further, Init(shop.config, sockets=[*sockets, ("ingestd", further)]) as init:
         init.start()
@@ -70,7 +70,7 @@ def test_of_two_sockets_with_one_name_both_are_served(tmp_path: Path, sockets: S
         assert init.stop() == 0
 
 
-def test_who_connects_during_a_restart_waits_and_is_answered(
+def test_clients_that_connect_during_a_restart_wait_and_are_answered(
     tmp_path: Path, sockets: Sockets, http_server: str
 ) -> None:
     shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
@@ -78,10 +78,10 @@ def test_who_connects_during_a_restart_waits_and_is_answered(
     with Init(shop.config, sockets=sockets) as init, ThreadPoolExecutor(20) as pool:
         init.start()
         assert init.stop() == 0
-        # Nobody runs: these are in the queue of the socket.
+        # No daemon runs: these connections wait in the queue of the socket.
         waiting = [pool.submit(ask, events, "POST", f"{BASE}/track", shop.public.id, number) for number in range(20)]
         with socket.create_connection(events.getsockname()[:2]):
-            pass  # and this one has gone again
+            pass  # this client has disconnected again
         assert not any(each.done() for each in waiting)
         init.start()
         assert [each.result() for each in waiting] == [200] * 20
@@ -89,7 +89,7 @@ def test_who_connects_during_a_restart_waits_and_is_answered(
     assert sorted(record["data"]["number"] for record in shop.exported()) == [*range(20)]
 
 
-def test_sockets_that_are_meant_for_another_process_are_left_alone(tmp_path: Path) -> None:
+def test_sockets_for_another_process_are_ignored(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     variables = {"LISTEN_PID": "1", "LISTEN_FDS": "2", "LISTEN_FDNAMES": "ingestd:ingestd-ops"}
     with Daemon(shop.config, environment=variables) as daemon:

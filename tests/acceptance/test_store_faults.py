@@ -1,4 +1,4 @@
-"""The store fails: events are refused honestly, and accepted again as soon as it works, by itself."""
+"""The store fails: events are refused with 503, and accepted again without a restart when the store works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Fault = Callable[[Shop, Daemon], AbstractContextManager[None]]
 
 @contextmanager
 def full_disk(shop: Shop, daemon: Daemon) -> Iterator[None]:
-    """Nothing more fits on the disk, which is the shop's own."""
+    """The disk, which only the shop uses, is full."""
     ballast = shop.folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         while _writes(file):
@@ -43,7 +43,7 @@ def _writes(file: io.FileIO) -> bool:
 
 @contextmanager
 def file_limit(shop: Shop, daemon: Daemon) -> Iterator[None]:
-    """The daemon may not make any file larger than it is already: every write fails."""
+    """The daemon cannot make any file larger: every write fails."""
     soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (4096, hard))
     yield
@@ -74,7 +74,7 @@ def event(number: str, **members: Any) -> dict[str, Any]:
 
 
 def go_through(fault: Fault, shop: Shop, reason: str) -> None:
-    """A daemon before, during and after a fault, and what it has stored in the end."""
+    """Checks a daemon before, during and after a fault, and the records that it has stored."""
     accepted = ["before"]
     with shop.serve() as daemon:
 
@@ -83,7 +83,7 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
 
         known = daemon.post("/track", event("before"), shop.public.id).json()["session"]
         with fault(shop, daemon):
-            # A place that was made before may take an event or two; what is answered 200 counts.
+            # Space that was allocated before may hold an event or two. Events answered 200 count.
             for number in range(200):
                 if post(f"last-{number}") == 503:
                     break
@@ -100,7 +100,7 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
             assert daemon.post_signed(event("no"), shop.server).status == 503
             crowd = at_once([lambda: post("no", anonymousId="crowd")] * 5)
             assert crowd == [503] * 5
-            # Wrong requests are told what is wrong with them all the same.
+            # Wrong requests are still answered with their faults.
             assert daemon.post("/track", event("no"), "wrong").status == 401
             assert daemon.post("/track", {"key": "Page View"}, shop.public.id).status == 400
             assert daemon.metric(UNAVAILABLE) == 7
@@ -109,9 +109,9 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
             assert ready.status == 503
             assert reason in ready.body.decode()
             assert daemon.ops("/livez").status == 200
-        # Nobody sends anything now.
+        # The daemon recovers without requests.
         wait_until(lambda: daemon.ops("/readyz").status == 200)
-        # Nothing of what was refused is there by half: no session, no link, no message.
+        # A refused event has left nothing behind: no session, no link, no message.
         fresh = daemon.post("/track", event("after", messageId="m", anonymousId="new"), shop.public.id).json()
         assert fresh["session"]["isNew"] is True
         going_on = daemon.post("/track", event("after"), shop.public.id).json()["session"]
@@ -124,7 +124,7 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
     journal = shop.stored()
     assert [record["data"]["number"] for record in journal] == accepted
     assert [record["userId"] for record in journal] == [None] * len(journal)
-    # A place in the journal that could not be stored makes a sink get records again.
+    # A cursor that could not be stored makes a sink receive records again.
     assert {record["id"]: record for record in shop.archived()} == {record["id"]: record for record in journal}
 
 

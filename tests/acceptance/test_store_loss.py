@@ -1,4 +1,4 @@
-"""Redis comes back empty, older, or as another one: told at once, no caller gets a final answer, nothing is skipped."""
+"""Redis comes back empty, older or replaced: the loss is reported, and no caller gets a final answer meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def track(daemon: Daemon, key: Key | str) -> int:
 
 
 def send(daemon: Daemon, key: Key, number: str) -> None:
-    """Until it is stored."""
+    """Sends an event until it is stored."""
 
     def is_stored() -> bool:
         status = daemon.post(TRACK, event(messageId=number), key.id).status
@@ -63,7 +63,7 @@ def send(daemon: Daemon, key: Key, number: str) -> None:
 
 
 def empty(server: RedisServer) -> None:
-    """As a server that has no volume is started anew."""
+    """Restarts the server without its data, like a container without a volume."""
     server.kill()
     shutil.rmtree(server.folder)
     server.folder.mkdir()
@@ -71,7 +71,7 @@ def empty(server: RedisServer) -> None:
 
 
 def copy(server: RedisServer) -> Path:
-    """Its files as they are now, which a running server has appended to."""
+    """A copy of the files of the running server."""
     kept = server.folder.with_name("kept")
     shutil.copytree(server.folder, kept)
     return kept
@@ -99,7 +99,7 @@ def archive_has(shop: RedisShop, numbers: set[str]) -> bool:
 
 
 class Caller:
-    """Sends with a key until it is stopped, and keeps the statuses and refusals it gets."""
+    """Sends events with a key until it is stopped, and keeps the replies."""
 
     def __init__(self, daemon: Daemon, key: Key) -> None:
         self.replies: list[Reply] = []
@@ -137,7 +137,7 @@ def test_after_a_loss_unknown_keys_are_asked_to_wait_until_it_is_acknowledged(tm
             for each in daemons:
                 wait_until(lambda each=each: track(each, DECLARED) == 200 and each.metric(LOSSES) == 1)  # type: ignore[misc]
                 wait_until(lambda each=each: track(each, shop.public) == 503)  # type: ignore[misc]
-        # Never a final answer.
+        # No caller has had a final answer.
         assert all(caller.statuses <= {200, 503} for caller in callers)
         for each in daemons:
             # `/readyz` names the missing keys once every plugin has loaded the keys.
@@ -147,7 +147,7 @@ def test_after_a_loss_unknown_keys_are_asked_to_wait_until_it_is_acknowledged(tm
             assert each.post(f"{TRACK}/batch", [event()], shop.public.id).status in {404, 503}
             assert each.post_signed(event(), shop.server).status == 503
             assert each.post_signed(event(), DECLARED_SERVER).status == 200
-            # What can be told is told as ever.
+            # Answers that do not depend on lost keys are unchanged.
             assert each.post_signed(event(), Key(DECLARED_SERVER.id, "another")).status == 401
             assert each.post(TRACK, event(), DECLARED_SERVER.id).status == 401
             assert each.post(TRACK, event(), None).status == 401
@@ -160,7 +160,7 @@ def test_after_a_loss_unknown_keys_are_asked_to_wait_until_it_is_acknowledged(tm
         checked = run_ingestd("check", config=shop.config)
         assert checked.returncode == 75
         assert "FAULT: the store came back empty" in checked.stdout
-        # It outlasts a restart, after which nobody knows which keys there were.
+        # The loss outlasts a restart, although the new daemon does not know the lost keys.
         with shop.serve() as third:
             assert third.ops("/readyz").status == 503
             assert track(third, shop.public) == 503
@@ -179,7 +179,7 @@ def test_after_a_loss_unknown_keys_are_asked_to_wait_until_it_is_acknowledged(tm
         assert {record["id"] for record in shop.exported()} <= ids
 
 
-def test_where_all_keys_are_declared_a_loss_is_made_good_at_once(tmp_path: Path) -> None:
+def test_if_all_keys_are_declared_a_loss_is_repaired_at_once(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as server:
         shop = RedisShop(tmp_path, redis=server)
         declare(shop)
@@ -201,7 +201,7 @@ def test_where_all_keys_are_declared_a_loss_is_made_good_at_once(tmp_path: Path)
             assert any("nothing is missing" in line for line in daemon.log)
 
 
-def test_an_older_state_is_noticed_and_keys_stay_as_they_were_last(tmp_path: Path) -> None:
+def test_an_older_state_is_noticed_and_keys_keep_their_latest_state(tmp_path: Path) -> None:
     with declaring_shop(tmp_path) as shop, shop.serve() as daemon:
         revoked = shop.create_key("public", "shop")
         send(daemon, shop.public, "kept")
@@ -222,7 +222,7 @@ def test_an_older_state_is_noticed_and_keys_stay_as_they_were_last(tmp_path: Pat
         assert "older content" in told
         assert track(daemon, revoked) == 401
         assert track(daemon, shop.public) == 200
-        # Places are where the older state had them: what comes now is delivered, whatever was lost.
+        # Cursors are those of the older state. New records are delivered, although others were lost.
         numbers = {f"new-{number}" for number in range(5)}
         for new in sorted(numbers):
             send(daemon, shop.public, new)
@@ -251,7 +251,7 @@ def test_keys_that_were_lost_from_an_older_state_can_be_restored(tmp_path: Path)
 
 
 def test_keys_that_have_vanished_from_the_store_are_a_loss_too(tmp_path: Path) -> None:
-    """As by an eviction, or by the hand of somebody."""
+    """The keys could vanish by an eviction or by a manual command."""
     with declaring_shop(tmp_path) as shop, shop.serve() as daemon:
         assert track(daemon, shop.public) == 200
         with Caller(daemon, DECLARED) as caller:
@@ -266,7 +266,7 @@ def test_keys_that_have_vanished_from_the_store_are_a_loss_too(tmp_path: Path) -
         assert len(losses(daemon)) == 1
 
 
-def test_the_redis_of_another_shop_is_told_from_ours(tmp_path: Path) -> None:
+def test_the_redis_of_another_shop_is_distinguished_from_ours(tmp_path: Path) -> None:
     with declaring_shop(tmp_path) as shop, redis_shop(tmp_path / "other", host="127.0.0.1") as other:
         declared = Key("declared-public-key-of-another-shop")
         other.config.write_text(
@@ -275,7 +275,7 @@ def test_the_redis_of_another_shop_is_told_from_ours(tmp_path: Path) -> None:
         )
         with other.serve() as theirs:
             send(theirs, declared, "theirs")
-        own = shop.create_key("public", "shop")  # the others are in both
+        own = shop.create_key("public", "shop")  # the other keys are in both servers
         with shop.serve() as daemon:
             assert track(daemon, own) == 200
             for number in range(5):
@@ -307,7 +307,7 @@ def test_with_the_journal_in_a_file_a_lost_state_is_noticed_also_at_the_start(tm
             wait_until(lambda: archive_has(shop, {"second"}))
             shop.command("store", "acknowledge-loss")
             wait_until(lambda: track(daemon, shop.public) == 401, 2)
-        with shop.serve() as daemon:  # a start after which nothing was lost
+        with shop.serve() as daemon:  # a start without a loss
             assert losses(daemon) == []
         empty(shop.redis)
         with shop.serve() as daemon:
@@ -323,7 +323,7 @@ def test_with_the_journal_in_a_file_a_lost_state_is_noticed_also_at_the_start(tm
 
 
 def shorten(database: Path) -> None:
-    """Take the journal of a file away, and leave the places in it."""
+    """Removes the journal's records from a file, and leaves the cursors."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM journal")
         connection.execute("DELETE FROM sqlite_sequence WHERE name = 'journal'")
@@ -331,7 +331,7 @@ def shorten(database: Path) -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_place_beyond_the_end_of_the_journal_is_set_back(tmp_path: Path, *, apart: bool) -> None:
+def test_a_cursor_beyond_the_end_of_the_journal_is_set_back(tmp_path: Path, *, apart: bool) -> None:
     with declaring_shop(tmp_path, JOURNAL if apart else {}) as shop:
         with shop.serve() as daemon:
             for number in range(5):

@@ -1,4 +1,4 @@
-"""What a supervisor is told, as by sd_notify(3): readiness, status, the stop, and that the event loop turns."""
+"""Notifications to a supervisor by sd_notify(3): readiness, status, the stop, and the watchdog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.init import NAMES, Init, listener
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
 BLOCKING = '''
-    """Blocks the event loop for good at a visitor's word, once."""
+    """Blocks the event loop for ever, once, at an event of a certain visitor."""
 
     import time
     from pathlib import Path
@@ -61,7 +61,7 @@ def post(number: int, key: str, visitor: str = "visitor") -> int:
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
-def test_it_tells_that_it_is_ready_when_it_is_and_that_it_stops(
+def test_the_supervisor_is_notified_of_readiness_and_of_the_stop(
     abstract: bool, tmp_path: Path, sockets: list[tuple[str, socket.socket]]
 ) -> None:
     shop = Shop(tmp_path)
@@ -72,11 +72,11 @@ def test_it_tells_that_it_is_ready_when_it_is_and_that_it_stops(
     assert init.count("READY=1") == init.count("STOPPING=1") == 1
     assert init.told("STATUS")[0] == "starting: opening the store"
     last = next(message for message in init.messages if "STOPPING=1" in message)
-    # The limit of [http] for requests, once more for sinks, and something to close the store.
+    # shutdown_timeout of [http] for requests, the same again for sinks, and time to close the store.
     assert "EXTEND_TIMEOUT_USEC=50000000" in last
 
 
-def test_the_status_says_in_words_how_it_goes_and_the_watchdog_is_fed(
+def test_the_status_describes_the_daemon_and_the_watchdog_is_fed(
     tmp_path: Path, sockets: list[tuple[str, socket.socket]]
 ) -> None:
     shop = Shop(tmp_path)
@@ -97,7 +97,7 @@ def test_the_status_says_in_words_how_it_goes_and_the_watchdog_is_fed(
     assert init.starved == 0
 
 
-def test_a_hung_loop_is_seen_and_started_again_and_who_waits_is_answered(
+def test_a_daemon_with_a_hung_loop_is_restarted_and_waiting_clients_are_answered(
     tmp_path: Path, sockets: list[tuple[str, socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules, plugins = {"blocking": BLOCKING}, {"blocking": "blocking"}
@@ -117,7 +117,7 @@ def test_a_hung_loop_is_seen_and_started_again_and_who_waits_is_answered(
         blocking = threading.Thread(target=block)
         blocking.start()
         wait_until((tmp_path / "blocked-once").exists)
-        assert post(number, shop.public.id, "waits") == 200  # by the next process
+        assert post(number, shop.public.id, "waits") == 200  # the next process answers
         blocking.join(20)
         assert (init.starved, init.ends, init.count("READY=1")) == (1, [-6], 2)
         assert init.stop() == 0
@@ -125,7 +125,7 @@ def test_a_hung_loop_is_seen_and_started_again_and_who_waits_is_answered(
     assert [record["anonymousId"] for record in shop.exported()] == ["before", "waits"]
 
 
-def test_a_watchdog_that_is_another_s_is_not_fed(tmp_path: Path, sockets: list[tuple[str, socket.socket]]) -> None:
+def test_the_watchdog_of_another_process_is_not_fed(tmp_path: Path, sockets: list[tuple[str, socket.socket]]) -> None:
     shop = Shop(tmp_path)
     environment = {"WATCHDOG_USEC": "300000", "WATCHDOG_PID": "1"}
     with Init(shop.config, sockets=sockets, environment=environment) as init:
@@ -146,7 +146,9 @@ def test_a_watchdog_that_is_another_s_is_not_fed(tmp_path: Path, sockets: list[t
     ],
     ids=["nobody there", "another kind"],
 )
-def test_a_supervisor_that_cannot_be_told_does_no_harm(variables: dict[str, str], line: str, tmp_path: Path) -> None:
+def test_a_supervisor_that_cannot_be_notified_does_no_harm(
+    variables: dict[str, str], line: str, tmp_path: Path
+) -> None:
     shop = Shop(tmp_path)
     with Daemon(shop.config, environment=variables) as daemon:
         assert daemon.post("/track", EVENT, shop.public.id).status == 200
@@ -161,9 +163,9 @@ def test_a_supervisor_that_cannot_be_told_does_no_harm(variables: dict[str, str]
         ({"store": "sqlite:ingestd.db", "journal": "sqlite:journal.db"}, "store.url"),
         ({"store": "redis://127.0.0.1:1/0", "journal": "sqlite:journal.db"}, "journal.url"),
     ],
-    ids=["SQLite", "SQLite twice", "a journal of its own beside Redis"],
+    ids=["SQLite", "SQLite twice", "a separate journal beside Redis"],
 )
-def test_serve_shared_refuses_a_store_of_one_daemon_and_names_the_cure(
+def test_serve_shared_refuses_a_store_for_one_daemon_and_names_the_remedy(
     urls: dict[str, str], option: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "ingestd.toml"

@@ -1,4 +1,4 @@
-"""Every command where output is ASCII, where standard streams are closed, and into a pipe whose reader has ended."""
+"""Every command with ASCII output, with closed standard streams, and with a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ DATA = [
 EXPECTED_CODES = {"sinks dead-letters discard crm 99 --yes": 1}
 
 
-class Place:
-    """A shop with names beyond ASCII in all that commands show, and its daemon."""
+class Site:
+    """A shop with a daemon, and with non-ASCII names in all texts that commands show."""
 
     def __init__(self, folder: Path) -> None:
         self.told = Told(folder)
@@ -109,7 +109,7 @@ class Place:
         )  # fmt: skip
 
     def run_without_a_reader(self, command: str) -> subprocess.CompletedProcess[bytes]:
-        """Into a pipe whose other end is closed."""
+        """Runs the command with a pipe that nobody reads."""
         reading, writing = os.pipe()
         os.close(reading)
         try:
@@ -122,18 +122,18 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, told_sink: None) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("terminal"))
-    with place.serving():
-        yield place
+def site(tmp_path_factory: pytest.TempPathFactory, told_sink: None) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("terminal"))
+    with site.serving():
+        yield site
 
 
 @pytest.mark.parametrize("command", [*PEOPLE, *DATA])
-def test_a_command_does_without_a_terminal_that_shows_everything(place: Place, command: str) -> None:
+def test_a_command_works_with_ascii_output_closed_streams_and_broken_pipes(site: Site, command: str) -> None:
     with ThreadPoolExecutor(2) as threads:
-        ascii_run = threads.submit(place.run, command, PYTHONIOENCODING="ascii")
-        closed_run = threads.submit(place.run, command, redirected="<&- >&- 2>&-")
-        left_run = threads.submit(place.run_without_a_reader, command)
+        ascii_run = threads.submit(site.run, command, PYTHONIOENCODING="ascii")
+        closed_run = threads.submit(site.run, command, redirected="<&- >&- 2>&-")
+        left_run = threads.submit(site.run_without_a_reader, command)
     in_ascii, closed, left = ascii_run.result(), closed_run.result(), left_run.result()
     code = EXPECTED_CODES.get(command, 0)
     assert (in_ascii.returncode, closed.returncode, left.returncode) == (code, code, code), (
@@ -153,23 +153,23 @@ def test_a_command_does_without_a_terminal_that_shows_everything(place: Place, c
         assert ODD in shown
 
 
-def test_a_report_has_bars_of_ascii(place: Place) -> None:
-    report = place.run("attribution report --since 1h", PYTHONIOENCODING="iso8859-1").stdout.decode("latin-1")
+def test_a_report_has_bars_of_ascii(site: Site) -> None:
+    report = site.run("attribution report --since 1h", PYTHONIOENCODING="iso8859-1").stdout.decode("latin-1")
     (row,) = [line for line in report.split("\n") if line.startswith("Größe")]
     assert row.endswith("  " + 24 * "#")
     assert 'Größe ?S" > ???? ?? e' in row
 
 
-def test_standard_output_alone_may_be_closed(place: Place) -> None:
+def test_only_standard_output_may_be_closed(site: Site) -> None:
     for command in ("attribution report --since 1h", "events export", "--help"):
-        done = place.run(command, redirected=">&-")
+        done = site.run(command, redirected=">&-")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_standard_error_may_have_lost_its_reader(place: Place) -> None:
-    """Faults, usage and the exit code hold where both streams end in one pipe."""
+def test_standard_error_may_have_lost_its_reader(site: Site) -> None:
+    """The exit code is the same if both streams go into one pipe without a reader."""
     for command, code in (("sinks status", "0"), ("sinks dead-letters show crm 99", "1")):
-        arguments = place.arguments(command)
+        arguments = site.arguments(command)
         done = subprocess.run(
             ["bash", "-c", '"$@" 2>&1 | true; echo "${PIPESTATUS[0]}"', "bash", INGESTD, *arguments],
             capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -177,14 +177,14 @@ def test_standard_error_may_have_lost_its_reader(place: Place) -> None:
         assert done.stdout == f"{code}\n"
 
 
-def test_a_full_disk_is_told(place: Place) -> None:
-    done = place.run("attribution report --since 1h", redirected=">/dev/full")
+def test_a_full_disk_is_reported(site: Site) -> None:
+    done = site.run("attribution report --since 1h", redirected=">/dev/full")
     assert done.returncode == 75
     assert done.stderr.decode().strip().endswith("No space left on device")
     assert b"Exception ignored" not in done.stderr
 
 
-def test_a_check_that_nobody_reads_still_tells_its_faults(tmp_path: Path) -> None:
+def test_a_check_without_a_reader_still_reports_its_faults(tmp_path: Path) -> None:
     (tmp_path / "ingestd.toml").write_text('[http]\nmax_bdy = "1MiB"\n')
     arguments = [INGESTD, "check", "--config", str(tmp_path / "ingestd.toml")]
     done = subprocess.run(

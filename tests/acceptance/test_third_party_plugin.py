@@ -1,4 +1,4 @@
-"""A plugin of someone else, installed beside ingestd, in a daemon run by the installed command."""
+"""A third-party plugin, installed beside ingestd, in a daemon of the installed command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.distribution import write_distribution
 TOKEN = "open sesame, all ye shops"
 
 PLUGIN = '''
-    """Everything a plugin can add, in one: a way in, enrichment, a filter, a sink, a consumer, a command."""
+    """All additions of a plugin in one: authentication, enrichment, a filter, a sink, a consumer, a command."""
 
     import asyncio
     import json
@@ -98,7 +98,7 @@ PLUGIN = '''
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop whose daemon and commands find the plugin; ingestd itself is as installed."""
+    """A shop whose daemon and commands find the plugin beside the installed ingestd."""
     site = write_distribution(
         tmp_path_factory.mktemp("site"),
         "shop-tools",
@@ -148,36 +148,36 @@ def mirrored(shop: Shop) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
 
 
-def test_it_lets_callers_in_another_way_and_leaves_the_others_as_they_are(shop: Shop, daemon: Daemon) -> None:
+def test_it_adds_an_authentication_and_does_not_change_the_others(shop: Shop, daemon: Daemon) -> None:
     assert post(daemon, view()).json()["success"] is True
     assert daemon.post("/track", view(), shop.public.id).status == 200
     assert daemon.post_signed(view(), shop.server).status == 200
     assert post(daemon, view(), "wrong").status == 401
     assert post(daemon, view(), None).status == 401
-    # A principal without grants is let in nowhere else.
+    # A principal without grants is refused on other endpoints.
     assert daemon.post("/customer-events", view(), None, x_shop_token=TOKEN).status == 403
     tenants = {record["tenant"] for record in shop.exported("--type", "event")}
     assert tenants == {"own-shop", "shop"}
 
 
-def test_it_enriches_what_is_stored(shop: Shop, daemon: Daemon) -> None:
+def test_it_enriches_stored_events(shop: Shop, daemon: Daemon) -> None:
     assert post(daemon, view(messageId="enriched", context={"page": {"url": "/"}})).status == 200
     (record,) = [each for each in shop.exported() if each.get("messageId") == "enriched"]
     assert record["context"] == {"page": {"url": "/"}, "warehouse": {"stock": 3}}
 
 
-def test_it_drops_events_that_are_answered_and_counted_and_not_stored(shop: Shop, daemon: Daemon) -> None:
+def test_events_that_it_drops_are_answered_and_counted_but_not_stored(shop: Shop, daemon: Daemon) -> None:
     before = counted(daemon, "dropped")
     answer = post(daemon, view(messageId="dropped", anonymousId="robot", context={"robot": True}))
     assert (answer.status, answer.json()["session"]["isNew"]) == (200, True)
     assert counted(daemon, "dropped") == before + 1
-    # The visitor goes on in the session, and the first event that is stored tells that it is new.
+    # The visitor keeps the session, and the first stored event is answered with a new session.
     told = [post(daemon, view(anonymousId="robot")).json()["session"] for _ in range(2)]
     assert told == [answer.json()["session"], {**answer.json()["session"], "isNew": False}]
     assert not [each for each in shop.exported() if each.get("messageId") == "dropped"]
 
 
-def test_what_it_raises_is_a_500_that_tells_callers_nothing_and_the_log_its_name(shop: Shop, daemon: Daemon) -> None:
+def test_its_errors_are_a_500_without_details_and_a_log_line_with_its_name(shop: Shop, daemon: Daemon) -> None:
     before = counted(daemon, "failed")
     answer = post(daemon, view("explodes", messageId="exploded"))
     assert answer.status == 500
@@ -195,7 +195,7 @@ def test_what_it_raises_is_a_500_that_tells_callers_nothing_and_the_log_its_name
     assert post(daemon, view()).status == 200
 
 
-def test_a_refusal_it_raises_is_the_answer(daemon: Daemon) -> None:
+def test_a_refusal_that_it_raises_is_the_answer(daemon: Daemon) -> None:
     before = counted(daemon, "limited")
     answer = post(daemon, view("sold-out"))
     assert (answer.status, answer.headers["retry-after"]) == (429, "7")
@@ -216,7 +216,7 @@ def test_its_command_runs_beside_the_daemon(shop: Shop, daemon: Daemon) -> None:
     assert re.fullmatch(r"hello Ann, [1-9]\d* records\n", printed)
 
 
-def test_it_is_listed_with_where_it_comes_from(shop: Shop) -> None:
+def test_it_is_listed_with_its_origin(shop: Shop) -> None:
     rows = [json.loads(line) for line in shop.command("plugins", "list", "--json").splitlines()]
     assert Path(rows[0].pop("file")).name == "shop_tools.py"
     assert rows[0] == {
@@ -237,7 +237,7 @@ def test_it_is_listed_with_where_it_comes_from(shop: Shop) -> None:
     assert "shop-tools 2.5" in shop.command("plugins", "list")
 
 
-def test_an_option_it_must_be_given_stops_the_start(shop: Shop) -> None:
+def test_a_missing_required_option_stops_the_start(shop: Shop) -> None:
     config = shop.folder / "wrong.toml"
     config.write_text(shop.config.read_text().replace("token =", "tokne ="))
     done = run_ingestd("serve", config=config)
@@ -245,7 +245,7 @@ def test_an_option_it_must_be_given_stops_the_start(shop: Shop) -> None:
     assert "plugins.shop_tools.tokne: unknown option; did you mean plugins.shop_tools.token?" in done.stderr
 
 
-def test_its_consumer_derives_one_record_an_event_whenever_the_daemon_is_killed(tmp_path: Path, shop: Shop) -> None:
+def test_its_consumer_derives_one_record_for_each_event_despite_kills(tmp_path: Path, shop: Shop) -> None:
     own = Shop(tmp_path, shop.tables)
     accepted = 0
     for count in (1, 15, 40):

@@ -1,4 +1,4 @@
-"""A caller's traits are bounded: a request's with 400, a profile's by its oldest, with either store."""
+"""Bounds of traits, on both stores: a request beyond them gets 400, and a profile drops its oldest traits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def traits(number: int, prefix: str = "trait") -> dict[str, Any]:
 
 
 def padded(size: int) -> dict[str, Any]:
-    """Two traits with so many bytes of names and values, as JSON."""
+    """Two traits with `size` bytes of names and values as JSON."""
     return {"é": ["ü", {"a": None}], "name": "x" * (size - len('éname["ü",{"a":null}]""'.encode()))}
 
 
@@ -67,7 +67,7 @@ def test_a_request_within_both_bounds_is_stored_whole(shop: Shop, daemon: Daemon
     [traits(MOST + 1), padded(SIZE + 1), {"x" * SIZE: 1}, traits(40_000), {"a": traits(20_000), "b": ["x" * 300_000]}],
     ids=["501", "a-byte-too-many", "a-long-name", "40000", "large-values"],
 )
-def test_a_request_beyond_a_bound_is_refused_and_nothing_of_it_is_stored(
+def test_a_request_beyond_a_bound_is_refused_and_stores_nothing(
     shop: Shop, daemon: Daemon, given: dict[str, Any]
 ) -> None:
     records, sessions = len(shop.stored()), daemon.metric("ingestd_sessions_begun_total")
@@ -78,7 +78,7 @@ def test_a_request_beyond_a_bound_is_refused_and_nothing_of_it_is_stored(
     assert answer.headers["content-type"] == "application/problem+json"
     assert len(shop.stored()) == records
     assert daemon.metric("ingestd_sessions_begun_total") == sessions
-    # Neither session nor link nor message is known.
+    # The store has no session, no link and no message of the request.
     answer = daemon.post("/track", {"key": "Page View", "anonymousId": body["anonymousId"], "data": {}}, shop.public.id)
     assert answer.json()["session"]["isNew"]
     assert shop.stored()[-1]["userId"] is None
@@ -87,7 +87,7 @@ def test_a_request_beyond_a_bound_is_refused_and_nothing_of_it_is_stored(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_in_a_batch_it_is_refused_alone(shop: Shop, daemon: Daemon, alone: bool) -> None:
+def test_in_a_batch_only_the_request_beyond_the_bound_is_refused(shop: Shop, daemon: Daemon, alone: bool) -> None:
     who = visitor()
     page = {"key": "Page View", "anonymousId": who, "data": {}}
     large = {"type": "identify", "anonymousId": who, "userId": "ann", "traits": traits(MOST + 1), "messageId": who}
@@ -95,10 +95,10 @@ def test_in_a_batch_it_is_refused_alone(shop: Shop, daemon: Daemon, alone: bool)
     events = [large] if alone else [page, large, page, small, page, large]
     records = len(shop.stored())
     results = daemon.post("/batch", {"events": events}, shop.public.id).json()["results"]
-    refused = [place for place, result in enumerate(results) if result["status"] != 200]
+    refused = [index for index, result in enumerate(results) if result["status"] != 200]
     assert refused == ([0] if alone else [1, 5])
-    for place in refused:
-        assert_too_much(results[place])
+    for index in refused:
+        assert_too_much(results[index])
     stored = shop.stored()[records:]
     assert [record["userId"] for record in stored] == ([] if alone else [None, None, "ann", "ann"])
     assert [result["session"]["isNew"] for result in results if result["status"] == 200] == (
@@ -106,17 +106,17 @@ def test_in_a_batch_it_is_refused_alone(shop: Shop, daemon: Daemon, alone: bool)
     )
 
 
-def test_what_comes_first_is_answered_first(shop: Shop, daemon: Daemon) -> None:
+def test_the_precedence_of_faults(shop: Shop, daemon: Daemon) -> None:
     body: dict[str, Any] = {"anonymousId": visitor(), "traits": traits(MOST + 1)}
     assert daemon.post("/identify/public", body, "no-key").status == 401
     answer = identify(shop, daemon, {**body, "sessionId": "no-uuid"})
     assert [fault["pointer"] for fault in answer.json()["errors"]] == ["/sessionId"]
     assert identify(shop, daemon, {**body, "traits": [1] * (MOST + 1)}).status == 400
-    # A message that was stored is known, but its next body is read first.
+    # The body of a repeated message is checked before its message id.
     known = {"anonymousId": visitor(), "messageId": visitor()}
     assert identify(shop, daemon, known).status == 200
     assert identify(shop, daemon, {**known, "traits": traits(MOST + 1)}).status == 400
-    # An event's own further fields are no traits.
+    # Additional fields of an event are no traits.
     event = {"key": "Page View", "anonymousId": visitor(), "data": {}, "traits": traits(MOST + 1)}
     assert daemon.post("/track", event, shop.public.id).status == 200
 
@@ -128,7 +128,7 @@ def test_a_full_profile_drops_its_oldest_traits_and_counts_them(shop: Shop, daem
         assert identify(shop, daemon, body).status == 200
     assert dropped(daemon) - before == 4 * 300 - MOST
     assert identify(shop, daemon, {"anonymousId": visitor(), "userId": user, "traits": traits(200)}).status == 200
-    # The first link of the other visitor: of their 500 traits and the user's 200 the newest stay.
+    # The first link of the other visitor: the newest of their 500 traits and the user's 200 stay.
     assert identify(shop, daemon, {"anonymousId": who, "userId": user, "traits": traits(1, "own")}).status == 200
     assert dropped(daemon) - before == 4 * 300 - MOST + 201
     for size in (SIZE - 1000, 2000):

@@ -1,4 +1,4 @@
-"""The units of systemd: what systemd-analyze says of them, and how `ingestd install-units` puts them in place."""
+"""The systemd units: systemd-analyze accepts them, and `ingestd install-units` installs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Install = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A virtual environment, as far as units look at it."""
+    """A folder that units take for a virtual environment."""
     folder = tmp_path / "prefix" / "bin"
     folder.mkdir(parents=True)
     (folder / "ingestd").symlink_to(INGESTD)
@@ -38,7 +38,7 @@ def units(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install(prefix: Path, units: Path, tmp_path: Path) -> Install:
-    """Where there is no configuration, as on a machine that is being set up."""
+    """Runs `ingestd install-units` without a configuration, as on a new machine."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -81,16 +81,16 @@ def exposure(unit: Path) -> float:
     return float(match[1])
 
 
-# What systemd says
+# Checks by systemd
 
 
 @pytest.mark.parametrize("outgoing", [(), ("--outgoing",)], ids=["closed", "outgoing"])
-def test_systemd_has_nothing_to_say_against_the_units(outgoing: tuple[str, ...], install: Install, units: Path) -> None:
+def test_systemd_finds_no_fault_in_the_units(outgoing: tuple[str, ...], install: Install, units: Path) -> None:
     assert install(*outgoing).returncode == 0
     assert printed_by_verify(units) == ""
 
 
-def test_systemd_would_say_what_it_does_not_know(install: Install, units: Path) -> None:
+def test_systemd_would_report_an_unknown_setting(install: Install, units: Path) -> None:
     assert install().returncode == 0
     with (units / "ingestd.service").open("a") as file:
         file.write("[Service]\nProtectEverything=yes\n")
@@ -105,11 +105,11 @@ def test_the_sandbox_is_as_tight_as_promised(install: Install, units: Path) -> N
     assert exposure(units / "ingestd@.service") <= 1.5
 
 
-# What the units say
+# Settings of the units
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_services_say_how_they_are_started_watched_and_restarted(name: str) -> None:
+def test_services_define_start_watchdog_and_restart(name: str) -> None:
     said = settings(name)
     assert said["Type"] == ["notify"]
     assert said["NotifyAccess"] == ["main"]
@@ -118,8 +118,8 @@ def test_services_say_how_they_are_started_watched_and_restarted(name: str) -> N
     assert said["RestartPreventExitStatus"] == ["78"]
     assert said["StartLimitIntervalSec"] == ["0"]
     assert said["LoadCredential"] == ["ingestd:/etc/ingestd/credentials"]
-    assert "ExecStartPre" not in said  # one that fails is tried for ever; `serve` checks, and exits 78
-    assert "ProcSubset" not in said  # else there are no process_ metrics
+    assert "ExecStartPre" not in said  # a failing one is retried for ever, unlike `serve`
+    assert "ProcSubset" not in said  # it would hide the process_ metrics
     assert said["NoExecPaths"] == [f"/ /var/lib/private/{said['StateDirectory'][0]}"]
 
 
@@ -135,15 +135,15 @@ def test_several_daemons_share_one_store_and_one_port() -> None:
     assert settings("ingestd@.socket")["ListenStream"] == settings("ingestd.socket")["ListenStream"]
 
 
-def test_sockets_have_the_names_the_daemon_knows_them_by() -> None:
+def test_sockets_have_the_names_that_the_daemon_expects() -> None:
     names = {name: settings(name)["FileDescriptorName"] for name in NAMES if name.endswith(".socket")}
     assert names == {"ingestd.socket": [EVENTS], "ingestd@.socket": [EVENTS], "ingestd-ops.socket": [OPERATORS]}
-    # A daemon that has no network of its own must get both.
+    # A daemon without network access must receive both sockets.
     assert settings("ingestd.service")["Requires"] == ["ingestd.socket ingestd-ops.socket"]
     assert settings("ingestd.service")["PrivateNetwork"] == ["yes"]
 
 
-def test_the_template_differs_from_the_service_in_what_several_need_alone() -> None:
+def test_the_template_differs_from_the_service_only_where_several_daemons_need_it() -> None:
     alone, several = settings("ingestd.service"), settings("ingestd@.service")
     differing = {name for name in alone | several if alone.get(name) != several.get(name)}
     assert differing == {
@@ -160,10 +160,10 @@ def test_every_unit_and_every_option_of_install_units_is_documented() -> None:
     assert {*NAMES} <= set(re.findall(r"`(ingestd[\w@-]*\.\w+)`", page))
 
 
-# How they are put in place
+# Installation
 
 
-def test_they_are_put_in_place_for_the_environment_once(install: Install, units: Path, prefix: Path) -> None:
+def test_units_are_installed_for_the_environment_once(install: Install, units: Path, prefix: Path) -> None:
     done = install()
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in units.iterdir()) == NAMES
@@ -190,14 +190,14 @@ def test_outgoing_connections_are_a_drop_in_that_stays_until_it_is_removed(insta
     assert drop_in.exists()
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(install: Install, units: Path) -> None:
+def test_a_dry_run_prints_the_same_and_changes_nothing(install: Install, units: Path) -> None:
     done = install("--dry-run")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == f"would be installed: {units / NAMES[0]}"
     assert not units.exists()
 
 
-def test_a_unit_of_an_older_ingestd_is_renewed(install: Install, units: Path, prefix: Path, tmp_path: Path) -> None:
+def test_a_unit_of_an_older_ingestd_is_updated(install: Install, units: Path, prefix: Path, tmp_path: Path) -> None:
     assert install().returncode == 0
     other = prefix.rename(tmp_path / "other")
     done = install("--prefix", str(other))
@@ -206,7 +206,7 @@ def test_a_unit_of_an_older_ingestd_is_renewed(install: Install, units: Path, pr
     assert f"ExecStart={other}/bin/ingestd" in (units / "ingestd.service").read_text()
 
 
-def test_an_edited_unit_is_not_overwritten_unless_told_so(install: Install, units: Path, prefix: Path) -> None:
+def test_an_edited_unit_is_only_overwritten_with_the_option_for_it(install: Install, units: Path, prefix: Path) -> None:
     assert install().returncode == 0
     socket, service = units / "ingestd.socket", units / "ingestd.service"
     edited = socket.read_text().replace("127.0.0.1:8080", "0.0.0.0:80")
@@ -218,7 +218,7 @@ def test_an_edited_unit_is_not_overwritten_unless_told_so(install: Install, unit
         assert f"{socket}: edited after its installation, so no unit is changed" in done.stderr
         assert "systemctl edit" in done.stderr
         assert socket.read_text() == edited
-        assert not service.exists()  # nothing is done by halves
+        assert not service.exists()  # either all units are changed or none
     done = install("--force")
     assert f"overwritten: {socket}" in done.stdout
     assert f"installed: {service}" in done.stdout
@@ -226,7 +226,7 @@ def test_an_edited_unit_is_not_overwritten_unless_told_so(install: Install, unit
     assert "0.0.0.0" not in socket.read_text()
 
 
-def test_without_the_executable_nothing_is_done_and_the_cure_is_told(install: Install, units: Path) -> None:
+def test_without_the_executable_nothing_is_installed_and_the_remedy_is_named(install: Install, units: Path) -> None:
     done = install("--prefix", "/nowhere/ingestd")
     assert done.returncode == 1
     assert "/nowhere/ingestd/bin/ingestd does not exist or cannot be run" in done.stderr
@@ -235,18 +235,18 @@ def test_without_the_executable_nothing_is_done_and_the_cure_is_told(install: In
 
 
 @pytest.mark.parametrize("prefix_given", ["relative/path", "/with a space", "/with%specifier"])
-def test_a_path_that_units_cannot_hold_is_refused(prefix_given: str, install: Install) -> None:
+def test_a_path_that_units_cannot_contain_is_refused(prefix_given: str, install: Install) -> None:
     done = install("--prefix", prefix_given)
     assert done.returncode == 1
     assert "expected an absolute path" in done.stderr
 
 
-def test_an_environment_that_units_cannot_see_is_told(install: Install, prefix: Path) -> None:
+def test_an_environment_that_units_cannot_see_is_reported(install: Install, prefix: Path) -> None:
     hidden = str(prefix).startswith(("/tmp/", "/root/", "/home/", "/var/tmp/"))
     assert ("WARNING: " in install().stdout) == hidden
 
 
-def test_what_cannot_be_written_is_a_word_not_a_traceback(install: Install, units: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_without_a_traceback(install: Install, units: Path) -> None:
     units.write_text("a file")
     done = install()
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The words of `[ids] unusable` in a daemon: configuration, metrics, log, and what an order is credited to."""
+"""The option `[ids] unusable` in a daemon: configuration, metrics, log, and attribution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.daemon import Shop, run_ingestd
 from tests.support.journeys import HOUR, SERVER, TRACK, Sender, attributions, derived
 
 
-def test_a_daemon_remembers_nothing_of_the_words_it_is_configured_with(tmp_path: Path) -> None:
+def test_configured_unusable_ids_leave_no_state(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"ids": 'unusable = ["Nobody", "undefined"]'})
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
@@ -39,7 +39,7 @@ def test_a_daemon_remembers_nothing_of_the_words_it_is_configured_with(tmp_path:
         for field, count in counts.items():
             assert daemon.metric(f'ingestd_unusable_ids_total{{field="{field}"}}') == count
         daemon.read_log()
-        lines = [line for line in daemon.log if "a word for nothing" in line]
+        lines = [line for line in daemon.log if "clients send unusable ids" in line]
         assert len(lines) == len(counts)
         assert not [line for line in lines if "nobody" in line.lower()]
     config = shop.config.read_text()

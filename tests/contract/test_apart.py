@@ -1,4 +1,4 @@
-"""A journal behind another URL than the state keeps the contract of the journal, and a state has one such journal."""
+"""A journal with another URL than the state keeps the contract of journals, and a state has only one such journal."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-def redis(server: RedisServer, place: Path) -> RedisBackend:
-    """The part of the server that belongs to this place."""
-    prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+def redis(server: RedisServer, folder: Path) -> RedisBackend:
+    """A back end on the server, with a prefix for this folder."""
+    prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
     return RedisBackend(make_pool(server.url, (), timeout=0.5), prefix=prefix, timeout=0.5, patience=1)
 
 
@@ -57,7 +57,7 @@ async def opened(backend: Apart, *, serving: bool = True) -> AsyncIterator[Apart
 
 
 class Arrangement:
-    """Which back ends there are; the journal's is in a file in any case."""
+    """The two back ends of a test. The journal is always in a file."""
 
     kind = "sqlite"
 
@@ -66,16 +66,16 @@ class Arrangement:
         if self.kind == "redis":
             self.server: RedisServer = request.getfixturevalue("server")
 
-    def make(self, place: Path) -> Apart:
-        state = redis(self.server, place) if self.kind == "redis" else sqlite(place / "state.db")
-        return Apart(state, sqlite(place / "journal.db"))
+    def make(self, folder: Path) -> Apart:
+        state = redis(self.server, folder) if self.kind == "redis" else sqlite(folder / "state.db")
+        return Apart(state, sqlite(folder / "journal.db"))
 
-    def backend(self, place: Path) -> AbstractAsyncContextManager[Apart]:
-        return opened(self.make(place))
+    def backend(self, folder: Path) -> AbstractAsyncContextManager[Apart]:
+        return opened(self.make(folder))
 
 
 class Counting(Consumer):
-    """Appends of each event how many there have been, by what the state says."""
+    """Appends a record for each event with the number of events so far, which the state counts."""
 
     name = "deriving"
     max_records = 3
@@ -95,32 +95,32 @@ def remove(database: Path) -> None:
 
 @pytest.mark.logs("WARNING events cannot be stored: ", "WARNING consumer: the state is older than the journal: ")
 class Steps(Arrangement):
-    """A step whose two commits are cut apart happens once, as a whole."""
+    """A step takes effect once and as a whole, even if only one of its two commits succeeds."""
 
-    async def step(self, backend: Apart, place: Cursor, text: str, position: int) -> None:
-        """One that counts in the state how often it was done, and appends that."""
+    async def step(self, backend: Apart, cursor: Cursor, text: str, position: int) -> None:
+        """Makes a step that counts itself in the state and appends the count."""
         state = backend.store.begin(NOW, step=True)
         try:
             count = int(await state.get(KEY) or 0) + 1
             await state.put(KEY, str(count))
             record = Record("derived", NOW, f"{text} {count}".encode())
-            await backend.journal.commit([record], state, place._replace(position=position))
+            await backend.journal.commit([record], state, cursor._replace(position=position))
         except BaseException:
             backend.store.discard(state)
             raise
 
-    async def half_a_step(self, folder: Path, backend: Apart, place: Cursor, text: str, position: int) -> None:
-        """One that the journal in that folder does not take."""
+    async def half_a_step(self, folder: Path, backend: Apart, cursor: Cursor, text: str, position: int) -> None:
+        """Makes a step whose commit in the journal fails."""
         with locked(folder / "journal.db"), pytest.raises(LeaseLost):
-            await self.step(backend, place, text, position)
+            await self.step(backend, cursor, text, position)
         assert text not in "".join(await self.derived(backend))
 
     async def derived(self, backend: Apart) -> list[str]:
         return [record.body.decode() for record in await read_all(backend.journal) if record.type == "derived"]
 
     @pytest.mark.parametrize("trimmed", [0, 3, 8])
-    async def test_the_next_daemon_has_the_journal_take_it(self, tmp_path: Path, trimmed: int) -> None:
-        """Also where the journal's oldest records are removed, up to amid the step or beyond it."""
+    async def test_the_next_daemon_completes_half_a_step_in_the_journal(self, tmp_path: Path, trimmed: int) -> None:
+        """The oldest records may have been removed meanwhile, up to the middle of the step or beyond it."""
         async with self.backend(tmp_path) as backend:
             await backend.journal.commit([Record("event", NOW, b"x")] * 9, backend.store.begin(NOW))
             place = await backend.journal.acquire_cursor("consumer", "beginning")
@@ -130,64 +130,64 @@ class Steps(Arrangement):
             while trimmed and await backend.journal.trim(trimmed, 100):
                 pass
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert place.position == max(5, trimmed)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert cursor.position == max(5, trimmed)
             assert await self.derived(backend) == ["first 1", "second 2"]
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert place.position == max(5, trimmed)
-            await self.step(backend, place, "third", 9)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert cursor.position == max(5, trimmed)
+            await self.step(backend, cursor, "third", 9)
             assert await self.derived(backend) == ["first 1", "second 2", "third 3"]
 
-    async def test_the_same_daemon_goes_on_when_the_journal_does(self, tmp_path: Path) -> None:
-        """What the step wrote is not found by itself, done again."""
+    async def test_the_same_daemon_completes_half_a_step_when_the_journal_works_again(self, tmp_path: Path) -> None:
+        """The repeated step does not see its own writes."""
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            await self.half_a_step(tmp_path, backend, place, "one", 3)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            await self.half_a_step(tmp_path, backend, cursor, "one", 3)
             with locked(tmp_path / "journal.db"), pytest.raises(Unavailable):
                 await backend.journal.acquire_cursor("consumer", "beginning")
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert place.position == 3
-            await self.step(backend, place, "two", 4)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert cursor.position == 3
+            await self.step(backend, cursor, "two", 4)
             assert await self.derived(backend) == ["one 1", "two 2"]
 
-    async def test_where_the_state_does_not_take_it_nothing_has_happened(self, tmp_path: Path) -> None:
+    async def test_a_step_whose_commit_in_the_state_fails_has_no_effect(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
             with self.state_away(tmp_path), pytest.raises((Unavailable, LeaseLost)):
-                await self.step(backend, place, "one", 3)
+                await self.step(backend, cursor, "one", 3)
             await until(lambda: backend.problem() is None)
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert place.position == 0
-            await self.step(backend, place, "again", 3)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert cursor.position == 0
+            await self.step(backend, cursor, "again", 3)
             assert await self.derived(backend) == ["again 1"]
 
-    async def test_a_state_that_was_put_back_to_what_it_was_is_told(
+    async def test_a_state_that_was_set_back_is_reported(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As by a server that lost its last second. Once only: from the next step on they agree again."""
+        """A server that lost its last second causes this. After the next step state and journal agree again."""
         noted = state_key("consumer-step", "", "consumer")
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            await self.step(backend, place, "one", 3)
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            await self.step(backend, cursor, "one", 3)
             earlier = await backend.store.begin(NOW).get(noted)
             assert earlier is not None
             for text, position in (("two", 5), ("three", 8)):
-                await self.step(backend, place, text, position)
+                await self.step(backend, cursor, text, position)
             state = backend.store.begin(NOW)
             await state.put(noted, earlier)
             await backend.store.commit(state)
         for lost in (True, False):
             async with self.backend(tmp_path) as backend:
-                place = await backend.journal.acquire_cursor("consumer", "beginning")
+                cursor = await backend.journal.acquire_cursor("consumer", "beginning")
                 assert ("records 4 to 8 is lost" in caplog.text) is lost
-                assert place.position == 8 + (not lost)
-                await self.step(backend, place, "four", 9)
+                assert cursor.position == 8 + (not lost)
+                await self.step(backend, cursor, "four", 9)
             caplog.clear()
 
     @pytest.mark.logs("WARNING consumer: the journal is older than the state: it ends at 4, and records up to 9 ")
-    async def test_a_step_of_a_journal_that_was_put_back_moves_no_place_beyond_its_end(self, tmp_path: Path) -> None:
-        """Its records are kept: the state says that they were made."""
+    async def test_a_step_of_a_journal_that_was_set_back_moves_no_cursor_beyond_its_end(self, tmp_path: Path) -> None:
+        """The records of the step are kept, because the state has noted them."""
         database, copy = tmp_path / "journal.db", tmp_path / "copy"
         async with self.backend(tmp_path) as backend:
             await backend.journal.commit([Record("event", NOW, b"x")] * 3, backend.store.begin(NOW))
@@ -206,7 +206,7 @@ class Steps(Arrangement):
             assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 4
             assert await self.derived(backend) == ["first 1", "second 2"]
 
-    async def test_another_journal_takes_nothing_of_it(self, tmp_path: Path) -> None:
+    async def test_another_journal_does_not_take_half_a_step(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await self.half_a_step(
                 tmp_path, backend, await backend.journal.acquire_cursor("consumer", "beginning"), "one", 3
@@ -216,7 +216,7 @@ class Steps(Arrangement):
             assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 0
             assert await self.derived(backend) == []
 
-    async def test_a_command_has_the_journal_take_it_unless_a_daemon_does(self, tmp_path: Path) -> None:
+    async def test_a_command_completes_half_a_step_unless_a_daemon_runs(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             await self.half_a_step(
                 tmp_path, backend, await backend.journal.acquire_cursor("consumer", "beginning"), "one", 3
@@ -233,7 +233,7 @@ class Steps(Arrangement):
             assert await self.derived(backend) == ["one 1"]
 
     @pytest.mark.logs("works again after", "deriving: .*; it is tried again")
-    async def test_a_consumer_does_everything_once_while_the_journal_fails_now_and_then(self, tmp_path: Path) -> None:
+    async def test_a_consumer_processes_records_once_while_the_journal_fails_sometimes(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             names = [f"{number}" for number in range(40)]
             async with running(backend, Counting(), patience=20) as (status,):
@@ -248,8 +248,8 @@ class Steps(Arrangement):
             assert (status.processed, status.pending, status.lost) == (status.position, 0, 0)
 
     @contextmanager
-    def state_away(self, place: Path) -> Iterator[None]:
-        with locked(place / "state.db"):
+    def state_away(self, folder: Path) -> Iterator[None]:
+        with locked(folder / "state.db"):
             yield
 
 
@@ -269,7 +269,7 @@ class TestRedisStateSteps(Steps):
     kind = "redis"
 
     @contextmanager
-    def state_away(self, place: Path) -> Iterator[None]:
+    def state_away(self, folder: Path) -> Iterator[None]:
         with self.server.client() as client:
             client.config_set("maxmemory", 1)
             try:
@@ -278,12 +278,12 @@ class TestRedisStateSteps(Steps):
                 client.config_set("maxmemory", 0)
 
 
-# One journal a state
+# A state has one journal
 
 
 @asynccontextmanager
 async def owning(backend: Apart, silence: float = 1.0) -> AsyncIterator[Ownership]:
-    """A daemon that has the state, and says so every tenth of a second."""
+    """A daemon that owns the state, and renews the ownership every tenth of a second."""
     ownership = Ownership(backend.store, backend.home, silence=silence, pause=0.1)
     await ownership.take()
     keeping = asyncio.create_task(ownership.keep())
@@ -299,20 +299,20 @@ class TestOwnership(Arrangement):
     kind = "redis"
 
     @asynccontextmanager
-    async def two(self, place: Path) -> AsyncIterator[tuple[Apart, Apart]]:
-        """With one state, and a journal each."""
-        make = (Apart(redis(self.server, place), sqlite(place / f"{name}.db")) for name in ("one", "other"))
+    async def two(self, folder: Path) -> AsyncIterator[tuple[Apart, Apart]]:
+        """Two back ends with one state and two journals."""
+        make = (Apart(redis(self.server, folder), sqlite(folder / f"{name}.db")) for name in ("one", "other"))
         async with opened(next(make)) as one, opened(next(make)) as other:
             yield one, other
 
-    async def test_of_two_daemons_with_a_journal_each_the_second_is_told(self, tmp_path: Path) -> None:
+    async def test_a_second_daemon_with_another_journal_is_refused(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with pytest.raises(ConfigError) as raised:
                 await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
             for said in ("[journal] url", "[store] url", f"process {os.getpid()}", "stop that daemon"):
                 assert said in str(raised.value)
 
-    async def test_of_two_at_once_one_has_it(self, tmp_path: Path) -> None:
+    async def test_one_of_two_simultaneous_daemons_owns_the_state(self, tmp_path: Path) -> None:
         async def start(backend: Apart) -> None:
             async with owning(backend):
                 await asyncio.sleep(0.5)
@@ -321,7 +321,7 @@ class TestOwnership(Arrangement):
             results = await asyncio.gather(*map(start, both), return_exceptions=True)
             assert {type(result) for result in results} == {ConfigError, type(None)}
 
-    async def test_one_that_stops_lets_the_other_begin_at_once(self, tmp_path: Path) -> None:
+    async def test_after_a_stop_the_other_daemon_begins_at_once(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other):
             async with owning(one) as ownership:
                 pass
@@ -329,7 +329,7 @@ class TestOwnership(Arrangement):
             async with asyncio.timeout(1):
                 await Ownership(other.store, other.home, silence=60).take()
 
-    async def test_a_dead_one_is_waited_for_but_not_by_its_own_journal(self, tmp_path: Path) -> None:
+    async def test_a_daemon_waits_for_a_dead_owner_unless_it_has_the_same_journal(self, tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         async with self.two(tmp_path) as (one, other):
             async with owning(one):
@@ -340,7 +340,7 @@ class TestOwnership(Arrangement):
             async with owning(other, silence=0.5):
                 assert loop.time() - began >= 0.5
 
-    async def test_one_that_was_silent_for_too_long_is_told(self, tmp_path: Path) -> None:
+    async def test_a_daemon_that_was_silent_for_too_long_loses_the_state(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other):
             silent = Ownership(one.store, one.home, pause=0.1)
             await silent.take()
@@ -348,14 +348,14 @@ class TestOwnership(Arrangement):
                 async with asyncio.timeout(5):
                     with pytest.raises(ConfigError, match="is in use by process"):
                         await silent.keep()
-                await silent.release()  # which is not its own any more
+                await silent.release()  # the state belongs to the other daemon now
                 with pytest.raises(ConfigError):
                     await Ownership(one.store, one.home, pause=0.1).take()
 
-    async def test_one_with_a_copy_of_the_journal_ends_the_other(
+    async def test_a_daemon_with_a_copy_of_the_journal_ends_the_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Which cannot be told from the daemon that was killed and has come back, but by that one."""
+        """It looks like the first daemon after a kill. Only the first daemon can notice the difference."""
         async with self.two(tmp_path) as (one, _):
             first = Ownership(one.store, one.home, pause=0.1)
             await first.take()
@@ -366,7 +366,7 @@ class TestOwnership(Arrangement):
                 await asyncio.wait_for(first.keep(), 5)
 
     @pytest.mark.logs("ERROR the store came back empty")
-    async def test_a_state_that_was_wiped_is_taken_anew(self, tmp_path: Path) -> None:
+    async def test_a_state_that_was_wiped_is_owned_again(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with self.server.client() as client:
                 client.flushall()
@@ -376,7 +376,7 @@ class TestOwnership(Arrangement):
                 await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
 
     @pytest.mark.logs("WARNING events cannot be stored: ")
-    async def test_it_goes_on_when_the_state_does(self, tmp_path: Path) -> None:
+    async def test_the_owner_continues_when_the_state_works_again(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             self.server.signal(signal.SIGSTOP)
             await until(lambda: one.problem() is not None)

@@ -1,4 +1,4 @@
-"""Fields on both back ends are those of a model, whatever is merged within whatever bounds."""
+"""Fields on both back ends equal those of a model, for random merges with random bounds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ others = st.one_of(
     st.tuples(st.just("put"), keys, st.just("value"), st.none() | st.just(5)),
 )
 step = st.one_of(merges, merges, merges, merges, others, st.sampled_from(["commit", "step", "reopen"]))
-steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=10, max_size=25))  # a few, or many
+steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=10, max_size=25))  # few or many steps
 
 
 async def run(open_backend: Opener, steps: list[Any]) -> None:
@@ -135,7 +135,7 @@ def rows(path: Path) -> dict[str, set[str]]:
     return found
 
 
-async def test_on_sqlite_fields_of_an_earlier_version_are_found_and_move_with_their_next_change(tmp_path: Path) -> None:
+async def test_on_sqlite_fields_of_an_earlier_version_are_read_and_moved_at_their_next_change(tmp_path: Path) -> None:
     path = tmp_path / "ingestd.db"
 
     def open_backend() -> AbstractAsyncContextManager[Backend]:
@@ -153,7 +153,7 @@ async def test_on_sqlite_fields_of_an_earlier_version_are_found_and_move_with_th
     assert rows(path) == {}
 
 
-async def test_on_redis_fields_of_an_earlier_version_are_found_and_bounded(server: RedisServer) -> None:
+async def test_on_redis_fields_of_an_earlier_version_are_read_and_bounded(server: RedisServer) -> None:
     client = server.client()
     for key in ("read", "merged"):
         client.hset(f"earlier:{key}", mapping={name: f"{at}|{value}" for name, (at, value) in EARLIER.items()})
@@ -161,7 +161,7 @@ async def test_on_redis_fields_of_an_earlier_version_are_found_and_bounded(serve
         lambda: opened(RedisBackend(make_pool(server.url, (), timeout=2), prefix="earlier:", timeout=2, patience=5))
     )
     assert not client.keys("earlier:read*") + client.keys("earlier:merged*")
-    # Beside this version, an earlier one goes on for a while.
+    # An earlier version may run beside this one for a while.
     client.hset("earlier:mixed", mapping={"a": "1|x", "b": "2|x"})
     async with opened(
         RedisBackend(make_pool(server.url, (), timeout=2), prefix="earlier:", timeout=2, patience=5)
@@ -177,7 +177,7 @@ async def test_on_redis_fields_of_an_earlier_version_are_found_and_bounded(serve
     client.close()
 
 
-async def test_on_sqlite_a_commit_writes_the_changed_fields_and_no_other(tmp_path: Path) -> None:
+async def test_on_sqlite_a_commit_writes_only_the_changed_fields(tmp_path: Path) -> None:
     path = tmp_path / "ingestd.db"
     async with opened(SqliteBackend(path, cache=100, busy_timeout=1.0)) as backend:
         store = backend.store

@@ -1,4 +1,4 @@
-"""The Redis back end keeps both contracts, on a real server."""
+"""The Redis back end keeps the contracts of stores and journals, on a real server."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Redis:
         self.server = server
 
     @asynccontextmanager
-    async def backend(self, place: Path) -> AsyncIterator[Backend]:
-        prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+    async def backend(self, folder: Path) -> AsyncIterator[Backend]:
+        prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
         pool = make_pool(self.server.url, (), timeout=2)
         backend = RedisBackend(pool, prefix=prefix, timeout=2, patience=5)
         await backend.open(serving=True)

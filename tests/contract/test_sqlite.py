@@ -1,4 +1,4 @@
-"""The SQLite back end keeps both contracts, as the daemon opens it and with a cache that holds almost nothing."""
+"""The SQLite back end keeps the contracts of stores and journals, with its usual cache and with a tiny one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class _Sqlite:
     cache = 200_000
 
     @asynccontextmanager
-    async def backend(self, place: Path) -> AsyncIterator[Backend]:
-        backend = SqliteBackend(place / "ingestd.db", cache=self.cache, busy_timeout=1.0)
+    async def backend(self, folder: Path) -> AsyncIterator[Backend]:
+        backend = SqliteBackend(folder / "ingestd.db", cache=self.cache, busy_timeout=1.0)
         await backend.open(serving=True)
         try:
             yield backend

@@ -1,4 +1,4 @@
-"""What tests of the HTTP side share."""
+"""Fixtures of the tests of HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribution of any journey is what the reference model says, however the work comes to the consumer."""
+"""Attribution equals a reference model for every journey, regardless of how the consumer gets its work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONG_AFTER = START + 200 * YEAR
 ALL = repeat(10_000)
 CONFLICTS = pytest.mark.logs("sent again with another value", "is in another currency")
 
-# Limits are small, and times from a grid that has their edges on it, and a millisecond beside them.
+# Limits are small. Times are from a grid that contains the edges of the limits, and a millisecond beside them.
 RULES = st.builds(
     Rules,
     model=st.sampled_from(["last_touch", "first_touch", "linear", "position_based", "time_decay"]),
@@ -112,12 +112,12 @@ def happenings(advance: st.SearchStrategy[int]) -> st.SearchStrategy[list[dict[s
             "linked": st.sampled_from([None, None, True, False]),
         }
     )
-    # Long journeys find more, and lists are short unless they must not be; the first kind lets a fault shrink.
+    # hypothesis prefers short lists, but long journeys find more faults. The first kind allows a failure to shrink.
     return st.lists(happening, min_size=1, max_size=60) | st.lists(happening, min_size=25, max_size=60)
 
 
 def play(happenings: Iterable[dict[str, Any]]) -> list[Record]:
-    """What the journal has of it."""
+    """The records of these happenings in the journal."""
     shop, clock = Shop(), START
     records = []
     for each in happenings:
@@ -141,7 +141,7 @@ class Outcome(NamedTuple):
 
 
 async def attributed(rules: Rules, records: Sequence[Record], sizes: Iterable[int] = ALL) -> Outcome:
-    """What comes of a journal that is there as a whole, worked off long after it came to be."""
+    """The result of a complete journal that the consumer reads long after its records were received."""
     with tempfile.TemporaryDirectory() as folder:
         async with attributing(Path(folder), rules) as attribution:
             await append(attribution.backend, records)
@@ -154,13 +154,13 @@ async def attributed(rules: Rules, records: Sequence[Record], sizes: Iterable[in
             )
 
 
-# What comes of a journey
+# Any journey
 
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK))
 @settings(max_examples=250, deadline=None)
-def test_it_says_what_the_reference_says(rules: Rules, happenings: list[dict[str, Any]]) -> None:
+def test_attributions_and_counts_equal_the_reference(rules: Rules, happenings: list[dict[str, Any]]) -> None:
     records = play(happenings)
     reference = Reference(rules, [record.decode() for record in records])
     outcome = asyncio.run(attributed(rules, records))
@@ -172,7 +172,9 @@ def test_it_says_what_the_reference_says(rules: Rules, happenings: list[dict[str
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK))
 @settings(max_examples=50, deadline=None)
-def test_what_holds_for_any_journey(rules: Rules, happenings: list[dict[str, Any]]) -> None:
+def test_decisions_are_unique_shares_sum_to_one_and_reversals_are_bounded(
+    rules: Rules, happenings: list[dict[str, Any]]
+) -> None:
     outcome = asyncio.run(attributed(rules, play(happenings)))
     bodies = [msgspec.json.decode(body) for body in outcome.derived]
     decided: dict[str, int] = {}
@@ -181,7 +183,7 @@ def test_what_holds_for_any_journey(rules: Rules, happenings: list[dict[str, Any
         at, worth = parse_time(body["decidedAt"]), amount_of(body["value"]) or Fraction(0)
         assert at is not None
         if body["type"] == "attribution":
-            # The same order is decided again only when the first decision has been forgotten.
+            # An order is decided again only if its first decision has been forgotten.
             assert body["id"] not in decided or at - decided[body["id"]] > rules.order_memory
             decided[body["id"]], left[body["id"]] = at, worth
             assert len(body["touchpoints"]) <= rules.max_touches
@@ -195,11 +197,11 @@ def test_what_holds_for_any_journey(rules: Rules, happenings: list[dict[str, Any
     assert len(ids) == len({*ids})
 
 
-# The edges, by hand
+# Examples at the edges of limits
 
 
 def sources(rules: Rules, records: Sequence[Record]) -> list[str]:
-    """Of the touchpoints of the last order in these records, which the reference tells too."""
+    """The sources of the last order's touchpoints. The reference must agree with all decisions."""
     derived = asyncio.run(attributed(rules, records)).derived
     agrees(derived, Reference(rules, [record.decode() for record in records]))
     return [touchpoint["source"] for touchpoint in msgspec.json.decode(derived[-1])["touchpoints"]]
@@ -208,7 +210,7 @@ def sources(rules: Rules, records: Sequence[Record]) -> list[str]:
 @pytest.mark.parametrize(("before", "counts"), [(0, True), (168 * HOUR, True), (168 * HOUR + 1, False)])
 @pytest.mark.parametrize("late", [0, 1, 168 * HOUR])
 def test_a_touch_counts_up_to_the_edge_of_the_window(before: int, late: int, counts: bool) -> None:
-    """By its own time and that of the order, however late either is received."""
+    """The times of the events count, not the times of their receipt."""
     shop = Shop()
     records = [shop.touch("a", "search", age=late)]
     shop.now += before
@@ -217,7 +219,7 @@ def test_a_touch_counts_up_to_the_edge_of_the_window(before: int, late: int, cou
     assert sources(Rules(late=late), records) == ["search"] * counts
 
 
-def test_an_order_that_comes_later_than_late_has_lost_its_oldest_touches() -> None:
+def test_an_order_received_later_than_the_option_late_loses_its_oldest_touches() -> None:
     shop = Shop()
     records = [shop.touch("a", "search")]
     shop.now += 1
@@ -230,7 +232,7 @@ def test_an_order_that_comes_later_than_late_has_lost_its_oldest_touches() -> No
     ]
 
 
-def test_of_one_moment_what_the_journal_has_before_the_order_counts_in_its_order() -> None:
+def test_touches_of_the_same_moment_count_if_the_journal_has_them_before_the_order() -> None:
     shop = Shop()
     before = [shop.touch("a", source) for source in ("search", "mail", "search")]
     order = shop.order("a")
@@ -238,7 +240,7 @@ def test_of_one_moment_what_the_journal_has_before_the_order_counts_in_its_order
     assert sources(Rules(), [shop.touch("a", "future", age=-1), *before, order]) == ["search", "mail", "search"]
 
 
-def test_a_visitor_is_whose_it_was_linked_last_and_a_link_counts_from_then_on() -> None:
+def test_the_last_link_of_a_visitor_counts_and_only_from_its_position_on() -> None:
     shop = Shop()
     phone, laptop = shop.touch("phone", "mail"), shop.touch("laptop", "search")
     links = [shop.identify("phone", "u"), shop.identify("laptop", "u")]
@@ -250,7 +252,7 @@ def test_a_visitor_is_whose_it_was_linked_last_and_a_link_counts_from_then_on() 
     assert sources(Rules(), [*moved, shop.identify("laptop", "guest"), shop.order("backend", user="u")]) == ["search"]
 
 
-def test_a_word_for_nothing_is_no_visitor_no_user_and_no_order() -> None:
+def test_an_unusable_id_names_no_visitor_no_user_and_no_order() -> None:
     shop, words = Shop(), Rules(unusable=("undefined", "null"))
     shared = [shop.touch("undefined", "mail"), shop.identify("undefined", "u"), shop.touch("undefined", "search")]
     assert sources(words, [*shared, shop.order("undefined")]) == []
@@ -265,7 +267,7 @@ def test_a_word_for_nothing_is_no_visitor_no_user_and_no_order() -> None:
     assert outcome.reversals == {"unknown_order": 1}
 
 
-def test_of_too_many_touches_the_first_and_the_newest_stay_and_of_too_many_visitors_the_newest() -> None:
+def test_beyond_the_bounds_the_first_and_newest_touches_and_the_newest_visitors_count() -> None:
     shop = Shop()
     touches = [shop.touch(visitor, f"{visitor}-{number}") for visitor in ("x", "y", "z") for number in range(4)]
     links = [shop.identify(visitor, "u") for visitor in ("x", "y", "z")]
@@ -296,7 +298,7 @@ def test_an_order_is_decided_once_while_it_is_remembered(after: int, decided: in
         (0, [None, 10], [0]),
     ],
 )
-def test_refunds_reverse_what_they_say_and_never_more_than_is_left(
+def test_refunds_reverse_their_amount_but_never_more_than_the_rest(
     worth: float, asked: list[float | None], reversed_: list[float]
 ) -> None:
     shop = Shop()
@@ -306,13 +308,13 @@ def test_refunds_reverse_what_they_say_and_never_more_than_is_left(
     assert [msgspec.json.decode(body)["value"]["revenue"] for body in outcome.derived[1:]] == reversed_
 
 
-# However the work comes to the consumer
+# The ways in which the consumer gets its work
 
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9))
 @settings(max_examples=25, deadline=None)
-def test_how_it_is_cut_into_steps_changes_nothing(
+def test_the_division_into_steps_changes_nothing(
     rules: Rules, happenings: list[dict[str, Any]], sizes: list[int]
 ) -> None:
     records = play(happenings)
@@ -325,10 +327,10 @@ def test_how_it_is_cut_into_steps_changes_nothing(
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(STEADY), skews=SKEWS)
 @settings(max_examples=15, deadline=None)
-def test_late_work_comes_to_the_same_as_work_at_the_time(
+def test_late_work_gives_the_same_bytes_as_timely_work(
     rules: Rules, happenings: list[dict[str, Any]], skews: list[int]
 ) -> None:
-    """Each record done with as soon as it is there, by a clock that is ten days off now and then."""
+    """The consumer reads each record at once. Its clock is ten days off now and then."""
     records = play({**each, "skew": skew} for each, skew in zip(happenings, cycle(skews), strict=False))
 
     async def at_the_time(folder: str) -> list[bytes]:
@@ -350,7 +352,7 @@ def done(status: ConsumerStatus, position: int) -> bool:
 
 
 class Faltering:
-    """A unit of work whose store fails after so many operations."""
+    """A transaction whose store fails after `operations` operations."""
 
     def __init__(self, state: State, operations: int) -> None:
         self._state = state
@@ -365,7 +367,7 @@ class Faltering:
 
 
 class HalfWay(Consumer):
-    """Another consumer, some of whose steps end half way, or when all is done but the commit."""
+    """Wraps a consumer. Some steps fail in the middle, or at their end before the commit."""
 
     def __init__(self, consumer: Consumer, max_records: int, chance: random.Random) -> None:
         self.name = consumer.name
@@ -389,10 +391,10 @@ class HalfWay(Consumer):
 @pytest.mark.logs("sent again with another value", "is in another currency", "attribution: the store is away")
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), max_records=st.integers(1, 12), seed=st.integers(0, 1 << 32))
 @settings(max_examples=25, deadline=None)
-def test_steps_that_end_half_way_leave_nothing_behind(
+def test_unfinished_steps_leave_nothing_behind(
     rules: Rules, happenings: list[dict[str, Any]], max_records: int, seed: int
 ) -> None:
-    """Whether the store fails, or the daemon is stopped at any moment and started anew."""
+    """The store fails, and the daemon is stopped at random moments and started again."""
     records, chance = play(happenings), random.Random(seed)
 
     async def disturbed(folder: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Whatever callers send, attribution decides their orders, its records stay small, and it goes on."""
+"""For any content of events, attribution decides their orders, its records stay small, and it continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = 24 * HOUR
 YEAR = 365 * DAY
 DEFAULTS = Rules()
 LONGEST = 256
-"""Characters of what a touchpoint says of its campaign."""
+"""The most characters of each campaign field in a touchpoint."""
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
@@ -45,10 +45,10 @@ DATA = st.dictionaries(st.sampled_from(FIELDS), JSON) | st.fixed_dictionaries({"
 
 
 async def decided(records: Sequence[Record], rules: Rules = DEFAULTS) -> list[dict[str, Any]]:
-    """The records that come of these, and of an order of somebody else after them, which is decided in any case."""
+    """The records derived from these. A later order of another shop must be decided too."""
     shop = Shop()
     shop.now = max(record.at for record in records)
-    afterwards = shop.event("Order Completed", "somebody else", {"order_id": "afterwards"}, tenant="another shop")
+    afterwards = shop.event("Order Completed", "another visitor", {"order_id": "afterwards"}, tenant="another shop")
     with tempfile.TemporaryDirectory() as folder:
         async with attributing(Path(folder), rules) as attribution:
             await append(attribution.backend, [*records, afterwards])
@@ -69,7 +69,9 @@ def size(body: dict[str, Any]) -> int:
 @example(contexts=[{}], data=[{"order_id": "o", "value": -(10**4000), "refund_id": 10**4299}])
 @example(contexts=[{}], data=[{"order_id": "o", "products": [{"price": 1.7e308, "quantity": 10**300}, {"price": 0.1}]}])
 @settings(max_examples=100, deadline=None)
-def test_orders_are_decided_whatever_callers_send(contexts: list[dict[str, Any]], data: list[dict[str, Any]]) -> None:
+def test_orders_are_decided_for_any_content_of_events(
+    contexts: list[dict[str, Any]], data: list[dict[str, Any]]
+) -> None:
     shop = Shop()
     records = [shop.event("Page View", "a", context=context) for context in contexts]
     early = [shop.event("Order Refunded", "a", each) for each in data]
@@ -102,7 +104,7 @@ def test_orders_are_decided_whatever_callers_send(contexts: list[dict[str, Any]]
     ],
     ids=lambda url: repr(url[:40]),
 )
-async def test_garbage_in_place_of_an_address(url: str) -> None:
+async def test_garbage_instead_of_an_address_is_harmless(url: str) -> None:
     shop = Shop()
     visit = shop.event("Page View", "a", context={"page": {"url": url, "referrer": url}})
     rules = Rules(exclude_domains=("shop.example",))
@@ -110,8 +112,8 @@ async def test_garbage_in_place_of_an_address(url: str) -> None:
     assert size(attribution) < 10_000
 
 
-async def test_what_a_campaign_is_called_is_cut() -> None:
-    """Ten kilobytes of each name, and letters that take much of JSON, 200 times."""
+async def test_long_names_of_a_campaign_are_cut() -> None:
+    """200 touchpoints with names of ten kilobytes, in letters that are long in JSON."""
     shop = Shop()
     long = "\N{PILE OF POO}\x01" * 5000
     names = dict.fromkeys(("source", "medium", "name", "term", "content"), long)
@@ -144,8 +146,8 @@ async def test_blanks_are_no_campaign() -> None:
     assert set(map(len, attribution["credits"].values())) == {0}
 
 
-async def test_a_user_with_a_thousand_visitors() -> None:
-    """Those linked last count, and the order's own; of their touches the first and the newest."""
+async def test_of_a_thousand_visitors_of_a_user_the_newest_count() -> None:
+    """The visitors linked last and the order's visitor count, with the first and the newest of their touches."""
     shop, records = Shop(), []
     for number in range(1000):
         shop.now += 1000
@@ -159,7 +161,7 @@ async def test_a_user_with_a_thousand_visitors() -> None:
     assert size(attribution) < 200_000
 
 
-async def test_a_visitor_of_a_thousand_users() -> None:
+async def test_of_a_thousand_users_of_a_visitor_the_last_counts() -> None:
     shop = Shop()
     records = [shop.touch("a", "search"), shop.touch("b", "mail"), shop.identify("b", "user-0")]
     records += [shop.identify("a", f"user-{number}") for number in range(1000)]
@@ -170,7 +172,7 @@ async def test_a_visitor_of_a_thousand_users() -> None:
     assert (first["userId"], [each["source"] for each in first["touchpoints"]]) == ("user-0", ["mail"])
 
 
-async def test_a_visitor_with_ten_thousand_touches() -> None:
+async def test_of_ten_thousand_touches_the_first_and_the_newest_count() -> None:
     shop, records = Shop(), []
     for number in range(10_000):
         shop.now += 1
@@ -180,8 +182,8 @@ async def test_a_visitor_with_ten_thousand_touches() -> None:
     assert sources == [0, *range(10_000 - 199, 10_000)]
 
 
-async def test_orders_with_nothing_in_them() -> None:
-    """Each is one of its own, and nothing can refer to it."""
+async def test_each_order_without_any_data_is_a_separate_order() -> None:
+    """No refund or cancellation can refer to it."""
     shop = Shop()
     empty: list[dict[str, Any]] = [{}, {}, {"order_id": ""}, {"order_id": None, "revenue": None, "currency": None}]
     records = [shop.event("Order Completed", "a", data) for data in empty]
@@ -208,7 +210,7 @@ async def test_an_order_without_a_value_is_reversed_once() -> None:
     ids=lambda worth: str(worth)[:9],
 )
 @pytest.mark.parametrize("asked", [1e308, -5, 0, 5e-324, 10**400, None])
-async def test_amounts_of_any_size(worth: float, asked: float | None) -> None:
+async def test_amounts_of_any_size_are_harmless(worth: float, asked: float | None) -> None:
     shop = Shop()
     refunds = [shop.refund("o-1", asked) for _ in range(3)]
     cancel = shop.event("Order Cancelled", "a", {"order_id": "o-1"})
@@ -239,7 +241,7 @@ async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_re
     assert sum(body["value"]["revenue"] for body in bodies[1:]) == 40
 
 
-async def test_a_step_ends_when_it_has_much_in_hand(tmp_path: Path) -> None:
+async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
     """Many orders of visitors with many long campaigns: each record has hundreds of kilobytes."""
     shop = Shop()
     text = "x" * 240

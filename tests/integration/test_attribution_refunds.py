@@ -60,7 +60,7 @@ async def reversals(attribution: Attribution) -> list[dict[str, Any]]:
 async def worked_off(
     folder: Path, records: Sequence[Record], rules: Rules | None = None, sizes: Iterable[int] = repeat(1000)
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The reversals that come of these records, and what became of the refunds. The reference says the same."""
+    """The reversals derived from these records, and the counts of refunds by result. The reference must agree."""
     rules = rules or Rules()
     async with attributing(folder, rules) as attribution:
         await append(attribution.backend, records)
@@ -79,25 +79,25 @@ def totals(bodies: Iterable[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.logs("is in another currency")
-@given(refunds=REFUNDS, places=st.tuples(st.integers(0, 10), st.integers(0, 10)), size=st.integers(1, 12))
+@given(refunds=REFUNDS, indexes=st.tuples(st.integers(0, 10), st.integers(0, 10)), size=st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
-def test_refunds_reverse_the_same_wherever_their_order_stands_among_them(
-    refunds: list[tuple[str, dict[str, Any]]], places: tuple[int, int], size: int
+def test_refunds_reverse_the_same_whether_they_come_before_or_after_their_order(
+    refunds: list[tuple[str, dict[str, Any]]], indexes: tuple[int, int], size: int
 ) -> None:
     shop = Shop()
     completed, sent = order(shop), [refund(shop, key=key, **data) for key, data in refunds]
 
-    def reversed_with_order_at(place: int) -> list[Any]:
+    def reversed_with_order_at(index: int) -> list[Any]:
         with tempfile.TemporaryDirectory() as folder:
-            records = [*sent[:place], completed, *sent[place:]]
+            records = [*sent[:index], completed, *sent[index:]]
             bodies, _ = asyncio.run(worked_off(Path(folder), records, sizes=repeat(size)))
         return [(body["id"], body["cause"], body["reason"], body["value"], body["credits"]) for body in bodies]
 
-    assert reversed_with_order_at(places[0]) == reversed_with_order_at(places[1])
+    assert reversed_with_order_at(indexes[0]) == reversed_with_order_at(indexes[1])
 
 
 @pytest.mark.parametrize("size", [1, 100])
-async def test_what_waits_is_applied_in_the_order_of_the_journal_when_the_order_is_decided(
+async def test_waiting_refunds_are_applied_in_journal_order_when_their_order_is_decided(
     tmp_path: Path, size: int
 ) -> None:
     shop = Shop()
@@ -112,7 +112,7 @@ async def test_what_waits_is_applied_in_the_order_of_the_journal_when_the_order_
     assert counted == {"waiting": 3, "reversed": 3, "nothing_left": 1}
 
 
-async def test_a_refund_waits_while_daemons_come_and_go_and_holds_nothing_of_a_person(tmp_path: Path) -> None:
+async def test_a_waiting_refund_survives_restarts_and_contains_no_personal_data(tmp_path: Path) -> None:
     shop = Shop()
     sent = shop.event("Order Refunded", "ada-visitor", {"order_id": "ada-order", "total": 30}, user="ada-user")
     async with attributing(tmp_path, Rules()) as attribution:
@@ -133,7 +133,7 @@ async def test_a_refund_waits_while_daemons_come_and_go_and_holds_nothing_of_a_p
 async def test_a_refund_waits_as_long_as_a_decided_order_is_remembered(
     tmp_path: Path, after: int, applied: list[float]
 ) -> None:
-    """By the times of receipt; here the consumer is never late."""
+    """The times of receipt count. In this test the consumer is never late."""
     shop = Shop()
     records = [refund(shop, total=30)]
     shop.now += after
@@ -180,11 +180,11 @@ async def test_a_waiting_refund_in_another_currency_reverses_nothing(tmp_path: P
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 async def test_a_refund_id_of_an_order_reverses_once(tmp_path: Path, first: int) -> None:
-    """Wherever the order stands among its refunds."""
+    """The order may come before, between or after its refunds."""
     shop = Shop()
     sent = [
         *(refund(shop, total=1, refund_id=refund_id) for refund_id in ("r-1", " r-1\n", 7, "7")),
-        refund(shop, total=2, refund_id="r-1"),  # another amount does not make it another refund
+        refund(shop, total=2, refund_id="r-1"),  # the same refund despite another amount
         refund(shop, total=3, refund_id="R-1"),
         *(refund(shop, total=4, refund_id=refund_id) for refund_id in ("", " ", None, True, 7.5, ["r-1"])),
         refund(shop, "o-2", total=5, refund_id="r-1"),
@@ -228,12 +228,16 @@ async def test_case_and_blanks_of_a_currency_do_not_matter(tmp_path: Path) -> No
         await append(attribution.backend, records)
         await attribution.work_off(repeat(100), LONG_AFTER)
         bodies = [msgspec.json.decode(body) for body in await attribution.derived()]
-        assert [body["value"]["currency"] for body in bodies] == [*[" eur"] * 5, None, None]  # as it was sent
+        assert [body["value"]["currency"] for body in bodies] == [
+            *[" eur"] * 5,
+            None,
+            None,
+        ]  # with the currency as the caller wrote it
         assert attribution.counted("reversals") == {"reversed": 5, "other_currency": 1}
         assert attribution.counted("orders") == {"direct": 2, "repeated": 1, "conflict": 1}
 
 
-async def test_a_partial_refund_takes_back_what_it_names(tmp_path: Path) -> None:
+async def test_a_partial_refund_takes_back_its_products(tmp_path: Path) -> None:
     shop = Shop()
     item = {"product_id": "a", "price": 30, "quantity": 1}
     other = {"product_id": "b", "price": 35}
@@ -257,7 +261,7 @@ async def test_a_partial_refund_takes_back_what_it_names(tmp_path: Path) -> None
     assert [found.get(f"o-{number}") for number in range(len(asked))] == [total for _, total in asked]
 
 
-async def test_an_order_id_that_is_blank_or_a_word_for_nothing_is_none(tmp_path: Path) -> None:
+async def test_a_blank_or_unusable_order_id_is_none(tmp_path: Path) -> None:
     shop, none = Shop(), ["", " ", " ", "\u00a0\n", "none", " NULL", "undefined", "undefined", 0]
     records = [order(shop, order_id) for order_id in none]
     records += [refund(shop, order_id, total=1) for order_id in none]
@@ -270,14 +274,14 @@ async def test_an_order_id_that_is_blank_or_a_word_for_nothing_is_none(tmp_path:
         assert attribution.counted("reversals") == {"unknown_order": len(none)}
 
 
-async def test_a_refund_id_that_is_a_word_for_nothing_is_none(tmp_path: Path) -> None:
+async def test_an_unusable_refund_id_is_none(tmp_path: Path) -> None:
     shop = Shop()
     sent = [refund(shop, total=1, refund_id=refund_id) for refund_id in ("null", "null", " Null", 0, 0)]
     bodies, _ = await worked_off(tmp_path, [order(shop), *sent], Rules(unusable=("null", "0")))
     assert totals(bodies) == [1] * 5
 
 
-async def test_order_ids_are_told_apart_as_they_were_sent(tmp_path: Path) -> None:
+async def test_order_ids_are_compared_exactly(tmp_path: Path) -> None:
     shop = Shop()
     records = [order(shop, order_id) for order_id in ("o-1", " o-1", "O-1")]
     bodies, _ = await worked_off(tmp_path, [*records, refund(shop, " o-1", total=1)])

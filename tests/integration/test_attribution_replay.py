@@ -1,4 +1,4 @@
-"""A busy shop's attribution is a function of its journal: replayed, late, or killed on the way, the same bytes."""
+"""Attribution is a function of the journal: a replay, a delay or a crash gives the same bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = ("search", "mail", "social", "partner")
 
 
 def busy(events: int, seed: int = 7) -> list[Record]:
-    """A few weeks of a shop with 40 visitors and 8 users; server-sent orders come late, and some twice."""
+    """A few weeks of a shop with 40 visitors and 8 users. Orders from its server come late, and some come twice."""
     chance, shop, records = random.Random(seed), Shop(), []
     for number in range(events):
         shop.now += chance.randrange(20 * 60_000)
@@ -53,7 +53,7 @@ def reaches(status: ConsumerStatus, position: int) -> bool:
 
 
 async def at_the_time(attribution: Attribution, records: list[Record]) -> None:
-    """The records come in, and the consumer is never far behind."""
+    """The bytes derived by a consumer that reads the records soon after their receipt."""
     now = records[0].at
     async with running(attribution.backend, attribution.consumer, now=lambda: now) as (status,):
         for start in range(0, len(records), 50):
@@ -73,13 +73,13 @@ async def test_a_replay_gives_the_same_bytes(tmp_path: Path) -> None:
     agrees(derived, Reference(RULES, [record.decode() for record in records]))
     assert len(derived) > 100
     async with attributing(tmp_path / "again", RULES) as again:
-        await append(again.backend, whole)  # with what was derived then, which is not for the consumer
+        await append(again.backend, whole)  # including the derived records, which the consumer ignores
         await again.work_off(repeat(333), LONG_AFTER)
         assert await again.derived() == derived * 2
 
 
 async def test_lag_changes_nothing(tmp_path: Path) -> None:
-    """The consumer stands still while thousands of events come in, and goes on three weeks later."""
+    """The consumer stops during thousands of events, and continues three weeks later."""
     records = busy(4000)
     (tmp_path / "never late").mkdir()
     (tmp_path / "late").mkdir()
@@ -97,13 +97,13 @@ async def test_lag_changes_nothing(tmp_path: Path) -> None:
 
 
 def killed(folder: Path, processed: int, turns: int) -> None:
-    """Run the consumer until so many records are done with, and some turns of the loop; then the process is gone."""
+    """Run the consumer for `processed` records and some turns of the event loop, and then kill the process."""
 
     async def work() -> None:
         async with attributing(folder, RULES) as attribution:
             attribution.consumer.max_records = 5
             async with running(attribution.backend, attribution.consumer, now=lambda: LONG_AFTER) as (status,):
-                while status.processed < processed:  # noqa: ASYNC110 - it must not get far beyond
+                while status.processed < processed:  # noqa: ASYNC110 - it must stop soon after
                     await asyncio.sleep(0)
                 for _ in range(turns):
                     await asyncio.sleep(0)
@@ -120,7 +120,7 @@ def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
             await append(attribution.backend, records)
 
     async def worked_off(folder: Path) -> tuple[int, list[bytes]]:
-        """How many were derived before, and what all of them are."""
+        """The number of records derived before the restart, and all derived records."""
         async with attributing(folder, RULES) as attribution:
             before = len(await attribution.derived())
             await attribution.work_off(repeat(1000), LONG_AFTER)

@@ -40,7 +40,7 @@ RULES = Rules(window=2 * DAY, late=DAY, model="last_touch", max_touches=10, max_
 
 
 def busy(events: int, seed: int) -> list[Record]:
-    """Six weeks of two shops: orders public and signed, some of them both, refunds in parts, twice, and too early."""
+    """Six weeks of two shops: public and signed orders, and refunds that are partial, repeated or early."""
     chance, shop, records = random.Random(seed), Shop(), []
     for number in range(events):
         shop.now += chance.randrange(2 * 42 * DAY // events)
@@ -65,7 +65,7 @@ def busy(events: int, seed: int) -> list[Record]:
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str | None, ...]]:
-    """As people see them. Where two are equal to the eye, their order is not the same."""
+    """The cells as the page shows them, sorted, because rows with equal figures may have any order."""
     found = [(row.campaign, row.currency, f"{row.orders:.2f}", *map(money, row[3:])) for row in rows]
     return sorted(found, key=str)
 
@@ -106,7 +106,7 @@ def at(body: dict[str, str]) -> int:
     return found
 
 
-async def test_an_order_counts_for_a_day_a_week_a_month_and_then_no_more(tmp_path: Path) -> None:
+async def test_an_order_counts_in_the_periods_day_week_and_month_and_not_after_them(tmp_path: Path) -> None:
     shop = Shop()
     async with attributing(tmp_path, RULES) as attribution:
         await attribution.append([shop.order("v")])
@@ -121,7 +121,7 @@ async def test_an_order_counts_for_a_day_a_week_a_month_and_then_no_more(tmp_pat
             assert await on_the_page(attribution, begin + life + length, period) == []
 
 
-async def test_what_is_late_by_more_than_a_month_is_in_no_rollup(tmp_path: Path) -> None:
+async def test_decisions_late_by_more_than_a_month_are_in_no_rollup(tmp_path: Path) -> None:
     shop = Shop()
     async with attributing(tmp_path, RULES) as attribution:
         await attribution.append([shop.order("v"), shop.refund()])
@@ -131,7 +131,7 @@ async def test_what_is_late_by_more_than_a_month_is_in_no_rollup(tmp_path: Path)
         assert await read_tenants(state) == []
 
 
-async def test_a_refund_counts_when_its_order_was_received(tmp_path: Path) -> None:
+async def test_a_refund_counts_in_the_period_of_its_order(tmp_path: Path) -> None:
     shop = Shop()
     async with attributing(tmp_path, RULES) as attribution:
         old = shop.order("v", "o-old", 100)
@@ -143,8 +143,8 @@ async def test_a_refund_counts_when_its_order_was_received(tmp_path: Path) -> No
         assert await on_the_page(attribution, shop.now, "month") == [(DIRECT, None, "2.00", "130.00", "35.00", "95.00")]
 
 
-async def test_however_many_campaigns_there_are_a_rollup_is_bounded_and_no_order_is_lost(tmp_path: Path) -> None:
-    """Also where each of them is refunded: a refund finds the row of its order."""
+async def test_a_rollup_of_many_campaigns_is_bounded_and_loses_no_order(tmp_path: Path) -> None:
+    """Nor a refund: it counts in the row of its order."""
     shop, records = Shop(), []
     for number in range(400):
         campaign = {"source": f"{number}-" + "x" * 200}
@@ -167,10 +167,10 @@ async def test_however_many_campaigns_there_are_a_rollup_is_bounded_and_no_order
 
 
 async def give_way() -> None:
-    """Nobody else has anything to do."""
+    """Yields to nothing: the test has no other tasks."""
 
 
-async def test_an_order_that_an_earlier_program_decided_is_in_no_rollup(tmp_path: Path) -> None:
+async def test_an_order_decided_by_an_earlier_version_is_in_no_rollup(tmp_path: Path) -> None:
     mark = DecidedOrder(
         START, 1, "a", 10, None, "EUR", "0", is_reversed=False, reversals=0, touches=[], model="linear", half_life=DAY
     )
@@ -182,7 +182,7 @@ async def test_an_order_that_an_earlier_program_decided_is_in_no_rollup(tmp_path
     async with attributing(tmp_path, RULES) as attribution:
         store = attribution.backend.store
         state = store.begin(START, step=True)
-        await add_all(state, [change], give_way)  # its rollup has gone: a reversal alone counts nowhere
+        await add_all(state, [change], give_way)  # a reversal without the rollup of its order counts nowhere
         assert await on_the_page(attribution, START) == []
         await add_all(state, [order_change("shop", known[0], []), change], give_way)
         await store.commit(state)
@@ -202,7 +202,7 @@ async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monke
         data = {"order_id": "o-1", "revenue": 10.005, "currency": "EUR"}
         await attribution.append([shop.event("Order Completed", "v", data)])
         await attribution.work_off(repeat(10), now)
-        assert [each.name for each in (await panel()).filters] == ["period"]  # there is one tenant: nothing to choose
+        assert [each.name for each in (await panel()).filters] == ["period"]  # one tenant, so no filter
         await attribution.append([shop.event("Order Completed", "v", data, tenant="it's")])
         await attribution.work_off(repeat(10), now)
         found = await panel(period="a year", tenant="it's")

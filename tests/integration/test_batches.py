@@ -1,4 +1,4 @@
-"""What plugins see of batches, and what becomes of the other events when one of them fails."""
+"""The calls of plugins for a batch, and the other events of a batch in which one event fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def results(answer: HTTPResponse) -> list[Any]:
 
 
 class Picky:
-    """Fails with one visitor, after the state was written; drops another; refuses a third."""
+    """Fails with one visitor after writing state, drops the events of another, and refuses those of a third."""
 
     @hookimpl
     async def enrich(self, event: Event, state: State) -> None:
@@ -49,7 +49,7 @@ class Picky:
 
 
 @pytest.mark.logs("a request to track-batch failed")
-async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(door: MakeDoor, tmp_path: Path) -> None:
+async def test_a_plugin_that_fails_with_one_event_fails_only_this_event(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, Picky()) as public:
         answer = await public.post(of("a", "odd", "robot", "fast", "b", "odd"), "/batch")
         assert [result["status"] for result in results(answer)] == [200, 500, 200, 429, 200, 500]
@@ -59,12 +59,12 @@ async def test_a_plugin_that_fails_for_one_event_fails_that_one_only(door: MakeD
         assert [record["anonymousId"] for record in await public.records()] == ["a", "b"]
         counted = {outcome: public.counted(outcome) for outcome in ("accepted", "failed", "dropped", "limited")}
         assert counted == {"accepted": 2, "failed": 2, "dropped": 1, "limited": 1}
-        # What it had done to the session by then stays, as it does for a single event.
+        # The session of the failed event has begun nevertheless, as with a single event.
         assert results(await public.post(of("odd", "a"), "/batch"))[1]["session"]["isNew"] is False
 
 
 class Strict:
-    """Refuses one user, and fails with another, before anything is stored."""
+    """Refuses one user and fails with another, both in `check_identity`."""
 
     @hookimpl
     def check_identity(self, event: Event) -> None:
@@ -89,7 +89,7 @@ async def test_an_identify_request_that_a_plugin_refuses_leaves_nothing(door: Ma
 
 
 class Unstorable:
-    """Has the events of one user write what no store can keep."""
+    """Writes a text that no store can keep for the events of one user."""
 
     @hookimpl
     async def enrich(self, event: Event, state: State) -> None:
@@ -109,11 +109,11 @@ KNOWN = ["a", "b", "c", "d", "e"]
 
 
 def one_odd(messages: dict[int, str] | None = None) -> dict[str, Any]:
-    """A batch of the known visitors, the third of whom is odd."""
+    """A batch of the known visitors. The third event has the user of `Unstorable`."""
     batch = of(*KNOWN)
     batch["events"][2]["userId"] = "odd"
-    for place, message in (messages or {}).items():
-        batch["events"][place]["messageId"] = message
+    for index, message in (messages or {}).items():
+        batch["events"][index]["messageId"] = message
     return batch
 
 
@@ -126,14 +126,12 @@ async def stored(public: Door) -> list[str]:
 
 
 for_both = pytest.mark.parametrize("known", [KNOWN, []], ids=["known visitors", "strangers"])
-"""The events of visitors who have just been there share a unit of work; those of others wait, and have their own."""
+"""Events of visitors whose state is in memory share a transaction. Each other event has a separate transaction."""
 
 
 @pytest.mark.logs("one event could not be stored because of its content")
 @for_both
-async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(
-    door: MakeDoor, tmp_path: Path, known: list[str]
-) -> None:
+async def test_an_event_that_can_never_be_stored_fails_alone(door: MakeDoor, tmp_path: Path, known: list[str]) -> None:
     async with door(tmp_path, Unstorable()) as public:
         for visitor in known:
             assert await statuses(public, of(visitor)) == [200]
@@ -143,7 +141,7 @@ async def test_an_event_that_can_never_be_stored_keeps_the_others_from_nothing(
 
 @pytest.mark.logs("one event could not be stored because of its content")
 @for_both
-async def test_what_a_dropped_event_has_written_fails_no_other_one(
+async def test_an_unstorable_write_of_a_dropped_event_fails_no_other_event(
     door: MakeDoor, tmp_path: Path, known: list[str]
 ) -> None:
     async with door(tmp_path, Unstorable(), Emptying()) as public:
@@ -155,7 +153,7 @@ async def test_what_a_dropped_event_has_written_fails_no_other_one(
 
 @pytest.mark.logs("one event could not be stored because of its content")
 @for_both
-async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again(
+async def test_only_the_repetition_of_a_stored_message_is_a_duplicate(
     door: MakeDoor, tmp_path: Path, known: list[str]
 ) -> None:
     async with door(tmp_path, Unstorable()) as public:
@@ -170,7 +168,7 @@ async def test_only_a_message_that_was_stored_is_a_duplicate_when_it_comes_again
 
 
 class Watchful:
-    """Remembers what it is asked, and lets in as many events as it is told."""
+    """Records the calls of `admit`, and admits at most `most` events."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -183,7 +181,7 @@ class Watchful:
             raise Limited("Too many.", retry_after=3)
 
 
-async def test_a_batch_is_admitted_whole_by_how_many_events_it_has(door: MakeDoor, tmp_path: Path) -> None:
+async def test_a_batch_is_admitted_as_a_whole_by_its_number_of_events(door: MakeDoor, tmp_path: Path) -> None:
     watchful = Watchful(2)
     async with door(tmp_path, watchful) as public:
         assert len(results(await public.post(of("a", "b"), "/batch"))) == 2
@@ -225,7 +223,7 @@ async def test_the_events_of_other_visitors_do_not_wait_for_a_slow_plugin(door: 
 
 
 class Turns:
-    """Begins and ends with each event, which it keeps waiting for as many turns of the loop as it says."""
+    """Waits with each event for the turns in its `context`, and checks that no dependent event is in progress."""
 
     def __init__(self) -> None:
         self.under_way: dict[str, Event] = {}
@@ -244,9 +242,7 @@ class Turns:
         del self.under_way[number]
 
 
-async def test_events_that_are_tied_go_one_after_the_other_however_long_each_takes(
-    door: MakeDoor, tmp_path: Path
-) -> None:
+async def test_dependent_events_of_a_batch_are_handled_one_after_the_other(door: MakeDoor, tmp_path: Path) -> None:
     turns, choose = Turns(), random.Random(7)
     events: list[dict[str, Any]] = [
         {
@@ -264,14 +260,12 @@ async def test_events_that_are_tied_go_one_after_the_other_however_long_each_tak
         for visitor in "abcdef":
             numbers = [event["data"]["title"] for event in events if event["anonymousId"] == visitor]
             assert [number for number in turns.order if number in numbers] == numbers
-        assert turns.order != sorted(turns.order, key=int), "others did not wait for those"
+        assert turns.order != sorted(turns.order, key=int), "independent events did not wait for each other"
         assert [record["data"]["title"] for record in await public.records()] == [f"{n}" for n in range(300)]
 
 
-async def test_of_a_batch_whose_visitors_are_known_one_event_is_in_memory_at_a_time(
-    door: MakeDoor, tmp_path: Path
-) -> None:
-    others = [each for each in gc.get_objects() if isinstance(each, Event)]  # of other tests, which this keeps
+async def test_a_batch_of_known_visitors_has_one_event_in_memory_at_a_time(door: MakeDoor, tmp_path: Path) -> None:
+    others = [each for each in gc.get_objects() if isinstance(each, Event)]  # of other tests; the list keeps them alive
 
     class Census:
         most = 0
@@ -293,7 +287,7 @@ async def test_of_a_batch_whose_visitors_are_known_one_event_is_in_memory_at_a_t
 async def test_each_event_of_a_batch_waits_for_its_commit(door: MakeDoor, tmp_path: Path) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=HttpOptions(max_waiting=3)) as public:
-        # More than there is ever room for are taken when nothing else waits.
+        # A batch larger than the limit is accepted if nothing else waits.
         first = asyncio.ensure_future(public.post(of("a", "b", "c", "d"), "/batch"))
         await slow.arrived.wait()
         assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 4
@@ -321,7 +315,7 @@ async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(door: MakeDoo
         assert len(await public.records()) == 3
 
 
-async def test_a_client_s_address_is_stored_of_each_event(door: MakeDoor, tmp_path: Path) -> None:
+async def test_each_event_of_a_batch_is_stored_with_the_client_s_address(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, options=HttpOptions(store_address="whole")) as public:
         identify: dict[str, Any] = {"type": "identify", "anonymousId": "b", "context": {"ip": "192.0.2.1"}}
         events = [*of("a")["events"], identify]

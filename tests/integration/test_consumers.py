@@ -1,4 +1,4 @@
-"""What a consumer may rely on: order, its place, all or nothing, and that nobody else holds it up."""
+"""The promises to a consumer: order, a durable cursor, atomic steps, and no delay by other consumers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Process = Callable[[Sequence[Record], Step], Awaitable[None]]
 
 
 class Reader(Consumer):
-    """Notes what it is given; `then` is what it does after that."""
+    """Records the batches that it gets, and then calls `then`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ async def hang(records: Sequence[Record], step: Step) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_backlog_comes_in_order_in_steps_of_at_most_so_many(tmp_path: Path) -> None:
+async def test_a_backlog_comes_in_order_in_steps_of_at_most_max_records(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(100))
         reader = Reader(max_records=30)
@@ -98,24 +98,24 @@ async def test_a_backlog_comes_in_order_in_steps_of_at_most_so_many(tmp_path: Pa
         assert (status.position, status.pending, status.processed, status.failures) == (105, 0, 105, 0)
 
 
-async def test_after_a_restart_it_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_restarted_consumer_continues_at_its_cursor(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(10))
         async with running(backend, Reader()):
             pass
         await append(backend, make_records(10))
     async with sqlite_backend(tmp_path) as backend:
-        reader = Reader(start="now")  # where it starts is for a name never seen before
+        reader = Reader(start="now")  # `start` applies to a consumer without a cursor only
         async with running(backend, reader):
             pass
         assert reader.seen == [*range(11, 21)]
 
 
-async def test_nothing_appended_after_start_passes_a_new_consumer_by(tmp_path: Path) -> None:
+async def test_a_new_consumer_gets_every_record_appended_after_its_start(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(3))
         async with running(backend, Reader("fresh", start="now"), patience=0):
-            pass  # killed before it has done anything
+            pass  # killed before its first step
         await append(backend, make_records(2))
         fresh, other = Reader("fresh", start="now"), Reader("other", start="now")
         async with running(backend, fresh, other):
@@ -125,7 +125,7 @@ async def test_nothing_appended_after_start_passes_a_new_consumer_by(tmp_path: P
 
 
 class Deriving(Consumer):
-    """Appends one record for each it is given, counts them in the state, and fails now and then after that."""
+    """Derives a record from each event, counts the events in the state, and sometimes fails in the middle of a step."""
 
     name = "deriving"
 
@@ -146,8 +146,8 @@ class Deriving(Consumer):
 @pytest.mark.logs(r"deriving: ConnectionError: now and then; it is tried again")
 @given(seed=st.integers(0, 1 << 32), max_records=st.integers(1, 12))
 @settings(max_examples=12, deadline=None)
-def test_what_a_step_derives_is_there_exactly_once(seed: int, max_records: int) -> None:
-    """Whether steps fail, are cut off by a shutdown, or the daemon is started anew."""
+def test_each_derived_record_is_stored_exactly_once(seed: int, max_records: int) -> None:
+    """Steps fail, shutdowns interrupt steps, and daemons are started again."""
     chance = random.Random(seed)
 
     async def scenario(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_a_step_derives_is_there_exactly_once(seed: int, max_records: int) 
 
 
 @pytest.mark.logs(r"failing: .*broken")
-async def test_one_that_hangs_or_fails_harms_no_other(tmp_path: Path) -> None:
+async def test_a_hanging_or_failing_consumer_harms_no_other(tmp_path: Path) -> None:
     async def fail(records: Sequence[Record], step: Step) -> None:
         raise OSError("broken")
 
@@ -208,7 +208,7 @@ async def test_a_failed_step_comes_again_with_the_same_records(tmp_path: Path) -
 
 
 @pytest.mark.logs(r"reader: busy")
-async def test_it_pauses_as_long_as_it_is_told(tmp_path: Path) -> None:
+async def test_a_failed_step_is_repeated_after_the_pause_that_its_error_asks_for(tmp_path: Path) -> None:
     times: list[float] = []
 
     async def busy_once(records: Sequence[Record], step: Step) -> None:
@@ -239,7 +239,7 @@ def test_pauses_grow_to_a_limit_with_full_jitter(failures: int, initial: float, 
 
 
 @pytest.mark.logs(r"reader: ")
-async def test_the_log_tells_each_new_reason_but_not_every_failure(
+async def test_each_new_reason_is_logged_but_not_every_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ingestd")
@@ -261,7 +261,7 @@ async def test_the_log_tells_each_new_reason_but_not_every_failure(
 
 
 @pytest.mark.logs(r"reader: .*; it is tried again")
-async def test_only_what_nobody_expects_is_logged_with_a_traceback(
+async def test_only_unexpected_exceptions_are_logged_with_a_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors: list[BaseException] = [
@@ -283,7 +283,7 @@ async def test_only_what_nobody_expects_is_logged_with_a_traceback(
     assert shown == [("WARNING", False), ("WARNING", False), ("ERROR", True), ("ERROR", True)]
 
 
-async def test_a_slow_consumer_that_never_fails_shows_the_age_of_what_waits(tmp_path: Path) -> None:
+async def test_the_age_of_the_oldest_pending_record_of_a_slow_consumer_is_shown(tmp_path: Path) -> None:
     gate = asyncio.Semaphore(0)
 
     async def slow(records: Sequence[Record], step: Step) -> None:
@@ -308,7 +308,7 @@ async def test_a_slow_consumer_that_never_fails_shows_the_age_of_what_waits(tmp_
 
 
 @pytest.mark.logs(r"reader: ConnectionRefusedError")
-async def test_opening_is_tried_until_it_succeeds_and_what_waits_can_be_seen(tmp_path: Path) -> None:
+async def test_opening_is_repeated_until_it_succeeds_and_pending_records_are_shown(tmp_path: Path) -> None:
     class Late(Reader):
         refuse = True
 
@@ -341,7 +341,7 @@ async def test_a_step_lingers_for_more_but_not_when_it_is_full(tmp_path: Path) -
         assert full.batches == [[1, 2, 3]]
 
 
-async def test_a_shutdown_lets_nobody_linger(tmp_path: Path) -> None:
+async def test_a_shutdown_ends_lingering(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         waiting, idle = Reader("waiting", linger=3600.0), Reader("idle", start="now", linger=3600.0)
         await append(backend, make_records(1))
@@ -351,7 +351,7 @@ async def test_a_shutdown_lets_nobody_linger(tmp_path: Path) -> None:
         assert (waiting.seen, idle.seen) == ([1, 2], [2])
 
 
-async def test_at_shutdown_all_catch_up_also_with_what_others_derive(tmp_path: Path) -> None:
+async def test_at_shutdown_consumers_also_read_the_records_that_others_derive(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         reader = Reader("reader", max_records=7)
         async with running(backend, reader, Deriving(3, lambda: False)):
@@ -359,7 +359,9 @@ async def test_at_shutdown_all_catch_up_also_with_what_others_derive(tmp_path: P
         assert reader.seen == [*range(1, 101)]
 
 
-async def test_what_is_left_at_shutdown_is_told_and_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unfinished_step_at_shutdown_is_undone_and_its_records_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "ingestd")
 
     async def write_and_hang(records: Sequence[Record], step: Step) -> None:
@@ -384,13 +386,13 @@ async def test_what_is_left_at_shutdown_is_told_and_undone(tmp_path: Path, caplo
 
 
 @pytest.mark.logs(r"deaf: does not end; it is left behind", r"(sour|endless): could not be closed")
-async def test_a_shutdown_waits_for_nobody_for_ever(tmp_path: Path) -> None:
-    let_go = asyncio.Event()
+async def test_a_shutdown_waits_for_each_consumer_for_a_limited_time(tmp_path: Path) -> None:
+    ended = asyncio.Event()
 
     async def be_deaf(records: Sequence[Record], step: Step) -> None:
-        while not let_go.is_set():
+        while not ended.is_set():
             try:
-                await let_go.wait()
+                await ended.wait()
             except asyncio.CancelledError:
                 continue
 
@@ -408,13 +410,13 @@ async def test_a_shutdown_waits_for_nobody_for_ever(tmp_path: Path) -> None:
         async with running(backend, Reader("deaf", then=be_deaf), Sour("sour"), Endless("endless"), well, patience=0.1):
             await until(lambda: well.seen == [1])
         assert well.calls[-1] == "close"
-        let_go.set()
+        ended.set()
         await asyncio.sleep(0.05)
 
 
-async def test_a_death_is_told(tmp_path: Path) -> None:
+async def test_the_end_of_a_consumer_by_a_bug_is_reported(tmp_path: Path) -> None:
     class Bug(BaseException):
-        """Nothing a consumer may raise."""
+        """An exception that consumers must not raise."""
 
     async def die(records: Sequence[Record], step: Step) -> None:
         raise Bug
@@ -433,7 +435,7 @@ async def test_a_death_is_told(tmp_path: Path) -> None:
 
 
 class Unreliable(PassingJournal):
-    """A journal that cannot be used every third time."""
+    """A journal that fails at every third call."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
@@ -458,7 +460,7 @@ class Unreliable(PassingJournal):
 
 
 @pytest.mark.logs(r"(deriving|journal): the disk is away; it is tried again")
-async def test_a_journal_that_fails_for_a_while_costs_nothing(tmp_path: Path) -> None:
+async def test_failures_of_the_journal_lose_and_repeat_nothing(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         records = make_records(20)
         await append(backend, records)
@@ -475,7 +477,7 @@ async def test_two_consumers_of_one_name_are_refused(tmp_path: Path) -> None:
             Consumers(backend.journal, backend.store, [Reader(), Reader()], died=print)
 
 
-async def test_a_consumer_is_exchanged_behind_its_step_while_others_go_on_untouched(tmp_path: Path) -> None:
+async def test_a_consumer_is_exchanged_after_its_step_while_others_continue(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(records: Sequence[Record], step: Step) -> None:
@@ -489,9 +491,9 @@ async def test_a_consumer_is_exchanged_behind_its_step_while_others_go_on_untouc
         await consumers.start()
         await begun.wait()
         await until(lambda: consumers.statuses[0].position == 10)
-        coming = await consumers.place([new], leaving=["reader"])
+        coming = await consumers.prepare_runners([new], leaving=["reader"])
         exchanging = asyncio.ensure_future(consumers.exchange(["reader"], coming, 30))
-        await append(backend, make_records(2))  # by when the exchange has begun
+        await append(backend, make_records(2))  # the exchange begins during this append
         await until(lambda: consumers.statuses[0].position == 12)
         assert not exchanging.done()
         assert new.calls == []
@@ -506,7 +508,7 @@ async def test_a_consumer_is_exchanged_behind_its_step_while_others_go_on_untouc
 
 
 class Preparing(Reader):
-    """Counts what it is told to prepare, and does nothing with what it is not given again."""
+    """Records the positions that it was asked to prepare."""
 
     def __init__(self) -> None:
         super().__init__(max_records=2)
@@ -517,7 +519,7 @@ class Preparing(Reader):
 
 
 @pytest.mark.parametrize("turns", [*range(0, 60, 3)])
-async def test_what_has_been_prepared_is_done_before_an_exchange(turns: int, tmp_path: Path) -> None:
+async def test_prepared_records_are_processed_before_an_exchange(turns: int, tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(100))
         old, new = Preparing(), Reader()
@@ -525,36 +527,36 @@ async def test_what_has_been_prepared_is_done_before_an_exchange(turns: int, tmp
         await consumers.start()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 30)
+        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 30)
         assert {*old.prepared} <= {*old.seen}
         await until(lambda: consumers.statuses[0].position == 100)
         assert old.seen + new.seen == [*range(1, 101)]
         await consumers.stop(10)
 
 
-async def test_one_that_hangs_is_exchanged_after_the_patience_and_its_records_come_again(tmp_path: Path) -> None:
+async def test_a_hanging_consumer_is_exchanged_after_a_time_limit_and_its_records_come_again(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(5))
         old, new = Reader(then=hang), Reader()
         consumers = Consumers(backend.journal, backend.store, [old], died=lambda name, error: None)
         await consumers.start()
         await until(lambda: old.seen == [1, 2, 3, 4, 5])
-        await consumers.exchange(["reader"], await consumers.place([new], leaving=["reader"]), 0.01)
+        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 0.01)
         await until(lambda: new.seen == [1, 2, 3, 4, 5])
         await consumers.stop(10)
 
 
-async def test_a_name_that_is_taken_cannot_come(tmp_path: Path) -> None:
+async def test_a_new_consumer_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         consumers = Consumers(backend.journal, backend.store, [Reader()], died=lambda name, error: None)
         await consumers.start()
         with pytest.raises(ConfigError, match="two consumers named reader"):
-            await consumers.place([Reader()])
+            await consumers.prepare_runners([Reader()])
         await consumers.stop(10)
 
 
 @pytest.mark.logs("reader: does not end; it is left behind")
-async def test_in_a_hurry_nobody_is_waited_for(tmp_path: Path) -> None:
+async def test_a_forced_shutdown_waits_for_no_consumer(tmp_path: Path) -> None:
     async def deaf(records: Sequence[Record], step: Step) -> None:
         while not go_on.is_set():
             with contextlib.suppress(asyncio.CancelledError):

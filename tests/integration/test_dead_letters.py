@@ -1,4 +1,4 @@
-"""Sinks on every back end: each record is in the sink or among its dead letters, and orders are carried out once."""
+"""Sinks on every back end: each record is in the sink or a dead letter, and each command is executed once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ALL = 10**9
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Daemons that look for orders all the time."""
+    """Daemons that look for operator commands all the time."""
     monkeypatch.setattr("ingestd.delivery.sink_consumer._LOOK", 0.0)
     monkeypatch.setattr("ingestd.consumers.runner._ATTEND", 0.02)
 
@@ -74,24 +74,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-# The sink, which outlives its daemons
+# The sink, which keeps its content across daemons
 
 
 @dataclass
 class Shelf:
-    """Where records go, by their positions, and what it does at present."""
+    """The content and the present behaviour of a sink. Records are represented by their positions."""
 
     writes: list[list[int]] = field(default_factory=list)
-    """What was taken."""
+    """The taken batches."""
     refused: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
     down: bool = False
     stuck: bool = False
-    """Whether it takes what it is given, and never says so."""
+    """Whether it takes batches without returning from `write`."""
     tried: int = 0
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.stuck = False
         self.free.set()
 
@@ -146,13 +146,13 @@ def options(
 async def daemon(
     backend: Backend, shelf: Shelf, given: SinkOptions | None = None, *, patience: float = 10.0, **kw: Any
 ) -> AsyncIterator[tuple[SinkConsumer, ConsumerStatus]]:
-    """One that has this sink. With `patience=0` it ends in the middle of what it does."""
+    """A daemon with this sink. With `patience=0` its end interrupts its work."""
     consumer = SinkConsumer(ShelfSink(shelf), given or options())
     async with running(backend, consumer, patience=patience, **kw) as (status,):
         yield consumer, status
 
 
-# What is durable of it
+# The durable data of the sink
 
 
 async def progress_of(backend: Backend) -> Progress | None:
@@ -165,14 +165,14 @@ async def letters_of(backend: Backend) -> list[DeadLetter]:
     return [letter async for letter in read_letters(backend.store.begin(times.now()), NAME, 0, last)]
 
 
-async def place_of(backend: Backend) -> int:
-    [place] = [cursor.position for cursor in await backend.journal.cursors() if cursor.name == f"sink:{NAME}"]
-    return place
+async def cursor_of(backend: Backend) -> int:
+    [position] = [cursor.position for cursor in await backend.journal.cursors() if cursor.name == f"sink:{NAME}"]
+    return position
 
 
-async def give(backend: Backend, *orders: OperatorCommand) -> None:
-    for order in orders:
-        await give_command(backend.store, NAME, order)
+async def give(backend: Backend, *commands: OperatorCommand) -> None:
+    for command in commands:
+        await give_command(backend.store, NAME, command)
 
 
 async def pause(backend: Backend, *, paused: bool = True) -> None:
@@ -180,13 +180,13 @@ async def pause(backend: Backend, *, paused: bool = True) -> None:
 
 
 async def at_rest(backend: Backend, number: int | None = None) -> None:
-    """All orders (up to that number) have been carried out, and nothing waits for the sink."""
+    """Wait until all commands (up to `number`) are executed, and no record is pending."""
 
     async def is_at_rest() -> bool:
-        progress, orders = await progress_of(backend), await load_commands(backend.store.begin(times.now()), NAME)
-        if (0 if progress is None else progress.command) < (orders.given if number is None else number):
+        progress, commands = await progress_of(backend), await load_commands(backend.store.begin(times.now()), NAME)
+        if (0 if progress is None else progress.command) < (commands.given if number is None else number):
             return False
-        return await place_of(backend) == await backend.journal.last()
+        return await cursor_of(backend) == await backend.journal.last()
 
     deadline = asyncio.get_running_loop().time() + 15
     while not await is_at_rest():
@@ -197,14 +197,14 @@ async def at_rest(backend: Backend, number: int | None = None) -> None:
 async def assert_nothing_is_missing(
     backend: Backend, shelf: Shelf, *, lost: int = 0, unwanted: Sequence[int] = (), thrown_away: Sequence[int] = ()
 ) -> None:
-    """At rest. `lost` were removed from the journal unseen, `unwanted` are those the filter keeps from it."""
-    progress, letters, place = await progress_of(backend), await letters_of(backend), await place_of(backend)
+    """Check a sink at rest: the journal lost `lost` records before delivery, and the filter leaves out `unwanted`."""
+    progress, letters, cursor = await progress_of(backend), await letters_of(backend), await cursor_of(backend)
     assert progress is not None
-    assert place - progress.began == progress.delivered + progress.filtered + progress.given_up + lost
+    assert cursor - progress.began == progress.delivered + progress.filtered + progress.given_up + lost
     assert progress.dead == len(letters)
     assert progress.filtered == len(unwanted)
     there = {*shelf.taken} | {letter.position for letter in letters} | {*thrown_away}
-    missing = {*range(progress.began + 1, place + 1)} - there - {*unwanted}
+    missing = {*range(progress.began + 1, cursor + 1)} - there - {*unwanted}
     assert len(missing) == lost
     assert not there & {*unwanted}
     numbers = [letter.number for letter in letters]
@@ -216,13 +216,13 @@ async def assert_nothing_is_missing(
 
 
 class Cut(PassingJournal):
-    """A journal that fails at the step of that number (from 1) and ever after, as where the daemon is killed."""
+    """A journal that fails at step `step` (from 1) and all later ones, like a killed daemon."""
 
     def __init__(self, journal: Journal, step: int, *, after: bool = False) -> None:
         super().__init__(journal)
         self._left = step
         self._after = after
-        """Whether that step is there all the same."""
+        """Whether this step is stored despite the failure."""
 
     @property
     def reached(self) -> bool:
@@ -244,9 +244,9 @@ def sqlite(path: Path) -> SqliteBackend:
     return SqliteBackend(path, cache=100, busy_timeout=0.1)
 
 
-def redis(server: RedisServer, place: Path) -> RedisBackend:
-    """The part of the server that belongs to this place."""
-    prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+def redis(server: RedisServer, folder: Path) -> RedisBackend:
+    """A back end with a separate prefix for the folder of each test."""
+    prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
     return RedisBackend(make_pool(server.url, (), timeout=2), prefix=prefix, timeout=2, patience=5)
 
 
@@ -254,12 +254,12 @@ _visitors = itertools.count(1)
 
 
 def view(count: int, **members: Any) -> list[Record]:
-    """Records of a visitor each."""
+    """Records of different visitors."""
     return [make_records(1, anonymousId=f"visitor-{next(_visitors)}", **members)[0] for _ in range(count)]
 
 
 class Sinks:
-    """The promises; a subclass says on which back end."""
+    """The tests. A subclass defines their back end."""
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -270,7 +270,7 @@ class Sinks:
         raise NotImplementedError
 
     def cut(self, backend: Backend, step: int, *, after: bool) -> tuple[Cut, Journal]:
-        """The back end's journal, to be cut there; and what the consumers get."""
+        """The back end's journal, cut at `step`, and the journal for the consumers."""
         journal = Cut(backend.journal, step, after=after)
         return journal, journal
 
@@ -285,7 +285,7 @@ class Sinks:
 
     # Dead letters
 
-    async def test_what_is_rejected_and_what_is_poison_become_dead_letters_and_all_else_is_delivered(self) -> None:
+    async def test_rejected_and_poison_records_become_dead_letters_and_all_others_are_delivered(self) -> None:
         shelf = Shelf(refused={2, 3, 11}, poison={6, 10})
         async with self.backend() as backend:
             await append(backend, view(12))
@@ -310,8 +310,8 @@ class Sinks:
             assert (consumer.delivered, consumer.given_up, status.processed) == (7, 5, 12)
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_poison_that_comes_alone_waits_until_the_sink_takes_another_record(self) -> None:
-        """What the sink had before proves nothing: it may recognise that, and take nothing new."""
+    async def test_a_poison_record_alone_waits_until_the_sink_takes_another_record(self) -> None:
+        """A record that the sink had before proves nothing: the sink may recognise it, and refuse all new ones."""
         shelf = Shelf(poison={1, 4})
         async with self.backend() as backend:
             await append(backend, view(1))
@@ -329,8 +329,8 @@ class Sinks:
             assert [letter.position for letter in await letters_of(backend)] == [1, 4]
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_poison_alone_in_what_the_filter_leaves_is_told_apart(self) -> None:
-        """All that is in hand but one is not for this sink, and what it would take comes far behind."""
+    async def test_a_poison_record_is_recognised_if_the_filter_leaves_no_other_in_its_batch(self) -> None:
+        """The filter leaves out all other records of the batch. The next wanted record comes far behind."""
         shelf = Shelf(poison={1})
         async with self.backend() as backend:
             await append(backend, [*view(1), *view(30, key="Other"), *view(1)])
@@ -340,7 +340,7 @@ class Sinks:
             assert {*shelf.taken} == {32}
             await assert_nothing_is_missing(backend, shelf, unwanted=range(2, 32))
 
-    async def test_an_outage_of_any_length_makes_none(self) -> None:
+    async def test_an_outage_of_any_length_makes_no_dead_letters(self) -> None:
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(9))
@@ -358,7 +358,7 @@ class Sinks:
             assert await letters_of(backend) == []
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_what_a_filter_keeps_is_counted_though_batches_end_anywhere(self) -> None:
+    async def test_filtered_records_are_counted_regardless_of_the_ends_of_batches(self) -> None:
         shelf = Shelf(refused={6}, poison={8})
         records = [view(1, key="Other" if number % 3 else "Page View")[0] for number in range(40)]
         wanted = [position for position in range(1, 41) if (position - 1) % 3 == 0]
@@ -372,16 +372,16 @@ class Sinks:
             unwanted = [position for position in range(1, 41) if position not in wanted]
             await assert_nothing_is_missing(backend, shelf, unwanted=unwanted)
 
-    # Orders
+    # Operator commands
 
-    async def test_dead_letters_are_tried_again_when_somebody_says_so(self) -> None:
+    async def test_a_command_retries_dead_letters(self) -> None:
         shelf = Shelf(refused={2, 3, 5, 7})
         async with self.backend() as backend:
             await append(backend, view(9))
             async with daemon(backend, shelf) as (consumer, status):
                 await at_rest(backend)
                 shelf.refused = {5}
-                await give(backend, Retry(last=3))  # the fourth had not been there yet
+                await give(backend, Retry(last=3))  # only the letters up to number 3
                 await at_rest(backend)
                 assert shelf.taken[-2:] == [2, 3]
                 [fifth, seventh] = await letters_of(backend)
@@ -393,13 +393,13 @@ class Sinks:
                 await give(backend, Retry(last=ALL))
                 await at_rest(backend)
                 assert await letters_of(backend) == []
-                assert (consumer.delivered, consumer.given_up, status.processed) == (5, 4, 9)  # these are no deliveries
+                assert (consumer.delivered, consumer.given_up, status.processed) == (5, 4, 9)  # a retry is no delivery
                 await append(backend, view(1))
                 await at_rest(backend)
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_a_retry_of_poison_keeps_nothing_waiting_and_it_stays_a_dead_letter(self) -> None:
-        """Nor the orders behind it. The daemon has written nothing yet."""
+    async def test_a_retried_poison_record_stays_a_dead_letter_and_delays_no_record(self) -> None:
+        """Nor later commands. It even holds for a daemon that has written nothing yet."""
         shelf = Shelf(poison={2})
         async with self.backend() as backend:
             await append(backend, view(3))
@@ -418,7 +418,7 @@ class Sinks:
             assert (progress.command, progress.replayed, progress.retried) == (2, 1, 0)
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_a_retry_waits_for_a_sink_that_is_away_and_so_do_the_records(self) -> None:
+    async def test_retries_and_records_wait_for_an_unreachable_sink(self) -> None:
         shelf = Shelf(refused={1})
         async with self.backend() as backend:
             await append(backend, view(2))
@@ -431,14 +431,14 @@ class Sinks:
                 failures = status.failures
                 await until(lambda: status.failures > failures + 8)
                 assert len(await letters_of(backend)) == 1
-                assert await place_of(backend) == 2
+                assert await cursor_of(backend) == 2
                 shelf.down = False
                 await at_rest(backend)
             assert await letters_of(backend) == []
             assert {*shelf.taken} == {1, 2, 3, 4}
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_dead_letters_are_thrown_away_when_somebody_says_so(self) -> None:
+    async def test_a_command_discards_dead_letters(self) -> None:
         shelf = Shelf(refused={1, 2, 3, 4})
         async with self.backend() as backend:
             await append(backend, view(5))
@@ -455,7 +455,7 @@ class Sinks:
                 assert (progress.discarded, progress.dead) == (3, 1)
             await assert_nothing_is_missing(backend, shelf, thrown_away=[1, 2, 4])
 
-    async def test_several_orders_are_carried_out_one_after_the_other_each_once(self) -> None:
+    async def test_commands_are_executed_in_order_each_once(self) -> None:
         shelf = Shelf(refused={2, 4, 6, 8})
         async with self.backend() as backend:
             await append(backend, view(9))
@@ -467,7 +467,7 @@ class Sinks:
                 await give(
                     backend,
                     Retry(last=ALL, letters=(1, 2)),
-                    Discard(last=ALL, letters=(2, 3)),  # the second has been taken by then
+                    Discard(last=ALL, letters=(2, 3)),  # letter 2 is delivered by then
                     Replay(first=1, last=3),
                     Retry(last=ALL),
                     Discard(last=ALL),
@@ -479,7 +479,7 @@ class Sinks:
             progress = await progress_of(backend)
             assert progress is not None
             assert (progress.retried, progress.discarded, progress.replayed, progress.command) == (3, 1, 4, 6)
-            async with daemon(backend, shelf):  # and not again
+            async with daemon(backend, shelf):  # the commands are not repeated
                 await append(backend, view(1))
                 await at_rest(backend)
             assert shelf.taken == [2, 4, 1, 2, 3, 8, 9, 10]
@@ -487,25 +487,25 @@ class Sinks:
                 0, delivered=6, given_up=4, replayed=4, retried=3, discarded=1, letters=4, command=6
             )
 
-    async def test_orders_of_many_at_once_are_all_carried_out(self) -> None:
+    async def test_simultaneous_commands_are_all_executed(self) -> None:
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(4))
             async with daemon(backend, shelf):
                 await at_rest(backend)
-                orders = [Replay(first=1, last=2) for _ in range(8)]
-                numbers = await asyncio.gather(*(give_command(backend.store, NAME, order) for order in orders))
+                commands = [Replay(first=1, last=2) for _ in range(8)]
+                numbers = await asyncio.gather(*(give_command(backend.store, NAME, each) for each in commands))
                 assert sorted(numbers) == [*range(1, 9)]
                 await at_rest(backend)
             progress = await progress_of(backend)
             assert progress is not None
             assert progress.replayed == 16
-            orders_left = await load_commands(backend.store.begin(times.now()), NAME)
+            before = await load_commands(backend.store.begin(times.now()), NAME)
             await give(backend, Discard(last=0))
             left = await load_commands(backend.store.begin(times.now()), NAME)
-            assert len(left.waiting) <= len(orders_left.waiting)  # what has been carried out goes with the next one
+            assert len(left.waiting) <= len(before.waiting)  # a new command removes the executed ones
 
-    async def test_records_are_replayed_as_the_filter_and_keys_say(self) -> None:
+    async def test_a_replay_respects_the_filter_and_its_keys(self) -> None:
         shelf = Shelf()
         keys = ["Page View", "Product Viewed", "Order Completed"]
         async with self.backend() as backend:
@@ -528,8 +528,8 @@ class Sinks:
             shelf.writes.append([position for position in range(1, 19) if position % 3])
             await assert_nothing_is_missing(backend, shelf, unwanted=unwanted)
 
-    async def test_a_replay_ends_where_the_sink_is(self) -> None:
-        """What it has not had comes in its turn, and only then; what is not there yet is not waited for."""
+    async def test_a_replay_ends_at_the_cursor_of_the_sink(self) -> None:
+        """Later records come with normal delivery. A replay does not wait for records that do not exist yet."""
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(5))
@@ -561,7 +561,7 @@ class Sinks:
                 await give(backend, Replay(first=1, last=6))
                 await until(lambda: status.failures > failures + 5)
                 assert [letter.position for letter in await letters_of(backend)] == [2, 2, 5]
-                await append(backend, view(1))  # only something new tells whether the sink takes anything
+                await append(backend, view(1))  # only a new record proves that the sink takes others
                 await at_rest(backend)
                 assert [letter.position for letter in await letters_of(backend)] == [2, 2, 5, 6]
                 shelf.refused, shelf.poison = set(), set()
@@ -574,8 +574,8 @@ class Sinks:
             await assert_nothing_is_missing(backend, shelf)
 
     @pytest.mark.parametrize("knows", [True, False])
-    async def test_an_outage_amid_a_replay_or_a_retry_makes_no_dead_letters_and_is_told(self, knows: bool) -> None:
-        """Whether the sink says that it is its own trouble, and whether records it has been given come again or not."""
+    async def test_an_outage_during_a_replay_or_retry_makes_no_dead_letters_and_is_reported(self, knows: bool) -> None:
+        """With and without an error that blames the sink, and with records that it knows or has forgotten."""
 
         class Full(ShelfSink):
             async def write(self, batch: Sequence[Record]) -> None:
@@ -594,7 +594,7 @@ class Sinks:
             async with running(backend, consumer) as (status,):
                 await at_rest(backend)
                 shelf.down, shelf.refused = True, set()
-                known -= {5}  # the sink has forgotten one
+                known -= {5}  # the sink has forgotten record 5
                 await give(backend, Replay(first=1, last=6))
                 await append(backend, view(3))
                 await until(lambda: status.failures > 40)
@@ -606,7 +606,7 @@ class Sinks:
             assert await letters_of(backend) == []
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_what_is_not_in_the_journal_any_more_is_not_replayed(self) -> None:
+    async def test_a_replay_skips_records_that_left_the_journal(self) -> None:
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(12))
@@ -625,7 +625,7 @@ class Sinks:
             assert shelf.taken == [9, 10, 9, 10, 11, 12]
 
     @pytest.mark.parametrize("start", ["now", "beginning"])
-    async def test_a_sink_that_never_had_a_record_carries_out_orders_too(self, start: Start) -> None:
+    async def test_a_sink_without_any_record_executes_commands_too(self, start: Start) -> None:
         shelf = Shelf(refused={6})
         async with self.backend() as backend:
             await append(backend, view(5))
@@ -657,7 +657,7 @@ class Sinks:
                 assert status.oldest_pending_seconds > 0
                 assert not await set_paused(backend.store, NAME, paused=True)
                 assert shelf.taken == [1, 2]
-            async with daemon(backend, shelf) as (_, status):  # it is not waited for at the end either
+            async with daemon(backend, shelf) as (_, status):  # its end does not wait for the paused sink either
                 await until(lambda: status.paused and status.oldest_pending_seconds > 0)
                 assert shelf.taken == [1, 2]
                 await pause(backend, paused=False)
@@ -667,7 +667,7 @@ class Sinks:
             assert shelf.taken[4:] == [3, 4, 5]
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_one_that_fails_is_left_alone_while_it_is_paused(self) -> None:
+    async def test_a_failing_sink_gets_no_attempts_while_it_is_paused(self) -> None:
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(2))
@@ -687,7 +687,7 @@ class Sinks:
             assert shelf.taken == [1, 2, 3, 4, 5]
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_one_that_cannot_be_opened_is_told_and_can_be_paused(self) -> None:
+    async def test_a_sink_that_cannot_be_opened_is_reported_and_can_be_paused(self) -> None:
         shelf = Shelf(down=True)
         async with self.backend() as backend:
             await append(backend, view(3))
@@ -712,9 +712,9 @@ class Sinks:
             assert asyncio.get_running_loop().time() < deadline, trouble
             await asyncio.sleep(0.005)
 
-    # Trouble
+    # The last failure
 
-    async def test_why_a_sink_does_not_get_on_is_told_until_it_does(self) -> None:
+    async def test_the_last_failure_is_shown_until_the_sink_works_again(self) -> None:
         shelf = Shelf()
         async with self.backend() as backend:
             await append(backend, view(2))
@@ -738,7 +738,7 @@ class Sinks:
                 await self._told(backend, None)
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_it_is_told_during_a_pause_that_the_sink_asked_for(self) -> None:
+    async def test_a_sink_that_asked_for_a_long_pause_can_be_paused_meanwhile(self) -> None:
         class Busy(ShelfSink):
             async def write(self, batch: Sequence[Record]) -> None:
                 raise SinkRetry("come again in an hour", after=3600)
@@ -752,8 +752,8 @@ class Sinks:
                 await until(lambda: status.paused)
                 assert status.failures == 1
 
-    async def test_a_reason_that_cannot_be_stored_as_it_is_stops_nothing(self) -> None:
-        """Names of files may hold what is no text, and an error page can be of any length."""
+    async def test_a_reason_that_cannot_be_stored_unchanged_stops_nothing(self) -> None:
+        """The names of files may have invalid characters, and error pages may have any length."""
 
         class Odd(ShelfSink):
             async def write(self, batch: Sequence[Record]) -> None:
@@ -778,7 +778,7 @@ class Sinks:
 
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     async def test_a_crash_at_any_step_loses_nothing_and_does_nothing_twice(self, after: bool) -> None:
-        """Between a write and its commit, or behind that; of records and of orders."""
+        """A crash before or after the commit of a step, with records and with commands."""
         step = 0
         reached = True
         while reached:
@@ -812,15 +812,15 @@ class Sinks:
             async with daemon(backend, shelf):
                 shelf.refused = {3, 5}
                 await at_rest(backend)
-                orders = await load_commands(backend.store.begin(times.now()), NAME)
+                commands = await load_commands(backend.store.begin(times.now()), NAME)
                 wanted: list[OperatorCommand] = [
                     Retry(last=ALL), Replay(first=4, last=8), Discard(last=ALL, letters=(2,)),
                 ]  # fmt: skip
-                await give(backend, *wanted[orders.given :])
+                await give(backend, *wanted[commands.given :])
                 await at_rest(backend)
             progress = await progress_of(backend)
             assert progress is not None
-            if progress.given_up == 3:  # else the second was only there when it had been let in
+            if progress.given_up == 3:  # otherwise record 2 came after `refused` had changed
                 assert (progress.delivered, progress.retried, progress.discarded) == (6, 1, 1)
                 assert (progress.replayed, progress.given_up_again) == (4, 1)
                 assert [letter.position for letter in await letters_of(backend)] == [5, 5]
@@ -845,7 +845,7 @@ class Sinks:
     # Retention
 
     @pytest.mark.parametrize("up_to", [1, 3, 4, 6, 12])
-    async def test_what_is_removed_meanwhile_is_counted_and_what_is_in_hand_is_delivered(self, up_to: int) -> None:
+    async def test_removed_records_count_as_lost_except_the_batch_in_hand_which_is_delivered(self, up_to: int) -> None:
         shelf = Shelf(down=True)
         async with self.backend() as backend:
             await append(backend, view(12))
@@ -861,7 +861,7 @@ class Sinks:
                 assert shelf.taken == [1, 2, 3, 4, *range(max(5, up_to + 1), 15)]
                 await assert_nothing_is_missing(backend, shelf, lost=lost)
 
-    async def test_poison_is_told_apart_in_what_has_been_removed(self) -> None:
+    async def test_a_poison_record_is_recognised_even_if_its_batch_has_left_the_journal(self) -> None:
         shelf = Shelf(poison={2})
         async with self.backend() as backend:
             shelf.down = True
@@ -880,10 +880,10 @@ class Sinks:
                 await at_rest(backend)
                 await assert_nothing_is_missing(backend, shelf, lost=status.lost)
 
-    # At random
+    # Random operations
 
     @pytest.mark.parametrize("seed", range(3))
-    async def test_whatever_happens_each_record_is_in_the_sink_or_a_dead_letter(self, seed: int) -> None:
+    async def test_after_random_operations_each_record_is_in_the_sink_or_a_dead_letter(self, seed: int) -> None:
         chance = random.Random(seed)
         shelf = Shelf()
         thrown_away: set[int] = set()
@@ -930,7 +930,7 @@ class Sinks:
 async def removing(
     backend: Backend, consumer: SinkConsumer
 ) -> AsyncIterator[tuple[ConsumerStatus, Callable[[int], Any]]]:
-    """Consumers at work, and what removes records as retention does."""
+    """Running consumers, and a function that removes records like retention."""
     async with running(backend, consumer) as (status,):
 
         async def remove(up_to: int) -> None:
@@ -946,8 +946,8 @@ class TestSqlite(Sinks):
     def make(self) -> Backend:
         return sqlite(self.folder / "ingestd.db")
 
-    async def test_a_busy_sink_takes_orders_from_commands(self) -> None:
-        """It moves on many times before the daemon comes to what a command asks for."""
+    async def test_a_busy_sink_executes_operator_commands(self) -> None:
+        """The cursor moves many times before the daemon executes the request of a command."""
         shelf = Shelf(refused={1})
         async with self.backend() as backend:
             await append(backend, view(2))
@@ -973,7 +973,7 @@ class TestSqlite(Sinks):
             assert (progress.command, progress.discarded, progress.replayed) == (3, 1, 1)
             await assert_nothing_is_missing(backend, shelf, thrown_away=[1])
 
-    async def test_what_is_written_is_not_written_again_because_the_store_fails(self) -> None:
+    async def test_a_failing_store_causes_no_repeated_write(self) -> None:
         shelf = Shelf(stuck=True, refused={2})
         async with self.backend() as backend:
             await append(backend, view(3))
@@ -981,7 +981,7 @@ class TestSqlite(Sinks):
                 await until(lambda: shelf.taken)
                 await append(backend, view(2))
                 with locked(self.folder / "ingestd.db"):
-                    shelf.let_go()
+                    shelf.release()
                     await until(lambda: status.failures > 3)
                     assert shelf.taken == [1, 3]
                 await at_rest(backend)
@@ -994,7 +994,7 @@ class TestRedis(Sinks):
     def make(self) -> Backend:
         return redis(self.request.getfixturevalue("server"), self.folder)
 
-    async def test_nothing_is_written_while_the_store_is_away(self) -> None:
+    async def test_nothing_is_written_while_the_store_is_unreachable(self) -> None:
         shelf = Shelf(refused={1})
         server: RedisServer = self.request.getfixturevalue("server")
         async with self.backend() as backend:
@@ -1010,7 +1010,7 @@ class TestRedis(Sinks):
                 try:
                     tried = shelf.tried
                     await asyncio.sleep(1.0)
-                    assert shelf.tried <= tried + 1  # which had begun
+                    assert shelf.tried <= tried + 1  # one write had begun
                 finally:
                     server.signal(signal.SIGCONT)
                 await until(lambda: backend.problem() is None)
@@ -1018,8 +1018,8 @@ class TestRedis(Sinks):
             assert await load_last_failure(backend.store.begin(times.now()), NAME) is None
             await assert_nothing_is_missing(backend, shelf)
 
-    async def test_another_daemon_goes_on_amid_an_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first one hangs, and has lost its place when it comes back."""
+    async def test_another_daemon_continues_an_unfinished_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first daemon hangs, and has lost its cursor when it wakes up."""
         monkeypatch.setattr("ingestd.plugins.stores.redis.journal.LEASE", 1.5)
         monkeypatch.setattr("ingestd.plugins.stores.redis.journal._KEEP", 0.1)
         shelf = Shelf(refused={1, 2})
@@ -1054,12 +1054,12 @@ class _Apart(Sinks):
         return Apart(self.make_state(), self.beside)
 
     def cut(self, backend: Backend, step: int, *, after: bool) -> tuple[Cut, Journal]:
-        """Between the two commits."""
+        """The cut is between the commits of state and journal."""
         assert isinstance(backend, Apart)
         journal = Cut(self.beside.journal, step, after=after)
         return journal, SplitJournal(journal, backend.home, backend.store)
 
-    async def test_an_order_whose_commit_is_cut_in_two_is_carried_out_once(self) -> None:
+    async def test_a_command_interrupted_between_its_two_commits_is_executed_once(self) -> None:
         shelf = Shelf(refused={1, 2})
         async with self.backend() as backend:
             await append(backend, view(3))

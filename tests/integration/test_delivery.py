@@ -1,4 +1,4 @@
-"""What was accepted comes out of every sink, at least once and in order, whatever the sink does."""
+"""Every accepted record reaches every sink at least once and in order, despite failures of the sink."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Memory(Sink):
-    """Keeps what it takes; `before` is called before each write, and may raise or hang."""
+    """Keeps its records in memory. `before` is called before each write, and may raise or hang."""
 
     def __init__(
         self, name: str = "memory", before: Callable[[Sequence[Record]], Awaitable[None]] | None = None
@@ -60,7 +60,7 @@ def feed(sink: Sink, timeout: float = 30.0) -> SinkConsumer:
 
 
 @pytest.mark.logs("sink:memory: ")
-async def test_a_sink_that_fails_for_a_while_gets_everything_after(tmp_path: Path) -> None:
+async def test_a_sink_that_fails_for_a_while_gets_everything_afterwards(tmp_path: Path) -> None:
     errors = itertools.cycle([SinkRetry, ConnectionError, TimeoutError, KeyError])
     failing = True
 
@@ -73,7 +73,7 @@ async def test_a_sink_that_fails_for_a_while_gets_everything_after(tmp_path: Pat
         sink = Memory(before=fail)
         async with running(backend, feed(sink)) as (status,):
             await until(lambda: status.failures > 8)
-            assert (status.position, status.processed, sink.taken) == (0, 0, [])  # the place waits
+            assert (status.position, status.processed, sink.taken) == (0, 0, [])  # the cursor waits
             failing = False
         assert sink.taken == [*range(1, 1201)]
         assert sink.largest == 500
@@ -81,7 +81,7 @@ async def test_a_sink_that_fails_for_a_while_gets_everything_after(tmp_path: Pat
 
 
 @pytest.mark.logs(r"sink:hanging: (a write|opening it) took longer than 0\.05 s")
-async def test_a_sink_that_hangs_is_timed_out_and_harms_no_other(tmp_path: Path) -> None:
+async def test_a_hanging_sink_is_timed_out_and_harms_no_other(tmp_path: Path) -> None:
     hanging = 3
 
     async def hang(batch: Sequence[Record]) -> None:
@@ -109,7 +109,7 @@ async def test_a_sink_that_hangs_is_timed_out_and_harms_no_other(tmp_path: Path)
 
 
 @pytest.mark.logs("sink:.* dead letter")
-async def test_what_a_sink_rejects_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path) -> None:
+async def test_a_rejected_record_becomes_a_dead_letter_and_the_others_are_delivered(tmp_path: Path) -> None:
     async def reject(batch: Sequence[Record]) -> None:
         reasons = {index: f"no {record.position}" for index, record in enumerate(batch) if record.position in {2, 3}}
         if reasons:
@@ -198,7 +198,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 async def test_kill_9_between_write_and_commit_loses_nothing(tmp_path: Path) -> None:
     codes = [
-        subprocess.run(  # noqa: ASYNC221 - nothing else runs on this loop
+        subprocess.run(  # noqa: ASYNC221 - this event loop has no other tasks
             [sys.executable, "-c", KILLED, str(tmp_path), str(write)],
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -214,13 +214,13 @@ async def test_kill_9_between_write_and_commit_loses_nothing(tmp_path: Path) -> 
     async with sqlite_backend(tmp_path) as backend:
         bodies = [record.body for record in await read_all(backend.journal)]
     assert len(bodies) == 100
-    assert list(dict.fromkeys(lines)) == bodies  # each at least once, and first in order
-    assert len(lines) > 100  # the kills came where they should
+    assert list(dict.fromkeys(lines)) == bodies  # each at least once, and the first copies in order
+    assert len(lines) > 100  # each kill was after a write
 
 
 @pytest.mark.logs(r"sink:archive: OSError: .*File too large")
-async def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a full disk; a file that starts large leaves it to the sink alone."""
+async def test_delivery_waits_for_room_on_a_full_disk(tmp_path: Path) -> None:
+    """A limit on the size of files simulates a full disk. The file starts large, so only the sink reaches the limit."""
     path = tmp_path / "events.jsonl"
     limit = 32 << 20
     with path.open("wb") as file:  # sparse: one long line
@@ -262,7 +262,7 @@ def made(folder: Path, sink_class: type[Sink] = Shaped, **table: Any) -> SinkCon
     return make_sink_consumer("out", config.sink_tables["out"], sink_class, config)
 
 
-def test_a_table_is_split_into_common_and_own_options(tmp_path: Path) -> None:
+def test_a_table_is_split_into_common_options_and_options_of_the_sink(tmp_path: Path) -> None:
     consumer = made(tmp_path, type="shaped", path="x/y")
     assert (consumer.name, consumer.start, consumer.max_records, consumer.linger) == ("sink:out", "now", 500, 0.2)
     assert isinstance(consumer.sink, Shaped)
@@ -284,12 +284,12 @@ def test_a_table_is_split_into_common_and_own_options(tmp_path: Path) -> None:
         ({"path": "x", "timeout": 5}, r"sinks\.out\.timeout: expected a number with a unit"),
     ],
 )
-def test_an_option_that_cannot_be_stops_the_start(tmp_path: Path, table: dict[str, Any], message: str) -> None:
+def test_an_invalid_option_stops_the_start(tmp_path: Path, table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=r"ingestd\.toml: " + message):
         made(tmp_path, type="shaped", **table)
 
 
-def test_a_sink_class_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_sink_class_is_named(tmp_path: Path) -> None:
     class Clashing(Sink):
         class Options(Options):
             timeout: int = 3

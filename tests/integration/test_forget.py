@@ -1,4 +1,4 @@
-"""Forgetting a person, on the real back end with the real plugins: compared with the rule, and cut short anywhere."""
+"""Forgetting a person, with real plugins and back ends: compared with a model, and interrupted at any write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 
 TENANTS, VISITORS, USERS = ("shop", "other"), ("va", "vb", "vc"), ("ua", "ub")
-NOBODY = " Guest"  # as clients send it that know no user
+NOBODY = " Guest"  # clients without a known user send it
 
 
 class Sent(NamedTuple):
@@ -64,7 +64,7 @@ def make_hooks(*further: object) -> Hooks:
 
 
 class Shop:
-    """A store and a journal, requests that reach them as the pipeline would have it, and a look at both."""
+    """A store and a journal. `send` stores requests like the pipeline."""
 
     def __init__(self, store: Store, journal: Journal, hooks: Hooks | None = None) -> None:
         self.store = store
@@ -104,7 +104,7 @@ class Shop:
         await self.journal.commit([event.to_record()], state)
 
     async def append(self, *values: dict[str, Any]) -> None:
-        """Records as consumers derive them."""
+        """Append records like a consumer that derives them."""
         records = [Record(value["type"], now(), json.dumps(value).encode()) for value in values]
         await self.journal.commit(records, self.store.begin(now()))
 
@@ -124,7 +124,7 @@ class Shop:
         return [record.decode() for record in await read_all(self.journal) if record.type == "erasure"]
 
     async def remembered(self) -> dict[tuple[str, str, str], object]:
-        """All entries there are, by kind, tenant, and visitor or user."""
+        """All entries in the state, by kind, tenant, and visitor or user."""
         state = self.store.begin(now())
         found: dict[tuple[str, str, str], object] = {}
         for tenant in TENANTS:
@@ -156,7 +156,7 @@ def is_theirs(record: dict[str, Any], who: Who, visitors: set[str]) -> bool:
 
 
 def visitors_of(who: Who, sent: list[Sent]) -> tuple[set[str], set[str]]:
-    """Those that were ever the person's, and of these those that are nobody else's by now."""
+    """All visitors that were ever linked to the person, and those of them that are still linked."""
     if who.visitor is not None:
         return {who.visitor}, {who.visitor}
     links = [s for s in sent if s.type == "identify" and s.tenant == who.tenant and s.user in USERS]
@@ -180,7 +180,7 @@ persons = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(requests(), max_size=25), persons)
-@example(  # a shared device: what comes under nobody's name is the first one's, the session is the second one's
+@example(  # a shared device: records without a user are the first person's, the session is the second's
     [Sent("identify", "shop", "va", "ua"), Sent("identify", "shop", "va"), Sent("identify", "shop", "va", "ub")],
     Who("shop", user="ua"),
 )
@@ -225,7 +225,7 @@ def test_nothing_of_the_person_remains_and_nobody_else_changes(sent: list[Sent],
         asyncio.run(check(Path(folder)))
 
 
-async def test_who_comes_back_is_somebody_new_until_forgotten_again(tmp_path: Path) -> None:
+async def test_a_forgotten_visitor_who_returns_is_new_and_can_be_forgotten_again(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", "ua"))
@@ -239,7 +239,7 @@ async def test_who_comes_back_is_somebody_new_until_forgotten_again(tmp_path: Pa
         assert [erasure["anonymousIds"] for erasure in await shop.erasures()] == [["va"], ["vb"]]
 
 
-async def test_visitors_are_found_by_their_links_when_the_records_of_these_have_left(tmp_path: Path) -> None:
+async def test_visitors_are_found_by_their_links_after_the_identify_records_left_the_journal(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         for tenant in TENANTS:
@@ -247,7 +247,7 @@ async def test_visitors_are_found_by_their_links_when_the_records_of_these_have_
         await shop.send(Sent("identify", "shop", "vb", "ua"))
         await backend.journal.trim(await backend.journal.last(), 100)
         for tenant in TENANTS:
-            await shop.send(Sent("identify", tenant, "va"))  # which names no user
+            await shop.send(Sent("identify", tenant, "va"))  # without a userId
         before = await shop.remembered()
         counts = await shop.forget(Who("shop", user="ua"))
         assert counts == Counter(records=1, links=2, sessions=2, profiles=2)
@@ -256,7 +256,7 @@ async def test_visitors_are_found_by_their_links_when_the_records_of_these_have_
         assert [erasure["anonymousIds"] for erasure in await shop.erasures()] == [["va"]]
 
 
-async def test_what_consumers_have_derived_loses_its_ids_and_keeps_its_amounts(tmp_path: Path) -> None:
+async def test_derived_records_lose_their_ids_and_keep_their_amounts(tmp_path: Path) -> None:
     def attribution(tenant: str, visitor: str, user: str | None, touch: str) -> dict[str, Any]:
         point = {"eventId": "e", "anonymousId": touch, "sessionId": "s", "source": "mail", "dispatchId": "d"}
         return {
@@ -279,7 +279,7 @@ async def test_what_consumers_have_derived_loses_its_ids_and_keeps_its_amounts(t
         assert await shop.records() == [{**blanked, "erased": True}, touched, *others]
 
 
-async def test_who_becomes_the_persons_visitor_meanwhile_is_named_too(tmp_path: Path) -> None:
+async def test_a_visitor_linked_during_the_command_is_named_too(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", "ua"))
@@ -295,7 +295,7 @@ async def test_who_becomes_the_persons_visitor_meanwhile_is_named_too(tmp_path: 
 
 
 class _Broken:
-    """A store or a journal that stands still after some writes, as for a command that is killed then."""
+    """A store or a journal that fails after some writes, like for a killed command."""
 
     def __init__(self, inner: Any, writes: list[str], names: set[str]) -> None:
         self._inner = inner
@@ -317,8 +317,8 @@ class _Broken:
 
 
 @pytest.mark.parametrize("writes", range(6))
-async def test_what_was_cut_short_is_finished_by_the_next_run(tmp_path: Path, writes: int) -> None:
-    """The erasure, the state and three times up to 200 records: five writes. At the sixth all is done."""
+async def test_an_interrupted_command_is_finished_by_the_next_run(tmp_path: Path, writes: int) -> None:
+    """There are five writes: the erasure, the state, and three commits of up to 200 records."""
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", "ua"))
@@ -336,13 +336,13 @@ async def test_what_was_cut_short_is_finished_by_the_next_run(tmp_path: Path, wr
         else:
             await Shop(*broken).forget(Who("shop", user="ua"))
         assert len(await shop.erasures()) == (writes > 0)
-        await shop.send(Sent("event", "shop", "va"))  # after the erasure: somebody new, but for the link that is left
+        await shop.send(Sent("event", "shop", "va"))  # after the erasure: a new visitor, except for a remaining link
         await shop.forget(Who("shop", user="ua"))
         assert (await shop.records())[:-1] == [*map(blank, records), stays, other]
         assert not (await shop.forget(Who("shop", user="ua"))).total()
 
 
-async def test_an_id_that_stands_for_no_user_is_nobody_to_be_forgotten(tmp_path: Path) -> None:
+async def test_an_unusable_user_id_is_refused(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", NOBODY))
@@ -351,7 +351,7 @@ async def test_an_id_that_stands_for_no_user_is_nobody_to_be_forgotten(tmp_path:
         assert (await shop.forget(Who("shop", visitor="va")))["records"] == 1
 
 
-async def test_the_records_of_a_word_for_nothing_are_many_persons(tmp_path: Path) -> None:
+async def test_an_unusable_visitor_id_is_refused_because_its_records_have_many_persons(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "undefined", "ua"))
@@ -362,7 +362,7 @@ async def test_the_records_of_a_word_for_nothing_are_many_persons(tmp_path: Path
         assert [record.get("erased") for record in await shop.records()] == [True, None]
 
 
-async def test_a_plugin_that_fails_stops_it_with_its_name(tmp_path: Path) -> None:
+async def test_a_failing_plugin_stops_the_command_and_is_named(tmp_path: Path) -> None:
     class Broken:
         @staticmethod
         @hookimpl
@@ -377,7 +377,7 @@ async def test_a_plugin_that_fails_stops_it_with_its_name(tmp_path: Path) -> Non
         assert await shop.erasures() == []
 
 
-async def test_only_looking_writes_nothing_whatever_plugins_do(tmp_path: Path) -> None:
+async def test_a_dry_run_writes_nothing_whatever_plugins_do(tmp_path: Path) -> None:
     class Busy:
         @staticmethod
         @hookimpl
@@ -402,7 +402,7 @@ async def test_only_looking_writes_nothing_whatever_plugins_do(tmp_path: Path) -
         assert await shop.remembered() == before
 
 
-async def test_what_a_consumer_forgets_before_the_command_does_is_told_too(
+async def test_state_that_a_consumer_deletes_before_the_command_is_counted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sqlite_backend(tmp_path) as backend:
@@ -424,7 +424,7 @@ async def test_what_a_consumer_forgets_before_the_command_does_is_told_too(
         assert not (await shop.forget(Who("shop", user="ua"))).total()
 
 
-async def test_many_visitors_are_forgotten_some_at_a_time(tmp_path: Path) -> None:
+async def test_many_visitors_are_forgotten_in_several_commits(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await asyncio.gather(*(shop.send(Sent("identify", "shop", f"visitor {n}", "ua")) for n in range(450)))

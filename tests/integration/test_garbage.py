@@ -1,4 +1,4 @@
-"""What a request leaves is freed as soon as can be, and nothing of it is left to the garbage collector."""
+"""The objects of a request are freed as soon as possible, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def collected() -> Iterator[list[str]]:
 
 
 def count_of(kind: type) -> Callable[[], int]:
-    """A function that tells how many objects of this type there are, besides those there are now."""
-    others = [each for each in gc.get_objects() if isinstance(each, kind)]  # which are kept, or they would be missed
+    """A function that returns the number of new objects of this type."""
+    others = [each for each in gc.get_objects() if isinstance(each, kind)]  # the list keeps them alive
     return lambda: sum(isinstance(each, kind) for each in gc.get_objects()) - len(others)
 
 
@@ -72,12 +72,12 @@ async def test_a_request_is_freed_with_its_answer(
         with collected() as found:
             for _ in range(3):
                 assert (await public.post(body, path)).code == status
-            await asyncio.sleep(0.05)  # so that the connections, too, have ended
+            await asyncio.sleep(0.05)  # until the connections have ended too
         assert found == []
 
 
 @pytest.mark.parametrize("unfinished", [False, True])
-async def test_a_connection_that_is_reset_is_freed_with_what_it_has_sent(
+async def test_a_reset_connection_is_freed_with_its_requests(
     tmp_path: Path, door: MakeDoor, *, unfinished: bool
 ) -> None:
     request = b"POST /api/v1/analytics/track HTTP/1.1\r\nHost: shop\r\nContent-Length: 2\r\n\r\n[]"
@@ -85,7 +85,7 @@ async def test_a_connection_that_is_reset_is_freed_with_what_it_has_sent(
         with collected() as found:
             reader, writer = await asyncio.open_connection("127.0.0.1", public.port, limit=1024)
             writer.write(request[:-1] if unfinished else 10_000 * request)
-            await asyncio.sleep(0.2)  # the answers fill all that takes them
+            await asyncio.sleep(0.2)  # the answers fill all buffers
             del reader
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -98,7 +98,7 @@ async def test_a_connection_that_is_reset_is_freed_with_what_it_has_sent(
 async def test_an_event_is_freed_before_its_record_is_durable(tmp_path: Path, door: MakeDoor) -> None:
     events = count_of(Event)
     async with door(tmp_path) as public:
-        await public.post()  # which makes the visitor known
+        await public.post()  # so that the state of the visitor is in memory
         with locked(tmp_path / "ingestd.db"):
             posts = [asyncio.ensure_future(public.post()) for _ in range(8)]
             waiting = partial(public.metrics.registry.get_sample_value, "ingestd_waiting_events")
@@ -108,7 +108,7 @@ async def test_an_event_is_freed_before_its_record_is_durable(tmp_path: Path, do
 
 
 @pytest.mark.parametrize(("path", "body"), [("/track", PAGE_VIEW), ("/batch", BATCH)])
-async def test_what_was_committed_is_not_kept_until_the_next_commit(
+async def test_a_committed_transaction_is_freed_before_the_next_commit(
     tmp_path: Path, door: MakeDoor, path: str, body: dict[str, Any]
 ) -> None:
     pending = count_of(Pending)

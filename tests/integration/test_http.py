@@ -1,4 +1,4 @@
-"""The public listener in-process: what a caller sees when plugins fail, too much waits, or they go away."""
+"""The public listener in-process: answers when plugins fail or too much waits, and callers that leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Broken:
 
 
 @pytest.mark.logs("a request to track failed")
-async def test_a_plugin_that_fails_all_the_time_is_told_once_a_second(
+async def test_a_plugin_that_always_fails_is_logged_once_a_second(
     tmp_path: Path, door: MakeDoor, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with door(tmp_path, Broken()) as public:
@@ -40,7 +40,7 @@ async def test_a_plugin_that_fails_all_the_time_is_told_once_a_second(
 
 
 @pytest.mark.logs("a request to track failed")
-async def test_a_plugin_that_fails_is_a_500_that_tells_nothing_of_the_inside(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_failing_plugin_is_a_500_without_internal_details(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, Broken()) as public:
         answer = await public.post()
         assert answer.code == 500
@@ -59,7 +59,7 @@ class Strict:
         raise Limited("Slowly, please.", retry_after=7)
 
 
-async def test_a_plugin_may_answer_the_caller(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_plugin_may_refuse_a_request_with_its_own_answer(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, Strict()) as public:
         answer = await public.post()
         assert (answer.code, answer.headers["Retry-After"]) == (429, "7")
@@ -67,7 +67,7 @@ async def test_a_plugin_may_answer_the_caller(tmp_path: Path, door: MakeDoor) ->
         assert public.counted("limited") == 1
 
 
-async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path, door: MakeDoor) -> None:
+async def test_beyond_max_waiting_callers_get_503_with_retry_after(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=HttpOptions(max_waiting=1)) as public:
         first = asyncio.ensure_future(public.post())
@@ -81,9 +81,7 @@ async def test_beyond_max_waiting_callers_are_told_to_come_again(tmp_path: Path,
         assert public.counted("unavailable") == 1
 
 
-async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored_whole(
-    tmp_path: Path, door: MakeDoor
-) -> None:
+async def test_the_event_of_a_client_that_leaves_before_its_answer_is_stored(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         body = json.dumps(PAGE_VIEW).encode()
@@ -95,19 +93,19 @@ async def test_a_client_that_goes_away_before_its_answer_leaves_its_event_stored
         await slow.arrived.wait()
         writer.close()
         slow.go.set()
-        while not await public.records():  # noqa: ASYNC110 - nobody tells when the answer to nobody is done
+        while not await public.records():  # noqa: ASYNC110 - no answer shows the end
             await asyncio.sleep(0.01)
         assert [record["key"] for record in await public.records()] == ["Page View"]
-        while public.ingest.active:  # noqa: ASYNC110 - it is stored a moment before that is over
+        while public.ingest.active:  # noqa: ASYNC110 - the request ends soon after
             await asyncio.sleep(0.01)
 
 
-async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path, door: MakeDoor) -> None:
+async def test_an_incomplete_body_is_no_event(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         _, writer = await asyncio.open_connection("127.0.0.1", public.port)
         writer.write(b"POST %b/track HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % BASE_PATH.encode())
         await writer.drain()
-        while not public.ingest.active:  # noqa: ASYNC110 - the server has no reason to tell
+        while not public.ingest.active:  # noqa: ASYNC110 - no answer shows the arrival
             await asyncio.sleep(0.01)
         writer.close()
         while public.ingest.active:  # noqa: ASYNC110
@@ -115,7 +113,7 @@ async def test_a_body_that_never_comes_whole_is_no_event(tmp_path: Path, door: M
         assert await public.records() == []
 
 
-async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path, door: MakeDoor) -> None:
+async def test_answers_during_draining_close_the_connection(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
@@ -128,7 +126,9 @@ async def test_while_draining_answers_ask_to_close_the_connection(tmp_path: Path
         assert await drained == 0
 
 
-async def test_draining_gives_up_after_its_time_and_says_how_many_are_left(tmp_path: Path, door: MakeDoor) -> None:
+async def test_draining_ends_after_its_time_limit_with_the_number_of_unfinished_requests(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     slow = Slow()
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
@@ -155,7 +155,7 @@ async def test_simultaneous_requests_with_one_message_id_are_stored_once_and_ans
 
 
 async def raw_answer(port: int, headers: bytes, body: bytes) -> tuple[set[bytes], bytes]:
-    """The header lines, but for the request's id, and the body of the answer to one request, as they come."""
+    """The header lines of an answer except the request's id, and its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = b"POST %b/track HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n"
     writer.write(head % (BASE_PATH.encode(), headers, len(body)) + body)
@@ -169,7 +169,7 @@ async def raw_answer(port: int, headers: bytes, body: bytes) -> tuple[set[bytes]
 
 
 @pytest.mark.parametrize("origins", [(Origin("*"),), (Origin("https://shop.example"),)])
-async def test_an_answer_says_the_same_whatever_the_caller_says_of_the_connection(
+async def test_the_header_connection_of_a_request_does_not_change_its_answer(
     tmp_path: Path, door: MakeDoor, origins: tuple[Origin, ...]
 ) -> None:
     async with door(tmp_path, options=HttpOptions(allowed_origins=origins)) as public:
@@ -193,7 +193,7 @@ async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path, door: Make
         assert len(await public.records()) == 1
 
 
-async def test_a_request_target_that_is_neither_path_nor_address_is_malformed(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_request_target_that_is_neither_a_path_nor_a_url_is_malformed(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path) as public:
         for target in (b"http://[", b"*", b"track"):
             reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
@@ -205,7 +205,7 @@ async def test_a_request_target_that_is_neither_path_nor_address_is_malformed(tm
 @pytest.mark.parametrize("path", ["/track", "/customer-events", "/identify/public", "/batch", "/customer-events/batch"])
 async def test_a_trailing_slash_is_the_same_path(tmp_path: Path, door: MakeDoor, path: str) -> None:
     body = {"events": [PAGE_VIEW]} if path.endswith("batch") else PAGE_VIEW
-    status = 403 if "customer-events" in path else 200  # a public key may not
+    status = 403 if "customer-events" in path else 200  # public keys have no access to it
     async with door(tmp_path) as public:
         for same in (path, f"{path}/", f"{path}/?x=1"):
             assert (await public.post(body, same)).code == status

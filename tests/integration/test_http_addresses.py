@@ -1,4 +1,4 @@
-"""One address cannot have all connections: it has a bound of its own, and of those that must go its own go first."""
+"""No address can take all connections: each has a bound, and beyond it a connection of that address is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def caller(public: Door, address: str = "127.0.0.1") -> AsyncIterator[Call
 
 
 async def callers(stack: AsyncExitStack, public: Door, count: int, address: str, start: bytes = b"") -> list[Caller]:
-    """So many that have connected, one after the other. Half a request has come when this returns."""
+    """Open `count` connections one after the other. With `HEAD` as `start`, each has sent half a request."""
     made = []
     for _ in range(count):
         made.append(await stack.enter_async_context(caller(public, address)))
@@ -51,7 +51,7 @@ async def callers(stack: AsyncExitStack, public: Door, count: int, address: str,
 
 
 def has_half_sent(public: Door, port: int) -> bool:
-    """Whether half a request has come from there."""
+    """Whether half a request has arrived from this port."""
     for client in public.connections._open:
         if client.phase in {"headers", "body"} and client.descriptor() >= 0:
             with socket.socket(fileno=os.dup(client.descriptor())) as sock, suppress(OSError):
@@ -60,7 +60,7 @@ def has_half_sent(public: Door, port: int) -> bool:
     return False
 
 
-async def test_an_address_at_its_bound_makes_room_among_its_own(tmp_path: Path, door: MakeDoor) -> None:
+async def test_an_address_at_its_bound_loses_one_of_its_own_connections(tmp_path: Path, door: MakeDoor) -> None:
     async with AsyncExitStack() as stack:
         public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
         public.at(0)
@@ -70,7 +70,7 @@ async def test_an_address_at_its_bound_makes_room_among_its_own(tmp_path: Path, 
         public.at(1)
         own = await callers(stack, public, BOUND, "127.0.0.3", HEAD)
         new = (await callers(stack, public, 1, "127.0.0.3"))[0]
-        assert_refused(await new.answer(), 503, "unavailable")  # none has been half sent for long
+        assert_refused(await new.answer(), 503, "unavailable")  # no request has been incomplete for long
         assert await new.is_closed()
         public.at(2)
         for each in own[:2]:
@@ -84,7 +84,9 @@ async def test_an_address_at_its_bound_makes_room_among_its_own(tmp_path: Path, 
             assert (await each.answer()).status == 200
 
 
-async def test_idle_connections_of_an_address_go_before_those_half_sent(tmp_path: Path, door: MakeDoor) -> None:
+async def test_idle_connections_are_closed_before_connections_with_incomplete_requests(
+    tmp_path: Path, door: MakeDoor
+) -> None:
     async with AsyncExitStack() as stack:
         public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
         public.at(0)
@@ -103,7 +105,7 @@ async def test_idle_connections_of_an_address_go_before_those_half_sent(tmp_path
             assert (await each.answer()).status == 200
 
 
-async def test_where_all_are_taken_the_address_with_most_makes_room(tmp_path: Path, door: MakeDoor) -> None:
+async def test_without_a_free_connection_the_address_with_most_loses_one(tmp_path: Path, door: MakeDoor) -> None:
     async with AsyncExitStack() as stack:
         options = HttpOptions(max_connections=6, max_connections_per_address=100)
         public = await stack.enter_async_context(door(tmp_path, options=options))
@@ -136,7 +138,7 @@ async def test_trusted_proxies_are_not_bounded(tmp_path: Path, door: MakeDoor) -
         assert_refused(await second.answer(), 503, "unavailable")
 
 
-async def test_a_reload_changes_the_bound_and_what_is_left_counts(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_reload_changes_the_bound_and_open_connections_count(tmp_path: Path, door: MakeDoor) -> None:
     async with AsyncExitStack() as stack:
         public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
         public.at(0)
@@ -169,13 +171,13 @@ def test_connections_of_one_ipv6_network_are_counted_together(one: str, other: s
     assert (peers.origin(one) == peers.origin(other)) is same
 
 
-def test_those_who_stand_for_many_callers_have_no_bound() -> None:
+def test_trusted_proxies_and_unix_sockets_have_no_bound() -> None:
     peers = Peers(["10.0.0.0/8", "2001:db8::/32"])
     assert peers.origin("0.0.0.0") is peers.origin("10.1.2.3") is peers.origin("2001:db8::1") is None
 
 
 class Silent(Client):
-    """A connection on which nothing comes or goes."""
+    """A connection without input and output."""
 
     def __init__(self, connections: Connections, origin: str | None, phase: Phase, since: float) -> None:
         super().__init__(connections, origin)
@@ -206,13 +208,13 @@ CROWD = st.lists(
 
 
 @given(crowd=CROWD)
-def test_the_next_to_go_is_of_the_address_with_most_idle_before_half_sent(
+def test_the_next_connection_to_close_is_of_the_address_with_most_and_idle_if_possible(
     crowd: list[tuple[str | None, Phase, int]],
 ) -> None:
-    asyncio.run(go_one_after_the_other(crowd))
+    asyncio.run(close_one_after_the_other(crowd))
 
 
-async def go_one_after_the_other(crowd: list[tuple[str | None, Phase, int]]) -> None:
+async def close_one_after_the_other(crowd: list[tuple[str | None, Phase, int]]) -> None:
     connections = Connections(HttpOptions(), Metrics(), lambda refused: b"")
     clients = [Silent(connections, *each) for each in crowd]
     evictable = Evictable(clients, 5)

@@ -1,4 +1,4 @@
-"""Both servers read the same bytes as the same requests, whatever they are and however they are cut into pieces."""
+"""Both servers read any bytes as the same requests, for every division into pieces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = HttpOptions(max_body=Size(2000), max_headers=20, max_header_size=Size(
 
 
 class Answer(NamedTuple):
-    """`code` is a problem's word; `closes` is whether the client is told that the connection ends."""
+    """`code` is the code of the problem. `closes` tells whether the answer announces the end of the connection."""
 
     status: int
     code: str = ""
@@ -37,11 +37,11 @@ TOO_LARGE = Answer(413, "too_large", closes=True)
 
 
 async def answers(port: int, parts: Iterable[bytes]) -> tuple[list[Answer], bool]:
-    """All that is answered to this, behind which nothing more comes; and whether there may have been more to it."""
+    """The answers to these bytes, and whether a reset of the connection may have lost more answers."""
     reset = False
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with suppress(OSError):  # the server may have heard enough
+        with suppress(OSError):  # the server may close before it has read everything
             for part in parts:
                 writer.write(part)
                 await writer.drain()
@@ -66,7 +66,7 @@ def read(received: bytes) -> Iterable[Answer]:
         status = int(start.removeprefix("HTTP/1.1 ")[:3])
         length = int(headers.get("content-length", 0))
         code = ""
-        if received.startswith(b"{"):  # not to HEAD
+        if received.startswith(b"{"):  # an answer to HEAD has no body
             assert len(received) >= length, "half an answer"
             code = json.loads(received[:length]).get("code", "")
             received = received[length:]
@@ -74,28 +74,34 @@ def read(received: bytes) -> Iterable[Answer]:
             yield Answer(status, code, headers.get("connection") == "close")
 
 
-# Where the answers may differ: why the fast server may refuse, the bytes that make it, and what it answers instead.
+# Differences: the fast server refuses streams with these bytes, for the reason in the key.
 REFUSES = {
-    "RFC 9112, 2.2: it may be taken for a line's end; Tornado takes it until 6.7": re.compile(rb"(?<!\r)\n"),
-    "RFC 9112, 2.2: it is no line's end; Tornado reads over any number before a request": re.compile(rb"\r(?!\n)"),
-    "RFC 9112, 6.1: such framing is faulty": re.compile(rb"HTTP/1\.0\r\n(?s:.*)transfer-encoding", re.IGNORECASE),
+    "RFC 9112, 2.2: a server may accept a bare LF as the end of a line; Tornado does so until 6.7": re.compile(
+        rb"(?<!\r)\n"
+    ),
+    "RFC 9112, 2.2: a bare CR ends no line; Tornado ignores any number of them before a request": re.compile(
+        rb"\r(?!\n)"
+    ),
+    "RFC 9112, 6.1: HTTP/1.0 has no Transfer-Encoding": re.compile(
+        rb"HTTP/1\.0\r\n(?s:.*)transfer-encoding", re.IGNORECASE
+    ),
 }
-# Extensions and trailers, which are to be read over (RFC 9112, 7.1.1 and 7.1.2): Tornado refuses them.
+# Servers must ignore extensions and trailers (RFC 9112, 7.1.1 and 7.1.2), but Tornado refuses them.
 TAKES = re.compile(rb"[0-9a-f][\t ]*;|\n0+\r\n[^\r\n]", re.IGNORECASE)
-# A list of what is asked of the connection (RFC 9110, 7.6.1): Tornado looks for one word alone.
+# The header Connection is a list (RFC 9110, 7.6.1), but Tornado reads it as one word.
 LISTS = re.compile(rb"connection:[^\n]*,|(?:connection:(?s:.*)){2}", re.IGNORECASE)
 
 
 def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: bool) -> str:
-    """Why the answers may differ as they do; empty if they may not."""
+    """The reason for an allowed difference between the answers; empty if the difference is not allowed."""
     same = 0
     while fast[same : same + 1] == tornado[same : same + 1] != []:
         same += 1
     ours, theirs = fast[same:], tornado[same:]
     reasons = {
-        "Tornado closes while more is arriving, so what it has said is lost": reset and not theirs,
-        "what can become no size of a chunk is refused before its line has ended": ours == [MALFORMED] and not theirs,
-        "what is far too large is refused then, not when 64 KiB of small chunks have come": (
+        "Tornado closes while more bytes arrive, so its answers are lost": reset and not theirs,
+        "an impossible chunk size is refused before the end of its line": ours == [MALFORMED] and not theirs,
+        "a far too large body is refused at once, not after 64 KiB of small chunks": (
             ours == [TOO_LARGE] and theirs in ([], [MALFORMED])
         ),
         **{why: ours == [MALFORMED] and pattern.search(stream) is not None for why, pattern in REFUSES.items()},

@@ -1,4 +1,4 @@
-"""The limits on connections, at times of the test's choice: who is slow, or too many, is told so and harms nobody."""
+"""Limits on connections, with a clock that tests set: slow or too many callers are refused and harm nobody."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """A client that sends what a test wants, when it wants."""
+    """A client that sends bytes when a test tells it to."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -57,7 +57,7 @@ class Client:
         return Answer(int(lines[0].split()[1]), headers, json.loads(body))
 
     async def is_closed(self) -> bool:
-        """Whether the server closes the connection, without another byte."""
+        """Whether the server closes the connection without sending more."""
         return await self.reader.read() == b""
 
 
@@ -78,7 +78,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def buffered(public: Door, least: int) -> None:
-    """Returns when so many bytes have been read."""
+    """Wait until the server has read at least this number of bytes."""
     await until(lambda: public.connections.buffered >= least)
 
 
@@ -101,13 +101,13 @@ def refusals(public: Door) -> dict[str, float]:
     }
 
 
-async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path, door: MakeDoor) -> None:
+async def test_late_headers_are_a_408(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
         public.at(0)
         await slow.send(HEAD)
         await buffered(public, len(HEAD))
         public.at(9)
-        await slow.send(b"X: ")  # a byte now and then gains no time
+        await slow.send(b"X: ")  # a byte now and then does not extend the time
         await buffered(public, len(HEAD) + 3)
         public.at(11)
         assert_refused(await slow.answer(), 408, "timeout")
@@ -116,7 +116,7 @@ async def test_headers_that_do_not_come_in_time_are_a_408(tmp_path: Path, door: 
         assert public.connections.buffered == 0
 
 
-async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_late_body_is_a_408_and_an_invalid_event(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as slow:
         public.at(0)
         start = HEAD + b"Content-Length: 100\r\n\r\n{"
@@ -132,7 +132,7 @@ async def test_a_body_that_does_not_come_in_time_is_a_408_and_an_invalid_event(t
         assert await public.records() == []
 
 
-async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path, door: MakeDoor) -> None:
+async def test_each_request_of_a_connection_has_its_own_time_limit(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as steady:
         for now in range(0, 200, 9):
             public.at(now)
@@ -140,9 +140,7 @@ async def test_the_time_of_one_request_is_not_that_of_the_next(tmp_path: Path, d
             assert (await steady.answer()).status == 200
 
 
-async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_word(
-    tmp_path: Path, door: MakeDoor
-) -> None:
+async def test_an_idle_connection_is_closed_without_an_answer(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as fresh, client(public) as kept:
         public.at(0)
         await kept.send(WHOLE)
@@ -159,7 +157,7 @@ async def test_a_connection_without_a_request_is_closed_in_the_end_without_a_wor
         assert refusals(public) == {}
 
 
-async def test_no_time_is_set_for_our_own_work(tmp_path: Path, door: MakeDoor) -> None:
+async def test_the_server_s_own_work_has_no_time_limit(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as waiting:
         public.at(0)
@@ -170,7 +168,7 @@ async def test_no_time_is_set_for_our_own_work(tmp_path: Path, door: MakeDoor) -
         assert (await waiting.answer()).status == 200
 
 
-async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Path, door: MakeDoor) -> None:
+async def test_the_connection_that_is_idle_longest_is_closed_for_a_new_one(tmp_path: Path, door: MakeDoor) -> None:
     async with (
         door(tmp_path, options=OPTIONS) as public,
         client(public) as first,
@@ -192,7 +190,7 @@ async def test_the_connection_idle_longest_makes_room_for_a_new_one(tmp_path: Pa
         assert refusals(public) == {}
 
 
-async def test_where_no_connection_is_idle_the_one_that_is_half_sent_for_longest_makes_room(
+async def test_without_idle_connections_the_oldest_incomplete_request_is_refused_for_a_new_connection(
     tmp_path: Path, door: MakeDoor
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -212,16 +210,14 @@ async def test_where_no_connection_is_idle_the_one_that_is_half_sent_for_longest
             assert answer.headers["retry-after"] == "1"
             assert await clients[number].is_closed()
             assert (await new.answer()).status == expected
-            await new.send(HEAD)  # and is half sent in its turn, but not for longest
+            await new.send(HEAD)  # the new connection has an incomplete request too, but not the oldest
             await buffered(public, 2 * len(HEAD))
         assert refusals(public) == {"too_many_connections": 2}
         await clients[2].send(WHOLE.removeprefix(HEAD))
         assert (await clients[2].answer()).status == 200
 
 
-async def test_where_all_requests_have_come_whole_a_new_one_is_told_to_come_again(
-    tmp_path: Path, door: MakeDoor
-) -> None:
+async def test_if_all_requests_are_complete_a_new_connection_gets_503(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with AsyncExitStack() as stack:
         public = await stack.enter_async_context(door(tmp_path, slow, options=OPTIONS))
@@ -242,9 +238,7 @@ async def test_where_all_requests_have_come_whole_a_new_one_is_told_to_come_agai
             assert (await each.answer()).status == 200
 
 
-async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_come_again(
-    tmp_path: Path, door: MakeDoor
-) -> None:
+async def test_beyond_max_buffered_the_oldest_incomplete_request_gets_503(tmp_path: Path, door: MakeDoor) -> None:
     start = HEAD + b"Content-Length: 55000\r\n\r\n"
     async with door(tmp_path, options=OPTIONS) as public, client(public) as old, client(public) as new:
         public.at(0)
@@ -262,7 +256,7 @@ async def test_beyond_max_buffered_what_has_been_arriving_longest_is_told_to_com
         assert public.connections.buffered == 0
 
 
-async def test_what_is_not_kept_of_a_body_takes_no_room(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_body_beyond_its_limit_is_not_buffered(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as large:
         await large.send(HEAD + b"Content-Length: 800000\r\n\r\n" + b" " * 799_999)
         await asyncio.sleep(0)
@@ -292,7 +286,7 @@ async def test_headers_too_many_or_too_large_are_a_431(tmp_path: Path, door: Mak
 
 
 @pytest.mark.parametrize("start", [b"nonsense\r\n\r\n", HEAD + b"no colon\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"])
-async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, door: MakeDoor, start: bytes) -> None:
+async def test_bytes_that_are_not_http_are_a_400(tmp_path: Path, door: MakeDoor, start: bytes) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
         await strange.send(start)
         assert_refused(await strange.answer(), 400, "invalid_http")
@@ -301,9 +295,7 @@ async def test_what_is_no_http_is_a_400_that_says_so(tmp_path: Path, door: MakeD
 
 
 @pytest.mark.parametrize("chunk", [b"x\r\n", b"5\r\n12345678", b"1" * 100])
-async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(
-    tmp_path: Path, door: MakeDoor, chunk: bytes
-) -> None:
+async def test_an_invalid_chunk_is_a_400_and_an_invalid_event(tmp_path: Path, door: MakeDoor, chunk: bytes) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as strange:
         await strange.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk)
         assert_refused(await strange.answer(), 400, "invalid_http")
@@ -313,7 +305,7 @@ async def test_a_body_that_is_no_http_is_a_400_and_an_invalid_event(
         assert public.connections.buffered == 0
 
 
-async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_half_closed_connection_gets_all_its_answers(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as half_closed:
         await half_closed.send(WHOLE + WHOLE)
@@ -328,7 +320,9 @@ async def test_a_client_that_has_said_all_it_has_to_say_is_answered(tmp_path: Pa
 @pytest.mark.parametrize(
     "last", [WHOLE.replace(b"Host", b"Connection: close\r\nHost"), HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n"]
 )
-async def test_what_comes_behind_the_last_request_holds_nobody_up(tmp_path: Path, door: MakeDoor, last: bytes) -> None:
+async def test_bytes_after_the_last_request_do_not_delay_the_end_of_the_connection(
+    tmp_path: Path, door: MakeDoor, last: bytes
+) -> None:
     async with asyncio.timeout(20) as patience:
         async with door(tmp_path, options=OPTIONS) as public, client(public) as endless:
             await endless.send(last + b"x" * 60_000)
@@ -338,14 +332,14 @@ async def test_what_comes_behind_the_last_request_holds_nobody_up(tmp_path: Path
     assert not patience.expired()
 
 
-async def test_no_other_limit_of_a_body_is_kept_than_ours(tmp_path: Path, door: MakeDoor) -> None:
+async def test_the_server_library_has_no_lower_limit_for_bodies(tmp_path: Path, door: MakeDoor) -> None:
     options = HttpOptions(max_body=Size(10_000_000))
     async with door(tmp_path, options=options) as public, client(public) as large:
         await large.send(HEAD + b"Content-Length: 150000000\r\nExpect: 100-continue\r\n\r\n")
         assert (await large.reader.readline()).startswith(b"HTTP/1.1 100 ")
 
 
-async def test_what_is_sent_ahead_is_counted_and_bounded(tmp_path: Path, door: MakeDoor) -> None:
+async def test_pipelined_requests_are_counted_and_bounded(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public, client(public) as eager:
         eager.writer.write(WHOLE * 20_000)
@@ -357,7 +351,7 @@ async def test_what_is_sent_ahead_is_counted_and_bounded(tmp_path: Path, door: M
             assert (await eager.answer()).status == 200
 
 
-async def test_who_has_gone_makes_no_room(tmp_path: Path, door: MakeDoor) -> None:
+async def test_a_connection_that_has_gone_is_not_closed_for_a_new_one(tmp_path: Path, door: MakeDoor) -> None:
     slow = Slow()
     async with door(tmp_path, slow, options=OPTIONS) as public:
         async with client(public) as gone:
@@ -381,7 +375,7 @@ async def test_who_has_gone_makes_no_room(tmp_path: Path, door: MakeDoor) -> Non
                 assert_refused(await new.answer(), 503, "unavailable")
 
 
-async def test_the_answer_tells_the_id_of_the_record(tmp_path: Path, door: MakeDoor) -> None:
+async def test_the_answer_has_the_id_of_the_record(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as caller:
         await caller.send(WHOLE)
         answer = await caller.answer()

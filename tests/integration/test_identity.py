@@ -1,4 +1,4 @@
-"""Links and profiles on the real SQLite back end, compared with a model of the contract."""
+"""Links and profiles on the SQLite back end, compared with a model of the contract."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.backends import PluginDaemon, sqlite_backend, sqlite_daemon
 START = 4_000_000_000_000
 DAY = 86_400_000
 
-Who = tuple[str, str]  # a tenant, and a visitor or a user of it
-Traits = dict[str, tuple[int, Any]]  # when each was received, and its value
+Who = tuple[str, str]  # a tenant, and one of its visitors or users
+Traits = dict[str, tuple[int, Any]]  # the time of receipt and the value of each
 
 
 def request(
     visitor: Who, user: str | None = None, traits: dict[str, Any] | None = None, *, signed: bool = False
 ) -> Event:
-    """An identify request, or without traits an event: what the plugin looks at is the same."""
+    """An identify request, or without traits an event. The plugin reads the same fields of both."""
     return Event(
         id=time_uuid(),
         type="event" if traits is None else "identify",
@@ -56,7 +56,7 @@ def request(
 
 
 class Identity:
-    """The plugin on a store, a unit of work a call."""
+    """The plugin on a store. Each call is one transaction."""
 
     def __init__(self, store: Store, plugin: IdentityPlugin | None = None) -> None:
         self._store = store
@@ -65,13 +65,13 @@ class Identity:
     async def identify(
         self, now: int, visitor: Who, user: str | None, traits: dict[str, Any] | None = None, *, signed: bool = False
     ) -> bool | None:
-        """Returns whether the record says that the visitor was linked."""
+        """Send an identify request. Returns whether its record has `linked`."""
         state = self._store.begin(now)
         traits = traits or {}
         event = request(visitor, user, traits, signed=signed)
         await self._plugin.store_identity(event, state)
         await self._store.commit(state)
-        assert (event.user_id, event.traits) == (user, traits)  # the record keeps what the caller sent
+        assert (event.user_id, event.traits) == (user, traits)  # the record keeps the traits that the caller sent
         return event.linked
 
     async def user_of(self, visitor: Who) -> str | None:
@@ -89,7 +89,7 @@ class Identity:
 
 
 class Identify(NamedTuple):
-    """One identify request, `pause` milliseconds after the one before it (or before: clocks are set back)."""
+    """An identify request, `pause` milliseconds after the previous one. A negative pause sets the clock back."""
 
     pause: int
     visitor: Who
@@ -102,21 +102,21 @@ BOUNDED = IdentityPlugin.Options(max_traits=3, max_traits_size=Size(40))
 
 
 class Model:
-    """The contract in plain Python, with these bounds."""
+    """A model of the contract in plain Python, with the bounds of `options`."""
 
     def __init__(self, options: IdentityPlugin.Options) -> None:
         self.dropped = 0
         self._options = options
         self._changes: list[tuple[Who, int]] = []
-        """When a public key had a visitor change users."""
+        """The times at which public keys changed the user of a visitor."""
         self._gathered: dict[tuple[Who, Who], int] = {}
-        """When a public key linked a visitor to a user anew."""
+        """The last times at which public keys linked each visitor to each user."""
         self.links: dict[Who, str] = {}
         self.visitors: dict[Who, Traits] = {}
         self.users: dict[Who, Traits] = {}
 
     def identify(self, now: int, step: Identify) -> bool:
-        """Returns whether the visitor is linked to the user by it."""
+        """Apply the request. Returns whether it links the visitor to the user."""
         tenant, _ = step.visitor
         own = {name: (now, value) for name, value in step.traits.items()}
         anonymous = self.visitors.setdefault(step.visitor, {})
@@ -142,7 +142,7 @@ class Model:
             self.dropped += 1
 
     def _may_link(self, now: int, visitor: Who, user: Who) -> bool:
-        """Whether a public key may link them now; if so, it is counted."""
+        """Whether a public key may link the visitor to the user now. An allowed link is counted."""
         if self._options.links == "signed":
             return False
         before = self.links.get(visitor)
@@ -172,7 +172,7 @@ VISITORS = [("shop", "v"), ("shop", "w"), ("shop", "x"), ("other", "v")]
 USERS = ["ann", "bob", "v"]
 identifies = st.builds(
     Identify,
-    # No sum of these is near a day or a month: what a clock that is set back makes of that edge is not promised.
+    # No sum of these is near a day or a month, because a clock set back may move these edges.
     pause=st.sampled_from([0, 0, 1, 1000, -1, -5000, 307 * 60_000, DAY + 3_600_000, 31 * DAY]),
     visitor=st.sampled_from(VISITORS),
     user=st.sampled_from([None, None, *USERS, *USERS, "guest", " GUEST", "Null", "0", " "]),
@@ -203,7 +203,7 @@ steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_si
 
 @settings(max_examples=60, deadline=None)
 @given(options, steps)
-def test_any_identify_requests_leave_what_the_contract_says(
+def test_links_and_profiles_equal_the_model_after_any_identify_requests(
     options: IdentityPlugin.Options, steps: list[Identify | Literal["reopen"]]
 ) -> None:
     async def run(folder: Path) -> None:
@@ -266,7 +266,7 @@ async def test_at_the_first_link_the_newest_value_of_each_trait_wins(tmp_path: P
         }
 
 
-async def test_of_simultaneous_first_links_only_one_user_gets_the_traits(tmp_path: Path) -> None:
+async def test_only_one_of_simultaneous_first_links_passes_on_the_traits(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         identity, visitor = Identity(backend.store), ("shop", "v")
         await identity.identify(START, visitor, None, {"email": "someone@example.com"})
@@ -277,7 +277,7 @@ async def test_of_simultaneous_first_links_only_one_user_gets_the_traits(tmp_pat
         assert await identity.user_of(visitor) in users
 
 
-async def test_tenants_never_cross(tmp_path: Path) -> None:
+async def test_tenants_share_no_links_and_no_profiles(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         identity = Identity(backend.store)
         await identity.identify(START, ("shop", "v"), "ann", {"email": "ann@shop.example"})
@@ -289,7 +289,7 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("user", ["null", "0", " Guest\n", "NULL", " ", "[object Object]", "<nil>", "None"])
-async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> None:
+async def test_an_unusable_user_id_makes_no_link(tmp_path: Path, user: str) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = IdentityPlugin(IdentityPlugin.Options())
         plugin.startup(daemon)
@@ -303,7 +303,7 @@ async def test_a_word_for_nothing_makes_no_link(tmp_path: Path, user: str) -> No
         assert await identity.traits_of_user(("shop", "ann")) == {"plan": (START, "free")}
 
 
-async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
+async def test_the_unusable_ids_are_configurable(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds([" Nobody "])
         plugin = IdentityPlugin(IdentityPlugin.Options())
@@ -315,7 +315,7 @@ async def test_the_words_for_nothing_are_configurable(tmp_path: Path) -> None:
         assert await identity.user_of(("shop", "w")) == "guest"
 
 
-async def test_other_bounds_take_over_with_what_was_counted(tmp_path: Path) -> None:
+async def test_a_reload_changes_the_bounds_and_keeps_the_counts(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds(["nobody"])
         plugin, successor = IdentityPlugin(IdentityPlugin.Options()), IdentityPlugin(BOUNDED)
@@ -333,7 +333,7 @@ async def test_other_bounds_take_over_with_what_was_counted(tmp_path: Path) -> N
 
 
 def refused(daemon: PluginDaemon) -> dict[str, float]:
-    """How many links were refused, by reason."""
+    """The numbers of refused links by reason."""
     samples = [sample for family in daemon.registry.collect() for sample in family.samples]
     return {
         sample.labels["reason"]: sample.value
@@ -342,12 +342,12 @@ def refused(daemon: PluginDaemon) -> dict[str, float]:
     }
 
 
-async def test_a_visitor_changes_users_so_many_times_a_day(tmp_path: Path) -> None:
+async def test_a_visitor_changes_users_at_most_max_links_times_a_day(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = IdentityPlugin(IdentityPlugin.Options(max_links=3))
         plugin.startup(daemon)
         identity, visitor = Identity(daemon.store, plugin), ("shop", "v")
-        # The first link is no change, and neither is one to the same user.
+        # The first link and links to the same user do not count.
         users = ["u0", "u1", "u1", "u2", "u2", "u3", "u3"]
         assert [await identity.identify(START, visitor, user) for user in users] == [True] * 7
         assert await identity.identify(START + DAY, visitor, "u4", {"email": "u4@shop.example"}) is False
@@ -360,12 +360,12 @@ async def test_a_visitor_changes_users_so_many_times_a_day(tmp_path: Path) -> No
         assert refused(daemon) == {"max_links": 1}
 
 
-async def test_a_user_gathers_so_many_new_visitors_a_month(tmp_path: Path) -> None:
+async def test_a_user_gains_at_most_max_visitors_new_visitors_a_month(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = IdentityPlugin(IdentityPlugin.Options(max_visitors=2))
         plugin.startup(daemon)
         identity = Identity(daemon.store, plugin)
-        for visitor in "s", "t":  # those of a server are not counted
+        for visitor in "s", "t":  # signed links do not count
             assert await identity.identify(START, ("shop", visitor), "ann", signed=True) is True
         for visitor in "a", "b", "a":
             assert await identity.identify(START, ("shop", visitor), "ann") is True
@@ -373,13 +373,13 @@ async def test_a_user_gathers_so_many_new_visitors_a_month(tmp_path: Path) -> No
         assert await identity.user_of(("shop", "c")) is None
         assert await identity.traits_of_user(("shop", "ann")) == {}
         assert await identity.identify(START, ("shop", "a"), "bob") is True
-        assert await identity.identify(START + 1, ("shop", "a"), "ann") is True  # it is not new
+        assert await identity.identify(START + 1, ("shop", "a"), "ann") is True  # the visitor is not new to this user
         assert await identity.identify(START, ("other", "c"), "ann") is True
         assert refused(daemon) == {"max_visitors": 1}
         assert await identity.identify(START + 30 * DAY + 2, ("shop", "c"), "ann") is True
 
 
-async def test_of_simultaneous_links_no_more_are_made_than_may_be(tmp_path: Path) -> None:
+async def test_simultaneous_links_do_not_exceed_the_bounds(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         options = IdentityPlugin.Options(max_links=3, max_visitors=4)
         identity = Identity(backend.store, IdentityPlugin(options))
@@ -389,7 +389,7 @@ async def test_of_simultaneous_links_no_more_are_made_than_may_be(tmp_path: Path
         assert sum(map(bool, linked)) == 4
 
 
-async def test_where_links_are_signed_a_public_key_makes_none(tmp_path: Path) -> None:
+async def test_with_signed_links_only_a_public_key_makes_none(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = IdentityPlugin(IdentityPlugin.Options(links="signed"))
         plugin.startup(daemon)
@@ -419,7 +419,7 @@ async def test_a_user_id_that_is_too_long_makes_no_link(tmp_path: Path, *, signe
         assert await identity.user_of(visitor) == "u" * 512
 
 
-async def test_other_options_of_a_reload_count_on(tmp_path: Path) -> None:
+async def test_a_reload_changes_the_options_and_keeps_the_metrics(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         before = IdentityPlugin(IdentityPlugin.Options())
         before.startup(daemon)
@@ -430,7 +430,7 @@ async def test_other_options_of_a_reload_count_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("who", ["user", "visitor"])
-async def test_forgetting_leaves_nothing_of_what_bounds_count(tmp_path: Path, who: str) -> None:
+async def test_forgetting_a_person_deletes_the_counts_for_the_bounds(tmp_path: Path, who: str) -> None:
     async with sqlite_backend(tmp_path) as backend:
         plugin = IdentityPlugin(IdentityPlugin.Options(max_links=1, max_visitors=1))
         identity = Identity(backend.store, plugin)

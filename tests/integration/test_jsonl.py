@@ -1,4 +1,4 @@
-"""The jsonl sink: whole lines, whatever happens to the disk, the file or the process."""
+"""The jsonl sink: complete lines despite failures of the disk, the file and the process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def opened(path: Path, *, max_size: int = 100 << 20, **options: Any) -> As
 
 
 def rotated(folder: Path) -> list[Path]:
-    """The rotated files, oldest first; every file beside events.jsonl, and ballast, must be one."""
+    """The rotated files, oldest first. There must be no other files except events.jsonl and ballast."""
     found = {}
     for path in folder.iterdir():
         if path.name not in {"events.jsonl", "ballast"}:
@@ -65,7 +65,7 @@ def rotated(folder: Path) -> list[Path]:
 
 
 def suffixes_of(folder: Path) -> list[str]:
-    """Of the rotated files, whatever else is there."""
+    """The suffixes of the rotated files. Other files are ignored."""
     return [path.suffix for path in folder.iterdir() if ROTATED.fullmatch(path.name)]
 
 
@@ -74,7 +74,7 @@ def content_of(path: Path) -> bytes:
 
 
 def lines(*paths: Path) -> list[Any]:
-    """What the files hold; all lines must be whole."""
+    """The decoded lines of the files. All lines must be complete."""
     content = b"".join(map(content_of, paths))
     assert not content or content.endswith(b"\n")
     return [json.loads(line) for line in content.splitlines()]
@@ -97,7 +97,7 @@ class TestContractWithRotation(SinkContract):
 
 
 def archive(folder: Path) -> list[Any]:
-    """What rotated files and the current one hold together, at any moment and after any crash."""
+    """The decoded lines of all rotated files and the current file, at any moment and after any crash."""
     contents: dict[int, bytes] = {}
     for name in sorted(path.name for path in folder.iterdir() if not path.name.endswith(".part")):
         if name != "events.jsonl":
@@ -106,7 +106,7 @@ def archive(folder: Path) -> list[Any]:
             plain, compressed = folder / name.removesuffix(".gz"), folder / f"{name.removesuffix('.gz')}.gz"
             try:
                 content = plain.read_bytes()
-            except FileNotFoundError:  # it has been compressed since
+            except FileNotFoundError:  # compressed meanwhile
                 content = content_of(compressed)
             assert contents.setdefault(int(match[1]), content) == content
     content = b"".join([*(contents[number] for number in sorted(contents)), (folder / "events.jsonl").read_bytes()])
@@ -227,7 +227,7 @@ async def test_the_newest_rotated_files_are_kept(tmp_path: Path) -> None:
     async with opened(path, max_size=1, keep=3) as sink:
         for batch in batches:
             await sink.write(batch)
-    stranger.unlink()  # nobody else's file was touched
+    stranger.unlink()  # still there: other files are not removed
     assert len(rotated(tmp_path)) == 3
     assert lines(*rotated(tmp_path), path) == values([record for batch in batches[-4:] for record in batch])
 
@@ -277,8 +277,8 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a full disk: the kernel takes a part, then refuses."""
+def test_a_partial_write_is_undone(tmp_path: Path) -> None:
+    """A limit on the size of files simulates a full disk: the kernel writes a part, and then refuses."""
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "events.jsonl")], capture_output=True, text=True, check=False
     )
@@ -286,7 +286,7 @@ def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
 
 
 def is_compressed(folder: Path) -> bool:
-    """Whether nothing is left to be compressed, or half."""
+    """Whether all rotated files are compressed, without remaining parts."""
     return all(path.suffix == ".gz" for path in folder.iterdir() if path.name != "events.jsonl")
 
 
@@ -297,14 +297,14 @@ def rotated_before(folder: Path, number: int, content: bytes = b"{}\n") -> Path:
 
 
 def large_file(folder: Path, number: int) -> Path:
-    """A rotated file that takes no room, and many seconds to compress."""
+    """A sparse rotated file, which takes many seconds to compress."""
     path = rotated_before(folder, number)
     os.truncate(path, 16 << 30)
     return path
 
 
 def with_gzip(*arguments: str | Path) -> bytes:
-    """What the tool says that operators have."""
+    """The output of the command `gzip`, which operators use."""
     done = subprocess.run(["gzip", *arguments], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout or done.stderr
@@ -339,12 +339,14 @@ async def test_a_compressed_file_has_the_mode_and_the_time_of_the_plain_one(tmp_
     assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_mtime_ns) == (0o604, 1_767_225_600_123_456_789)
 
 
-async def test_what_was_not_compressed_before_is_compressed_after_the_next_open(tmp_path: Path) -> None:
-    """A crash, or `gzip` was off: plain files, a half of one, and one that is there twice."""
+async def test_uncompressed_files_are_compressed_after_the_next_open(tmp_path: Path) -> None:
+    """After a crash, or with `gzip` off before: plain files, a half compressed one, and one in both forms."""
     olds = [rotated_before(tmp_path, number, b'{"n":%d}\n' % number) for number in range(1, 5)]
     (tmp_path / f".{olds[0].name}.gz.0123abcd.part").write_bytes(b"\x1f\x8b half")
     (tmp_path / f"{olds[1].name}.gz").write_bytes(gzip.compress(olds[1].read_bytes()))
-    (tmp_path / f"{olds[2].name}.gz").write_bytes(gzip.compress(olds[2].read_bytes())[:-9])  # another's doing
+    (tmp_path / f"{olds[2].name}.gz").write_bytes(
+        gzip.compress(olds[2].read_bytes())[:-9]
+    )  # a broken copy by another program
     stranger = tmp_path / "events-20260101T000000Z-0001.jsonl.part"
     stranger.touch()
     async with opened(tmp_path / "events.jsonl", gzip=True):
@@ -354,7 +356,7 @@ async def test_what_was_not_compressed_before_is_compressed_after_the_next_open(
     assert lines(*rotated(tmp_path)) == [{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]
 
 
-async def test_numbers_go_on_and_files_are_kept_across_both_kinds(tmp_path: Path) -> None:
+async def test_numbering_and_keep_treat_plain_and_compressed_files_alike(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     batches = [make_records(2) for _ in range(13)]
     for start, compressed in ((0, True), (4, False), (8, True)):
@@ -381,7 +383,7 @@ async def test_writes_do_not_wait_for_compression_and_closing_ends_it(tmp_path: 
         batches = [make_records(1) for _ in range(20)]
         for batch in batches:
             await sink.write(batch)
-        assert parts(tmp_path)  # so that was beside it
+        assert parts(tmp_path)  # compression is still running
     assert time.monotonic() - began < 5
     assert parts(tmp_path) == []
     assert large.stat().st_size == 16 << 30
@@ -389,7 +391,7 @@ async def test_writes_do_not_wait_for_compression_and_closing_ends_it(tmp_path: 
     assert archive(tmp_path) == values([record for batch in batches for record in batch])
 
 
-async def test_a_file_too_many_goes_also_while_it_is_being_compressed(tmp_path: Path) -> None:
+async def test_a_file_beyond_keep_is_removed_even_during_its_compression(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     large_file(tmp_path, 1)
     async with opened(path, max_size=1, keep=2, gzip=True) as sink:
@@ -408,7 +410,7 @@ def test_a_file_removed_at_the_end_of_its_compression_does_not_come_back(tmp_pat
 
 
 @pytest.mark.logs(r"sink:archive: events-\S+ cannot be compressed: less than 32 MiB of the disk are free; it stays")
-async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
+async def test_a_nearly_full_disk_stops_compression_but_not_the_writing_of_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with small_disk(tmp_path, megabytes=40):
@@ -421,11 +423,11 @@ async def test_on_a_disk_that_is_nearly_full_records_come_before_compression(
                 written += (batch := make_records(2))
                 await sink.write(batch)
                 await until(lambda: caplog.records)
-            # Each rotation lets it be tried, so a part may be there at this moment.
+            # Each rotation tries again, so there may be a part at this moment.
             assert suffixes_of(tmp_path) == [".jsonl"] * 5
             ballast.unlink()
             written += (batch := make_records(2))
-            await sink.write(batch)  # that rotates, so all is tried again
+            await sink.write(batch)  # this rotates the file, so compression is tried again
             await until(lambda: is_compressed(tmp_path))
         assert archive(tmp_path) == values(written)
     assert len(caplog.records) == 1
@@ -453,9 +455,9 @@ async def test_on_a_full_disk_writes_fail_and_leave_nothing_until_there_is_room(
 
 
 @pytest.mark.logs(r"sink:archive: events-\S+-0001\.jsonl cannot be compressed: File too large; it stays")
-async def test_a_file_that_cannot_be_compressed_stays_and_keeps_up_no_other(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a disk that fills up amid the compression."""
-    content = os.urandom(1 << 20).replace(b"\n", b" ") + b"\n"  # grows by being compressed
+async def test_a_file_that_cannot_be_compressed_stays_and_delays_no_other(tmp_path: Path) -> None:
+    """A limit on the size of files simulates a disk that becomes full during the compression."""
+    content = os.urandom(1 << 20).replace(b"\n", b" ") + b"\n"  # its compressed form is larger
     old = rotated_before(tmp_path, 1, content)
     rotated_before(tmp_path, 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -518,7 +520,7 @@ sys.exit(code)
 """
 
 
-def test_killed_at_any_step_of_rotation_and_compression_nothing_is_lost_or_taken_for_whole(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_of_rotation_or_compression_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
     )
@@ -536,10 +538,10 @@ def test_killed_at_any_step_of_rotation_and_compression_nothing_is_lost_or_taken
 
     for folder in folders:
         expected = acknowledged.get(folder.name, [])
-        for _ in range(2):  # as the crash left it, and as the next start does
+        for _ in range(2):  # after the crash, and after the next start
             if (folder / "events.jsonl").exists():
                 held = [value["id"] for value in archive(folder)]
-                kept = expected[-9:]  # the current file may be new and empty, so three files hold what is left
+                kept = expected[-9:]  # a new current file is empty, so only three files have records
                 assert [each for each in held if each in kept] == kept
                 assert set(held) - set(expected) <= set(held[-3:])
             asyncio.run(finish(folder))
@@ -564,7 +566,7 @@ async def test_an_old_file_is_rotated_by_the_next_write(tmp_path: Path, member: 
 
 
 @pytest.mark.parametrize("line", ["null", "{}", '{"receivedAt":7}', '{"receivedAt":"soon"}', "no JSON", ""])
-async def test_a_file_whose_first_line_tells_no_time_is_as_old_as_its_last_write(tmp_path: Path, line: str) -> None:
+async def test_a_file_without_a_time_in_its_first_line_is_as_old_as_its_last_write(tmp_path: Path, line: str) -> None:
     path = tmp_path / "events.jsonl"
     for age, files in ((3000, 0), (3700, 1)):
         path.write_text(f"{line}\n")
@@ -589,8 +591,8 @@ async def test_an_empty_file_is_never_rotated(tmp_path: Path) -> None:
     meanwhile=st.sampled_from(["nothing", "moved", "truncated", "opened again"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_file_takes_lines_for_longer_than_it_may(pauses: list[int], every: int, meanwhile: str) -> None:
-    """Times are in milliseconds of a clock that may be set back."""
+def test_no_file_has_lines_of_more_than_rotate_every(pauses: list[int], every: int, meanwhile: str) -> None:
+    """Times are in milliseconds, of a clock that may be set back."""
     with tempfile.TemporaryDirectory() as name:
         folder, clock = Path(name), now()
         path = folder / "events.jsonl"
@@ -616,40 +618,38 @@ def test_no_file_takes_lines_for_longer_than_it_may(pauses: list[int], every: in
 
 
 async def write_megabytes(sink: JsonlSink, count: int) -> None:
-    """Each of four lines, each line a write."""
+    """Write four lines for each megabyte, with a separate write for each line."""
     body = b'"' + b"x" * ((1 << 18) - 3) + b'"'
     for _ in range(4 * count):
         await sink.write([Record("event", 0, body)])
 
 
-async def test_lines_far_behind_the_end_leave_the_memory_of_the_system(tmp_path: Path) -> None:
+async def test_lines_far_from_the_end_leave_the_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     async with opened(path) as sink:
         await write_megabytes(sink, 24)
         pages = held_in_memory(path)
     assert not any(pages[: len(pages) // 2])
-    assert all(pages[-len(pages) // 3 :])  # who follows the file reads them
+    assert all(pages[-len(pages) // 3 :])  # readers that follow the file need them
 
 
-async def test_a_rotated_file_leaves_the_memory_of_the_system(tmp_path: Path) -> None:
+async def test_a_rotated_file_leaves_the_page_cache(tmp_path: Path) -> None:
     async with opened(tmp_path / "events.jsonl", max_size=4 << 20) as sink:
         await write_megabytes(sink, 5)
     (old,) = rotated(tmp_path)
     assert not any(held_in_memory(old))
 
 
-async def test_lines_stay_in_memory_for_who_compresses_them(tmp_path: Path) -> None:
+async def test_lines_to_be_compressed_stay_in_the_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     async with opened(path, gzip=True) as sink:
         await write_megabytes(sink, 24)
         assert all(held_in_memory(path))
 
 
-async def test_a_file_system_that_takes_no_advice_fails_no_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_system_without_fadvise_fails_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: int) -> None:
-        raise OSError(errno.EINVAL, "as a file system may answer, though none is here that does")
+        raise OSError(errno.EINVAL, "an answer of some file systems")
 
     monkeypatch.setattr("os.posix_fadvise", refuse)
     async with opened(tmp_path / "events.jsonl", max_size=16 << 20) as sink:
@@ -657,7 +657,7 @@ async def test_a_file_system_that_takes_no_advice_fails_no_write(
     assert len(lines(*rotated(tmp_path), tmp_path / "events.jsonl")) == 4 * 17
 
 
-async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
+async def test_check_finds_the_error_that_a_write_would_get(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "events.jsonl", tmp_path, Path("/dev/full")):
         sink = make(path)
@@ -670,7 +670,7 @@ async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
     sink = make(tmp_path / "new" / "events.jsonl")
     await sink.check()
     await sink.close()
-    assert not (tmp_path / "new").exists()  # it only looks
+    assert not (tmp_path / "new").exists()  # a check makes nothing
 
 
 @pytest.mark.parametrize(
@@ -683,7 +683,7 @@ async def test_check_names_what_a_write_would_meet(tmp_path: Path) -> None:
         ({"gzip": 9}, r"gzip: expected `bool`"),
     ],
 )
-def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"x\.toml: sinks\.archive\.{message}"):
         read_options(JsonlSink.Options, {"path": "x", **options}, path="sinks.archive", source="x.toml", base=tmp_path)
 

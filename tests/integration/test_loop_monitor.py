@@ -1,4 +1,4 @@
-"""Whoever holds the event loop is named, and nobody is blamed for what the machine or Python did."""
+"""The holder of the event loop is named. Nobody is blamed for delays by the machine or the garbage collector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.loop_holder import Holder, plugin_modules
 from ingestd.observability.loop_monitor import HoldLog, LoopMonitor
 
-LONG = 0.25  # seconds: well over what is looked for, since the machine may be busy
+LONG = 0.25  # seconds: well over the threshold, because the machine may be busy
 EVENT = Event(
     id="e", type="event", tenant="shop", endpoint=Endpoint.TRACK, received_at=0, timestamp=0, key="Page View",
     data={}, traits={}, anonymous_id="a", user_id=None, session_id=None, session_is_new=False, dispatch_id=None,
@@ -47,21 +47,21 @@ def block(seconds: float) -> None:
 
 
 def collect(seconds: float) -> None:
-    """Only the garbage collector works. How long it takes for once depends on the machine."""
+    """Run the garbage collector repeatedly, because the duration of one run depends on the machine."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         gc.collect()
 
 
 def hold_everything(seconds: float) -> None:
-    """A call into C that lets no other thread run."""
+    """Calls into C that let no other thread run."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         TANGLED.match("a" * 22 + "b")
 
 
 class Shop:
-    """A plugin whose hooks do what they are told."""
+    """A plugin whose hooks call `work`."""
 
     def __init__(self) -> None:
         self.work: Any = lambda seconds: None
@@ -116,7 +116,7 @@ class Receipts(Consumer):
 
 
 class Watched:
-    """A loop that is watched. `held` has who held it, with the seconds."""
+    """A monitor of the event loop. `held` has the holders with the seconds."""
 
     def __init__(self) -> None:
         self.held: list[tuple[str, float]] = []
@@ -124,7 +124,7 @@ class Watched:
 
 
 async def settle() -> None:
-    """Let the monitor see what has been."""
+    """Give the monitor time to look at the loop."""
     await asyncio.sleep(0.1)
 
 
@@ -214,7 +214,7 @@ async def test_a_sink_a_consumer_a_task_and_a_timer_are_named(caplog: pytest.Log
     assert functions == ["write", "flush", "process", "look_around"]
 
 
-async def test_what_is_no_plugins_is_counted_and_not_logged() -> None:
+async def test_holds_by_ingestd_itself_are_counted_and_not_logged() -> None:
     async with watching() as watched:
         asyncio.get_running_loop().call_soon(time.sleep, LONG)
         await settle()
@@ -222,7 +222,7 @@ async def test_what_is_no_plugins_is_counted_and_not_logged() -> None:
     assert [name for name, _ in watched.held] == ["ingestd"]
 
 
-async def test_the_garbage_collector_is_told_apart(shop: tuple[Shop, Hooks]) -> None:
+async def test_holds_by_the_garbage_collector_are_named_gc(shop: tuple[Shop, Hooks]) -> None:
     plugin, hooks = shop
     anything: Any = None
     objects: list[Any] = [[number] for number in range(500_000)]
@@ -238,8 +238,8 @@ async def test_the_garbage_collector_is_told_apart(shop: tuple[Shop, Hooks]) -> 
     del objects
 
 
-async def test_many_short_calls_are_nobodys_hold(shop: tuple[Shop, Hooks]) -> None:
-    """Sixty events in one turn of the loop, a hook for each: no call of it holds the loop."""
+async def test_many_short_calls_are_no_hold_of_a_plugin(shop: tuple[Shop, Hooks]) -> None:
+    """A hook is called for sixty events in one turn of the loop. No single call holds the loop."""
     plugin, hooks = shop
     anything: Any = None
     plugin.work = lambda seconds: compute(0.005)
@@ -251,7 +251,7 @@ async def test_many_short_calls_are_nobodys_hold(shop: tuple[Shop, Hooks]) -> No
 
 
 @pytest.mark.logs("held the event loop")
-def test_of_many_holds_of_one_the_1st_2nd_4th_8th_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_many_holds_the_1st_2nd_4th_and_8th_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     holds = HoldLog()
     frame = inspect.currentframe()
     assert frame is not None
@@ -264,7 +264,7 @@ def test_of_many_holds_of_one_the_1st_2nd_4th_8th_are_told(caplog: pytest.LogCap
     assert warnings(caplog)[-1].endswith(": 1")
 
 
-def test_the_modules_of_plugins_are_known_by_the_entry_points() -> None:
+def test_modules_belong_to_plugins_by_their_entry_points() -> None:
     class Loaded(NamedTuple):
         name: str
         source: str

@@ -1,4 +1,4 @@
-"""The nats sink: each record once in the stream, in order, whatever the server or the connection does."""
+"""The nats sink: each record once in the stream, in order, despite failures of the server and the connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import nkeys  # type: ignore[import-untyped]  # it has no types
+import nkeys  # type: ignore[import-untyped]  # nkeys has no types
 import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -56,7 +56,7 @@ async def opened(server: NatsServer | str, **options: Any) -> AsyncIterator[Nats
         yield sink
     finally:
         await sink.close()
-        assert asyncio.all_tasks() <= before, "a task outlives the sink"
+        assert asyncio.all_tasks() <= before, "a task is left after the end of the sink"
 
 
 async def add_stream(server: NatsServer, **config: Any) -> None:
@@ -104,7 +104,7 @@ class TestContract(SinkContract):
         return make_records(1, data={"long": "x" * (8 << 20)})[0]
 
 
-# What arrives
+# Messages
 
 
 async def test_a_message_is_the_record_byte_for_byte_and_has_its_id(server: NatsServer) -> None:
@@ -134,7 +134,7 @@ async def test_a_message_is_the_record_byte_for_byte_and_has_its_id(server: Nats
         ("{tenant}-{type}.{tenant}", {"tenant": "$SYS"}, "_SYS-event._SYS"),
     ],
 )
-async def test_placeholders_are_filled_with_what_can_be_a_token(
+async def test_placeholders_are_filled_with_valid_tokens(
     server: NatsServer, template: str, members: dict[str, Any], subject: str
 ) -> None:
     async with opened(server, subject=template) as sink:
@@ -143,7 +143,7 @@ async def test_placeholders_are_filled_with_what_can_be_a_token(
     assert [each for each, _, _ in await server.messages("EVENTS")] == [subject]
 
 
-async def test_a_batch_larger_than_may_be_in_flight_comes_in_order(
+async def test_a_batch_beyond_the_limit_in_flight_arrives_in_order(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.nats.messages._IN_FLIGHT", 5000)
@@ -153,10 +153,10 @@ async def test_a_batch_larger_than_may_be_in_flight_comes_in_order(
     assert await server.records("EVENTS") == values(batch)
 
 
-# Twice
+# Duplicates
 
 
-async def test_what_comes_again_within_the_window_is_there_once(server: NatsServer) -> None:
+async def test_a_message_repeated_within_the_window_is_stored_once(server: NatsServer) -> None:
     batch, more = make_records(100), make_records(10)
     async with opened(server) as sink:
         await sink.write(batch)
@@ -166,7 +166,7 @@ async def test_what_comes_again_within_the_window_is_there_once(server: NatsServ
     assert await server.records("EVENTS") == values([*batch, *more])
 
 
-async def test_the_window_is_the_one_that_was_configured(server: NatsServer) -> None:
+async def test_the_window_for_duplicates_is_configurable(server: NatsServer) -> None:
     batch = make_records(1)
     async with opened(server, duplicate_window=Duration.parse("100ms")) as sink:
         async with asyncio.timeout(20):
@@ -178,7 +178,7 @@ async def test_the_window_is_the_one_that_was_configured(server: NatsServer) -> 
 # The stream
 
 
-async def test_the_stream_is_made_as_the_page_says(server: NatsServer) -> None:
+async def test_the_stream_is_created_as_documented(server: NatsServer) -> None:
     async with opened(server, subject="a.{tenant}-x.b.{type}"):
         pass
     state = await state_of(server)
@@ -188,7 +188,7 @@ async def test_the_stream_is_made_as_the_page_says(server: NatsServer) -> None:
     assert state["duplicate_window"] == 120_000_000_000
 
 
-async def test_a_stream_that_is_there_is_not_changed(server: NatsServer) -> None:
+async def test_an_existing_stream_is_not_changed(server: NatsServer) -> None:
     await add_stream(server, subjects=["ingestd.>", "other"], max_msgs=1000, duplicate_window=7.0)
     before = await state_of(server)
     async with opened(server, duplicate_window=Duration.parse("1h")) as sink:
@@ -197,7 +197,7 @@ async def test_a_stream_that_is_there_is_not_changed(server: NatsServer) -> None
     assert await state_of(server) == {**before, "messages": 1}
 
 
-async def test_a_stream_that_is_not_there_is_told_if_it_is_not_to_be_made(server: NatsServer) -> None:
+async def test_without_create_a_missing_stream_is_reported(server: NatsServer) -> None:
     sink = make(server, create=False)
     for attempt in (sink.open, sink.check):
         with pytest.raises(SinkRetry, match=r"^there is no stream EVENTS, and create is false$"):
@@ -209,14 +209,14 @@ async def test_a_stream_that_is_not_there_is_told_if_it_is_not_to_be_made(server
     await sink.close()
 
 
-async def test_check_makes_nothing(server: NatsServer) -> None:
+async def test_check_creates_nothing(server: NatsServer) -> None:
     sink = make(server)
     await sink.check()
     await sink.close()
     assert await server.do(lambda jetstream: jetstream.streams_info()) == []
 
 
-async def test_two_that_make_the_stream_at_a_time_do_not_mind(server: NatsServer) -> None:
+async def test_several_sinks_may_create_the_stream_at_once(server: NatsServer) -> None:
     async with asyncio.TaskGroup() as group:
         sinks = [make(server, duplicate_window=Duration(60 + number)) for number in range(5)]
         for sink in sinks:
@@ -227,7 +227,7 @@ async def test_two_that_make_the_stream_at_a_time_do_not_mind(server: NatsServer
     assert (await state_of(server))["messages"] == 5
 
 
-async def test_a_stream_that_is_deleted_is_made_again(server: NatsServer) -> None:
+async def test_a_deleted_stream_is_created_again(server: NatsServer) -> None:
     async with opened(server) as sink:
         await sink.write(make_records(2))
         await server.do(lambda jetstream: jetstream.delete_stream("EVENTS"))
@@ -238,7 +238,7 @@ async def test_a_stream_that_is_deleted_is_made_again(server: NatsServer) -> Non
     assert await server.records("EVENTS") == values(batch)
 
 
-async def test_a_stream_with_other_subjects_is_told(server: NatsServer) -> None:
+async def test_a_stream_with_other_subjects_is_reported(server: NatsServer) -> None:
     await add_stream(server, subjects=["ingestd.event.*", "other.>", "ingestd"])
     async with opened(server) as sink:
         with pytest.raises(SinkRetry, match=r"no stream takes the subject ingestd\.event"):
@@ -247,7 +247,7 @@ async def test_a_stream_with_other_subjects_is_told(server: NatsServer) -> None:
             await sink.check()
 
 
-async def test_a_stream_that_acknowledges_nothing_is_told(server: NatsServer) -> None:
+async def test_a_stream_that_acknowledges_nothing_is_reported(server: NatsServer) -> None:
     await add_stream(server, subjects=["ingestd.*"], no_ack=True)
     sink = make(server)
     for attempt in (sink.open, sink.check):
@@ -255,7 +255,7 @@ async def test_a_stream_that_acknowledges_nothing_is_told(server: NatsServer) ->
             await attempt()
 
 
-async def test_a_subject_that_another_stream_has_is_told(server: NatsServer) -> None:
+async def test_a_subject_of_another_stream_is_reported(server: NatsServer) -> None:
     await add_stream(server, name="OTHER", subjects=["ingestd.event"])
     sink = make(server)
     with pytest.raises(SinkRetry, match="EVENTS cannot be created: subjects overlap with an existing stream"):
@@ -267,7 +267,7 @@ async def test_a_subject_that_another_stream_has_is_told(server: NatsServer) -> 
     assert await server.records("OTHER") == []
 
 
-async def test_an_answer_that_is_no_streams_is_not_taken_for_one(server: NatsServer) -> None:
+async def test_the_answer_of_another_client_is_no_acknowledgement(server: NatsServer) -> None:
     await add_stream(server, subjects=["something.else"])
     client = Client()
     await client.connect(server.url)
@@ -285,7 +285,7 @@ async def test_an_answer_that_is_no_streams_is_not_taken_for_one(server: NatsSer
     await client.close()
 
 
-async def test_a_stream_that_is_full_is_told_and_takes_the_rest_later(server: NatsServer) -> None:
+async def test_a_full_stream_is_reported_and_takes_the_rest_later(server: NatsServer) -> None:
     await add_stream(server, subjects=["ingestd.*"], max_msgs=5, discard=DiscardPolicy.NEW)
     batch = make_records(8)
     async with opened(server) as sink:
@@ -304,10 +304,10 @@ async def test_a_stream_that_is_full_is_told_and_takes_the_rest_later(server: Na
     assert await server.records("EVENTS") == values(batch)
 
 
-# What is never taken
+# Rejected records
 
 
-async def test_a_record_beyond_max_payload_is_rejected_and_the_others_are_not(tmp_path: Path) -> None:
+async def test_only_a_record_beyond_max_payload_is_rejected(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats", "max_payload: 10000") as server:
         small, (large,) = make_records(3), make_records(1, data={"long": "x" * 10_000})
         async with opened(server) as sink:
@@ -316,7 +316,7 @@ async def test_a_record_beyond_max_payload_is_rejected_and_the_others_are_not(tm
             (reason,) = raised.value.reasons.items()
             assert reason[0] == 1
             assert re.fullmatch(r"it has \d+ bytes with its headers, and the server takes 10000 .*", reason[1])
-            # As large as can be: the server would cut the connection at a byte more.
+            # The largest possible message. With one more byte the server would close the connection.
             headers = len("NATS/1.0\r\nNats-Msg-Id: a\r\nNats-Expected-Stream: EVENTS\r\n\r\n")
             body = json.dumps({"id": "a", "type": "event", "x": ""}).encode()
             most = Record("event", 0, body.replace(b'""', b'"' + b"x" * (10_000 - headers - len(body)) + b'"'))
@@ -326,7 +326,7 @@ async def test_a_record_beyond_max_payload_is_rejected_and_the_others_are_not(tm
         assert await server.records("EVENTS") == values([*small, most])
 
 
-async def test_a_record_beyond_what_the_stream_takes_is_rejected(server: NatsServer) -> None:
+async def test_only_a_record_beyond_max_msg_size_is_rejected(server: NatsServer) -> None:
     await add_stream(server, subjects=["ingestd.*"], max_msg_size=5000)
     small, (large,) = make_records(3), make_records(1, data={"long": "x" * 5000})
     async with opened(server) as sink:
@@ -337,16 +337,16 @@ async def test_a_record_beyond_what_the_stream_takes_is_rejected(server: NatsSer
     assert await server.records("EVENTS") == values(small)
 
 
-# What goes wrong
+# Failures
 
 
-async def test_killed_and_started_again_amid_writes_it_holds_all_once_and_in_order(server: NatsServer) -> None:
+async def test_a_server_killed_during_writes_has_all_records_once_and_in_order(server: NatsServer) -> None:
     batches = [make_records(50, data={"text": "x" * 2000}) for _ in range(60)]
     async with opened(server) as sink:
         for number, batch in enumerate(batches):
             if number % 10 == 5:
                 writing = asyncio.create_task(sink.write(batch))
-                for _ in range(number):  # sent, or not, or in part
+                for _ in range(number):  # the batch is sent, partly sent, or not sent
                     await asyncio.sleep(0)
                 server.kill()
                 await asyncio.gather(writing, return_exceptions=True)
@@ -358,14 +358,14 @@ async def test_killed_and_started_again_amid_writes_it_holds_all_once_and_in_ord
 
 
 async def _until_written(sink: NatsSink, batch: Sequence[Record]) -> None:
-    """It may be told only now that the connection was lost."""
+    """Write the batch. The first attempt may fail because the sink notices the lost connection only then."""
     try:
         await sink.write(batch)
     except SinkRetry:
         await sink.write(batch)
 
 
-async def test_a_server_that_stops_ends_a_write_at_once(server: NatsServer) -> None:
+async def test_the_end_of_the_server_ends_a_write_at_once(server: NatsServer) -> None:
     async with opened(server) as sink:
         server.signal(signal.SIGSTOP)
         writing = asyncio.create_task(sink.write(make_records(500, data={"long": "x" * 10_000})))
@@ -376,7 +376,7 @@ async def test_a_server_that_stops_ends_a_write_at_once(server: NatsServer) -> N
                 await writing
 
 
-async def test_a_write_that_hung_and_was_cancelled_leaves_nothing_and_is_not_there_twice(server: NatsServer) -> None:
+async def test_a_cancelled_write_leaves_no_task_and_no_duplicates(server: NatsServer) -> None:
     before = asyncio.all_tasks()
     async with opened(server) as sink:
         written: list[Record] = []
@@ -393,7 +393,7 @@ async def test_a_write_that_hung_and_was_cancelled_leaves_nothing_and_is_not_the
     assert await server.records("EVENTS") == values(written)
 
 
-async def test_a_server_that_does_not_say_a_word_is_told(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_server_is_reported(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.2)
     before = asyncio.all_tasks()
     sink = make(server)
@@ -410,17 +410,17 @@ async def test_a_server_that_does_not_say_a_word_is_told(server: NatsServer, mon
     await sink.close()
 
 
-async def test_a_connection_that_ended_while_nothing_was_written_is_made_anew(server: NatsServer) -> None:
+async def test_a_connection_lost_between_two_writes_is_made_again(server: NatsServer) -> None:
     async with opened(server) as sink:
         await sink.write(make_records(1))
         server.stop()
         server.start()
-        await until(lambda: len(asyncio.all_tasks()) == 1)  # nats-py has found out
+        await until(lambda: len(asyncio.all_tasks()) == 1)  # nats-py has noticed the end
         await sink.write(make_records(1))
     assert len(await server.records("EVENTS")) == 2
 
 
-async def test_the_first_of_several_servers_that_is_there_is_taken(server: NatsServer) -> None:
+async def test_the_first_reachable_server_is_used(server: NatsServer) -> None:
     urls = (Url(f"nats://127.0.0.1:{free_port()}"), Url(server.url), Url(f"nats://127.0.0.1:{free_port()}"))
     async with opened(server, url=None, servers=urls) as sink:
         for _ in range(3):
@@ -434,7 +434,7 @@ async def test_the_first_of_several_servers_that_is_there_is_taken(server: NatsS
             await sink.open()
 
 
-async def test_a_jetstream_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_jetstream_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._ANSWER_TIMEOUT", 0.2)
     with nats_server(tmp_path / "nats", jetstream=False) as server:
         silent = Client()
@@ -450,7 +450,7 @@ async def test_a_jetstream_that_does_not_answer_is_told(tmp_path: Path, monkeypa
         await silent.close()
 
 
-async def test_no_jetstream_is_told(tmp_path: Path) -> None:
+async def test_a_server_without_jetstream_is_reported(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats", jetstream=False) as server:
         sink = make(server)
         for attempt in (sink.open, sink.check):
@@ -474,7 +474,7 @@ async def test_no_jetstream_is_told(tmp_path: Path) -> None:
         b'INFO {"max_payload": 1000}\r\nPONG\r\nINFO {\r\n',
     ],
 )
-async def test_a_server_that_is_no_nats_is_told_in_time(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_not_nats_is_reported_in_time(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.3)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -496,11 +496,11 @@ async def test_a_server_that_is_no_nats_is_told_in_time(answer: bytes, monkeypat
 
 
 async def _until_only(tasks: set[asyncio.Task[Any]]) -> None:
-    """What the listener still does ends soon."""
+    """Wait until the tasks of the listener have ended."""
     await until(lambda: asyncio.all_tasks() <= tasks)
 
 
-# Who may
+# Logins, rights and TLS
 
 
 @pytest.mark.parametrize(
@@ -512,19 +512,19 @@ async def _until_only(tasks: set[asyncio.Task[Any]]) -> None:
         ("authorization { token: correct-token }", ":correct-token@", ""),
     ],
 )
-async def test_a_login_in_the_url(tmp_path: Path, settings: str, right: str, wrong: str) -> None:
+async def test_a_login_in_the_url_is_used(tmp_path: Path, settings: str, right: str, wrong: str) -> None:
     with nats_server(tmp_path / "nats", settings) as server:
-        place = server.url.removeprefix("nats://")
-        async with opened(f"nats://{right}{place}") as sink:
+        address = server.url.removeprefix("nats://")
+        async with opened(f"nats://{right}{address}") as sink:
             await sink.write(make_records(1))
-        sink = make(f"nats://{wrong}{place}")
+        sink = make(f"nats://{wrong}{address}")
         for attempt in (sink.open, sink.check):
             with pytest.raises(SinkRetry, match="Authorization Violation") as raised:
                 await attempt()
             assert "hunter2" not in str(raised.value)
 
 
-async def test_a_user_needs_what_the_page_says_and_lacks_of_it_are_told(tmp_path: Path) -> None:
+async def test_a_user_needs_the_documented_rights_and_missing_rights_are_reported(tmp_path: Path) -> None:
     permissions = re.search(r"A user must be able to (.*?)\n\n", DOCS, re.DOTALL)
     assert permissions is not None
     info, create, inbox = "$JS.API.STREAM.INFO.EVENTS", "$JS.API.STREAM.CREATE.EVENTS", "_INBOX.>"
@@ -561,7 +561,7 @@ async def test_a_user_needs_what_the_page_says_and_lacks_of_it_are_told(tmp_path
 
 
 def _token(signer: Any, subject: Any, nats: dict[str, Any]) -> str:
-    """A JWT as `nsc` makes it: what the signer says of the subject."""
+    """A JWT of the subject, signed by the signer, as `nsc` makes it."""
 
     def part(value: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
@@ -578,7 +578,7 @@ def _key(kind: int) -> Any:
     return nkeys.from_seed(nkeys.encode_seed(os.urandom(32), kind))
 
 
-async def test_a_credentials_file_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+async def test_the_credentials_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
     operator, user = _key(nkeys.PREFIX_BYTE_OPERATOR), _key(nkeys.PREFIX_BYTE_USER)
     account, system = _key(nkeys.PREFIX_BYTE_ACCOUNT), _key(nkeys.PREFIX_BYTE_ACCOUNT)
     limits = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "subs": -1, "data": -1,
@@ -619,7 +619,7 @@ async def test_a_credentials_file_is_read_anew_for_each_connection(tmp_path: Pat
             make(server, credentials=tmp_path / "none")
 
 
-async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+async def test_tls_with_a_self_signed_certificate(tmp_path: Path) -> None:
     _, certificate = make_certificate(tmp_path)
     key = certificate.with_name("localhost-key.pem")
     settings = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\nauthorization {{ token: correct }}'
@@ -631,12 +631,12 @@ async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
                 await sink.check()
             with pytest.raises(SinkRetry, match=r"(?i)certificate.verify.failed"):
                 await make(url).open()
-        with pytest.raises(SinkRetry, match=r"(?i)certificate.verify.failed"):  # it is not for this name
+        with pytest.raises(SinkRetry, match=r"(?i)certificate.verify.failed"):  # the certificate is for another name
             await make(f"tls://:correct@127.0.0.1:{server.port}", ca_file=certificate).open()
 
 
 @pytest.mark.parametrize("by", ["scheme", "ca_file"])
-async def test_where_there_must_be_tls_nothing_is_said_without(tmp_path: Path, by: str) -> None:
+async def test_with_required_tls_nothing_is_sent_without_it(tmp_path: Path, by: str) -> None:
     heard, before = b"", asyncio.all_tasks()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -647,20 +647,20 @@ async def test_where_there_must_be_tls_nothing_is_said_without(tmp_path: Path, b
         writer.transport.abort()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-        place = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         _, certificate = make_certificate(tmp_path)
         for login in ("shop:hunter2@", ":hunter2@"):
             if by == "scheme":
-                sink = make(f"tls://{login}{place}")
+                sink = make(f"tls://{login}{address}")
             else:
-                sink = make(f"nats://{login}{place}", ca_file=certificate)
+                sink = make(f"nats://{login}{address}", ca_file=certificate)
             with pytest.raises(SinkRetry, match="secure connection not available"):
                 await sink.open()
         await _until_only(before)
     assert heard == b""
 
 
-async def test_a_server_without_tls_and_login_is_not_taken_for_one_with_it(server: NatsServer) -> None:
+async def test_with_required_tls_a_server_without_tls_and_login_is_refused(server: NatsServer) -> None:
     with pytest.raises(SinkRetry, match="secure connection not available"):
         await make(server.url.replace("nats://", "tls://")).open()
 
@@ -703,7 +703,7 @@ async def test_a_server_without_tls_and_login_is_not_taken_for_one_with_it(serve
         ({"server": "x"}, "server: unknown option; did you mean sinks.bus.servers"),
     ],
 )
-def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
     (tmp_path / "bad.pem").write_text("nothing")
     table = {"url": "nats://host", "stream": "EVENTS", **options}
     if table["url"] is None:
@@ -717,7 +717,7 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
 
 
 @pytest.mark.parametrize("missing", ["nats", "nkeys"])
-def test_a_library_that_is_missing_is_told(tmp_path: Path, missing: str) -> None:
+def test_a_missing_library_is_reported_with_the_command_to_install_it(tmp_path: Path, missing: str) -> None:
     program = f"""
 import sys
 sys.modules[{missing!r}] = None
@@ -732,17 +732,17 @@ NatsSink("bus", NatsSink.Options(stream="EVENTS", url="nats://host", credentials
     )
 
 
-# With the daemon, and the page
+# The daemon and the documentation
 
 
-def test_the_daemon_delivers_all_once_though_its_server_was_away(tmp_path: Path, server: NatsServer) -> None:
+def test_the_daemon_delivers_each_record_once_despite_an_outage(tmp_path: Path, server: NatsServer) -> None:
     shop = Shop(tmp_path, {"sinks.bus": f'type = "nats"\nurl = "{server.url}"\nstream = "EVENTS"'})
     log = send_through_an_outage(shop, "bus", server)
     assert asyncio.run(server.records("EVENTS")) == shop.exported()
     assert not any("Traceback" in line or "ERROR" in line or "nats.aio" in line for line in log)
 
 
-def test_the_page_shows_options_that_are_read_and_a_reader_that_reads(
+def test_the_documented_options_and_the_documented_reader_work(
     tmp_path: Path, server: NatsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = options_shown(DOCS, "nats", NatsSink, tmp_path)

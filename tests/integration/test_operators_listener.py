@@ -1,4 +1,4 @@
-"""The operators' listener in-process: HEAD, paths with a slash, and the hosts that it answers to."""
+"""The operators' listener in-process: HEAD, paths with a slash, and allowed hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listener(NamedTuple):
     hosts: OwnHosts
 
     async def ask(self, path: str, *lines: str, method: str = "GET", version: str = "1.1") -> Answer:
-        """Ask with these header lines, and no Host but theirs, and take all that comes until the end."""
+        """Send a request with exactly these header lines, and read until the end of the connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = [f"{method} {path} HTTP/{version}", "Connection: close", *lines]
         writer.write("\r\n".join([*head, "", ""]).encode())
@@ -92,7 +92,7 @@ async def test_a_trailing_slash_is_the_same_path() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-async def test_other_methods_are_told_which_there_are(method: str) -> None:
+async def test_the_answer_to_other_methods_names_the_allowed_ones(method: str) -> None:
     async with listening() as listener:
         for path in PATHS:
             answer = await listener.ask(path, "Host: localhost", "Content-Length: 0", method=method)
@@ -133,7 +133,7 @@ async def test_any_other_host_is_refused_at_every_path(host: str) -> None:
 
 
 @pytest.mark.logs(REFUSED)
-async def test_names_that_are_allowed_are_answered() -> None:
+async def test_allowed_names_are_answered() -> None:
     async with listening(allowing("ingestd.example", "*.shop.example", "bücher.example")) as listener:
         for host in (
             "ingestd.example", "INGESTD.example:9464", "ingestd.example.", "a.shop.example", "a.b.shop.example:1",
@@ -150,13 +150,13 @@ async def test_every_host_may_be_allowed() -> None:
 
 
 @pytest.mark.logs(REFUSED)
-async def test_the_name_it_listens_on_is_its_own() -> None:
+async def test_the_host_name_of_its_address_is_allowed() -> None:
     async with listening(OpsOptions(listen=Address("Ops.internal", 9464))) as listener:
         assert await listener.status("ops.internal:9464") == 200
         assert await listener.status("internal:9464") == 421
 
 
-async def test_a_request_without_a_host_is_from_no_browser() -> None:
+async def test_a_request_without_a_host_is_answered_because_it_is_from_no_browser() -> None:
     async with listening() as listener:
         assert (await listener.ask("/livez", version="1.0")).status == 200
         assert (await listener.ask("/livez", "Host:")).status == 200
@@ -173,7 +173,7 @@ async def test_many_refusals_are_one_line_of_the_log(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.logs(REFUSED)
-async def test_other_options_are_in_force_at_once() -> None:
+async def test_changed_options_take_effect_at_once() -> None:
     async with listening() as listener:
         assert await listener.status("ingestd.example") == 421
         listener.hosts.adopt(allowing("ingestd.example"))

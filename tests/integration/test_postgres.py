@@ -1,4 +1,4 @@
-"""The postgres sink: every record is a row once, whatever happens to the server, the table or the rights."""
+"""The postgres sink: every record is one row, despite failures of the server and changes of table and rights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.journals import until
 from tests.support.postgres_server import PostgresServer, postgres_server
 from tests.support.sinks import ids_of
 
-asyncpg: Any = import_module("asyncpg")  # it has no types
+asyncpg: Any = import_module("asyncpg")  # asyncpg has no types
 
 ROOT = Path(__file__).parents[2]
 _numbers = count(1)
@@ -48,7 +48,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 class Warehouse:
-    """A user of its own, and a schema of the same name, which is where the sink's table is."""
+    """A separate user, and a schema of the same name for the sink's table."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -79,12 +79,12 @@ class Warehouse:
         return self.sql(f"SELECT id FROM {table} ORDER BY id")
 
     async def make_table(self) -> None:
-        """As the sink makes it, of the same user."""
+        """Let the sink create the table."""
         async with self.opened():
             pass
 
-    async def hang_up(self) -> None:
-        """End the sink's sessions, and let the loop notice."""
+    async def disconnect(self) -> None:
+        """End the sink's sessions, and let the event loop notice it."""
         self.end_sessions()
         await until(lambda: self.sessions() == 0)
         await turns()
@@ -97,7 +97,7 @@ class Warehouse:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[Any]:
-        """Another session has the table for itself."""
+        """Another session has locked the table."""
         other = await asyncpg.connect(self.server.url())
         try:
             await other.execute(f"BEGIN; LOCK TABLE {self.user}.ingestd_records IN ACCESS EXCLUSIVE MODE")
@@ -106,12 +106,12 @@ class Warehouse:
             other.terminate()
 
     def waiting(self) -> int:
-        """How many sessions wait for a lock."""
+        """The number of sessions that wait for a lock."""
         return int(self.sql("SELECT count(*) FROM pg_locks WHERE NOT granted")[0])
 
     @asynccontextmanager
     async def held_up(self, sink: PostgresSink, batch: Sequence[Record]) -> AsyncIterator[asyncio.Task[None]]:
-        """A write that waits for the table, which another session has."""
+        """A write that waits for the table, because another session has locked it."""
         async with self.locked():
             write = asyncio.create_task(sink.write(batch))
             await until(lambda: self.waiting() > 0)
@@ -126,7 +126,7 @@ def warehouse(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> Itera
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop take in what has come."""
+    """Let the event loop handle the received bytes."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -140,7 +140,7 @@ def with_data(data: bytes) -> Record:
 
 
 def without_null(value: Any) -> Any:
-    """The sink's rule, applied to decoded values."""
+    """The value without null characters, by the sink's rule."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd")
     if isinstance(value, list):
@@ -171,7 +171,7 @@ class TestContract(SinkContract):
         return with_data(b"1e200000")
 
 
-async def test_what_is_asked_for_most_has_a_column(warehouse: Warehouse) -> None:
+async def test_the_most_used_members_have_a_column(warehouse: Warehouse) -> None:
     members = {"timestamp": "2026-11-21T05:04:05.500+01:00", "userId": "u-1", "sessionId": "s-1", "anonymousId": "v-1"}
     (event,) = make_records(1, **members)
     derived = Record("refund", 1_795_233_906_001, b'{"id": "refund-1", "type": "refund", "amount": 1.50}', 7)
@@ -194,7 +194,7 @@ async def test_what_is_asked_for_most_has_a_column(warehouse: Warehouse) -> None
         '"key": 5, "tenant": {}, "anonymousId": [], "userId": true, "sessionId": 1.5',
     ],
 )
-async def test_a_member_that_does_not_fit_its_column_is_in_the_record_alone(warehouse: Warehouse, members: str) -> None:
+async def test_a_member_that_does_not_fit_its_column_is_only_in_the_record(warehouse: Warehouse, members: str) -> None:
     text = '{"id": "r-1", ' + members + "}"
     async with warehouse.opened() as sink:
         await sink.write([record(text.encode())])
@@ -247,9 +247,9 @@ def test_null_characters_become_replacement_characters_and_nothing_else_changes(
         runner.run(sink.close())
 
 
-async def test_the_type_and_the_id_too_are_rid_of_null_characters(warehouse: Warehouse) -> None:
+async def test_null_characters_in_type_and_id_are_replaced_too(warehouse: Warehouse) -> None:
     async with warehouse.opened() as sink:
-        for _ in range(2):  # it is still known when it comes again
+        for _ in range(2):  # the repeated record is recognised
             await sink.write([Record("a\0b", 0, b'{"id":"c\\u0000d"}')])
             await sink.close()
     assert warehouse.sql("SELECT type, id FROM ingestd_records") == ["a\ufffdb|c\ufffdd"]
@@ -258,10 +258,10 @@ async def test_the_type_and_the_id_too_are_rid_of_null_characters(warehouse: War
 REFUSED = {
     "half of a surrogate pair": (with_data(b'"\\ud800"'), "cannot be read"),
     "a number beyond numeric": (with_data(b"1e200000"), "22003"),
-    "deeper than the reader goes": (with_data(b"[" * 5000 + b"]" * 5000), "nested too deeply"),
-    "deeper than the server goes": (with_data(b"[" * 900 + b"]" * 900), "54001"),
+    "nested deeper than the sink's parser allows": (with_data(b"[" * 5000 + b"]" * 5000), "nested too deeply"),
+    "nested deeper than the server allows": (with_data(b"[" * 900 + b"]" * 900), "54001"),
     "not JSON": (record(b'{"id":"x"'), "cannot be read"),
-    "not JSON in what is passed over": (with_data(b"nul"), "cannot be read"),
+    "not JSON in a skipped part": (with_data(b"nul"), "cannot be read"),
     "no object": (record(b'["id"]'), "cannot be read"),
     "a text": (record(b'"timestamp"'), "cannot be read"),
     "not UTF-8": (with_data(b'"\xff"'), "22021"),
@@ -269,14 +269,14 @@ REFUSED = {
     "no id": (record(b'{"key":"x"}'), "id"),
     "an id that is no text": (record(b'{"id":5}'), "id"),
     "an id too long for an index": (record(b'{"id":"%s"}' % os.urandom(9000).hex().encode()), "54000"),
-    "a column the table's owner has a rule for": (record(b'{"id":"y","tenant":"other"}'), "23514"),
-    "a value another unique index has": (record(b'{"id":"z","userId":"taken"}'), "23505"),
-    "a tenant that another table does not have": (record(b'{"id":"w","tenant":"nobody"}'), "23503"),
+    "a value against a CHECK of the table": (record(b'{"id":"y","tenant":"other"}'), "23514"),
+    "a value that another unique index has": (record(b'{"id":"z","userId":"taken"}'), "23505"),
+    "a value without its foreign key": (record(b'{"id":"w","tenant":"nobody"}'), "23503"),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
-async def test_a_record_that_is_refused_is_rejected_alone(warehouse: Warehouse, why: str) -> None:
+async def test_only_refused_records_of_a_batch_are_rejected(warehouse: Warehouse, why: str) -> None:
     bad, reason = REFUSED[why]
     await warehouse.make_table()
     warehouse.sql(f"""
@@ -296,7 +296,7 @@ async def test_a_record_that_is_refused_is_rejected_alone(warehouse: Warehouse, 
             await sink.write(batch)
         assert [*caught.value.reasons] == [2, 7] or sorted(caught.value.reasons) == [2, 7]
         assert all(reason in each for each in caught.value.reasons.values()), caught.value.reasons
-        # It comes again without them, with what follows.
+        # The batch comes again without them, with later records.
         more = make_records(2)
         await sink.write([*good, *more])
     assert warehouse.ids() == ["0", *ids_of([*good, *more])]
@@ -311,10 +311,10 @@ async def test_reasons_do_not_show_the_row(warehouse: Warehouse) -> None:
     assert "kowalska" not in str(caught.value.reasons)
 
 
-async def test_a_batch_of_nothing_but_refused_records_ends_soon_enough(
+async def test_the_search_in_a_batch_of_many_refused_records_has_a_time_limit(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a time limit on the search each write finds some of them, and none is blamed for another."""
+    """Each write finds some of the refused records, and blames no good one."""
     monkeypatch.setattr("ingestd.plugins.sinks.postgres._SIFTING", 0.02)
     good = make_records(3)
     batch = [*good[:1], *[with_data(b"1e200000") for _ in range(300)], *good[1:]]
@@ -372,9 +372,7 @@ async def test_two_sinks_may_write_the_same_records_at_once(warehouse: Warehouse
         ("RENAME TO other; CREATE VIEW ingestd_records AS SELECT * FROM other", "is not a table"),
     ],
 )
-async def test_a_table_that_will_not_do_is_told_with_what_it_lacks(
-    warehouse: Warehouse, change: str, fault: str
-) -> None:
+async def test_an_unusable_table_is_reported_with_its_fault(warehouse: Warehouse, change: str, fault: str) -> None:
     await warehouse.make_table()
     warehouse.sql(f"ALTER TABLE ingestd_records {change}")
     sink = warehouse.sink()
@@ -414,7 +412,7 @@ async def test_a_table_may_have_more_than_the_sink_asks_for(warehouse: Warehouse
     assert warehouse.ids() == ids_of([*batch, *more])
 
 
-async def test_a_table_in_a_schema_with_names_that_are_words_of_sql(warehouse: Warehouse) -> None:
+async def test_names_of_schema_and_table_may_be_words_of_sql(warehouse: Warehouse) -> None:
     warehouse.sql(f'CREATE SCHEMA "Order" AUTHORIZATION {warehouse.user}')
     batch = make_records(2)
     async with warehouse.opened("Order.select") as sink:
@@ -425,7 +423,7 @@ async def test_a_table_in_a_schema_with_names_that_are_words_of_sql(warehouse: W
     assert warehouse.ids('"Order"."select"') == ids_of(batch)
 
 
-async def test_a_schema_that_is_not_there_is_told(warehouse: Warehouse) -> None:
+async def test_a_missing_schema_is_reported(warehouse: Warehouse) -> None:
     sink = warehouse.sink("events.records")
     for attempt in (sink.open, sink.check):
         with pytest.raises(SinkRetry, match='schema "events" does not exist'):
@@ -434,7 +432,7 @@ async def test_a_schema_that_is_not_there_is_told(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("table", ["", "a.b.c", "a.", ".b", 'a"b', "a b", "1a", "a;b", "ż" * 32, "x" * 64, "a\0"])
-def test_a_name_that_is_none_is_refused(table: str) -> None:
+def test_an_invalid_name_of_a_table_is_refused(table: str) -> None:
     with pytest.raises(ConfigError, match=r"^sinks\.warehouse\.table: expected"):
         PostgresSink("warehouse", PostgresSink.Options(url=Url("postgresql://host/db"), table=table))
 
@@ -455,7 +453,7 @@ def test_a_name_that_is_none_is_refused(table: str) -> None:
         "postgresql://host/db?password=hid@den",
     ],
 )
-def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
+def test_an_invalid_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^sinks\.warehouse\.url: expected postgresql://user:password@") as caught:
         PostgresSink("warehouse", PostgresSink.Options(url=Url(url)))
     assert "hid" not in str(caught.value)
@@ -483,7 +481,7 @@ def test_options_are_read_and_the_password_is_not_shown() -> None:
     assert "hidden" not in repr(options)
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigError) as caught:
         PostgresSink("warehouse", PostgresSink.Options(url=Url("postgresql://host/db")))
@@ -492,12 +490,12 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     )
 
 
-async def test_a_connection_lost_amid_a_write(warehouse: Warehouse) -> None:
+async def test_a_connection_lost_during_a_write_loses_and_repeats_nothing(warehouse: Warehouse) -> None:
     first, batch = make_records(2), make_records(500)
     async with warehouse.opened() as sink:
         await sink.write(first)
         async with warehouse.held_up(sink, batch) as write:
-            await warehouse.hang_up()
+            await warehouse.disconnect()
             with pytest.raises(SinkRetry, match=r"terminating connection|closed in the middle"):
                 await write
         await sink.write(batch)
@@ -505,7 +503,7 @@ async def test_a_connection_lost_amid_a_write(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("end", [PostgresServer.kill, PostgresServer.stop], ids=["killed", "stopped"])
-async def test_a_server_that_goes_away_amid_a_write_and_comes_back(
+async def test_a_server_that_ends_during_a_write_and_returns_has_each_record_once(
     warehouse: Warehouse, end: Callable[[PostgresServer], None]
 ) -> None:
     first, batch = make_records(2), make_records(20)
@@ -514,7 +512,7 @@ async def test_a_server_that_goes_away_amid_a_write_and_comes_back(
         async with warehouse.held_up(sink, batch) as write:
             end(warehouse.server)
             try:
-                with suppress(SinkRetry):  # the session that has the table may be ended first, and the write be made
+                with suppress(SinkRetry):  # the write succeeds if the session with the lock ends first
                     await write
                 for attempt in (partial(sink.write, batch), sink.check, sink.open):
                     with pytest.raises(SinkRetry, match=r"[Cc]onnect"):
@@ -525,7 +523,7 @@ async def test_a_server_that_goes_away_amid_a_write_and_comes_back(
     assert warehouse.ids() == ids_of([*first, *batch])
 
 
-async def test_a_server_process_that_hangs_amid_a_large_write_and_dies(warehouse: Warehouse) -> None:
+async def test_a_server_process_that_hangs_and_dies_during_a_large_write_is_survived(warehouse: Warehouse) -> None:
     first, batch = make_records(1), make_records(40, data={"text": "x" * 500_000})
     async with warehouse.opened() as sink:
         await sink.write(first)
@@ -533,17 +531,17 @@ async def test_a_server_process_that_hangs_amid_a_large_write_and_dies(warehouse
         os.kill(pid, signal.SIGSTOP)
         write = asyncio.create_task(sink.write(batch))
         try:
-            await turns(200)  # by then the way to it is full
+            await turns(200)  # until the buffers to the server are full
         finally:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(SinkRetry, match="closed in the middle"):
             await write
-        warehouse.server.wait_until_it_answers()  # it has begun anew, as it does when one of its processes dies
+        warehouse.server.wait_until_it_answers()  # the server restarts when one of its processes dies
         await sink.write(batch)
     assert warehouse.ids() == ids_of([*first, *batch])
 
 
-async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
+async def test_a_batch_of_several_portions_is_written_as_a_whole_or_not_at_all(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.postgres.copying._PORTION", 2000)
@@ -563,7 +561,7 @@ async def test_a_batch_of_several_portions_is_there_as_a_whole_or_not_at_all(
     assert warehouse.ids() == ids_of([*first, *last])
 
 
-async def test_a_restart_between_two_writes_is_not_even_noticed(warehouse: Warehouse) -> None:
+async def test_a_restart_between_two_writes_fails_no_write(warehouse: Warehouse) -> None:
     batch, more = make_records(2), make_records(2)
     async with warehouse.opened() as sink:
         await sink.write(batch)
@@ -599,7 +597,7 @@ async def test_what_a_lost_connection_had_committed_is_not_written_twice(warehou
     batch = make_records(5)
     async with warehouse.opened() as sink:
         await sink.write(batch)
-        await warehouse.hang_up()
+        await warehouse.disconnect()
         await sink.write(batch)
     assert warehouse.ids() == ids_of(batch)
 
@@ -612,7 +610,7 @@ async def test_a_write_that_waits_for_a_lock_is_cancelled_and_leaves_no_session_
                 write.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await write
-                write = asyncio.create_task(sink.write(batch))  # noqa: PLW2901 - as delivery does it
+                write = asyncio.create_task(sink.write(batch))  # noqa: PLW2901 - delivery does the same
                 await until(lambda: warehouse.waiting() > 0)
             await until(lambda: warehouse.waiting() == 1)
             write.cancel()
@@ -623,7 +621,7 @@ async def test_a_write_that_waits_for_a_lock_is_cancelled_and_leaves_no_session_
     await until(lambda: warehouse.sessions() == 0)
 
 
-async def test_a_time_limit_of_the_server_is_no_records_fault(warehouse: Warehouse) -> None:
+async def test_a_time_limit_of_the_server_is_blamed_on_no_record(warehouse: Warehouse) -> None:
     await warehouse.make_table()
     warehouse.sql(f"ALTER ROLE {warehouse.user} SET lock_timeout = '50ms'")
     batch = make_records(5)
@@ -636,13 +634,13 @@ async def test_a_time_limit_of_the_server_is_no_records_fault(warehouse: Warehou
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_read_only_database(warehouse: Warehouse) -> None:
+async def test_a_read_only_database_is_blamed_on_no_record(warehouse: Warehouse) -> None:
     first, batch = make_records(5), make_records(5)
     async with warehouse.opened() as sink:
         await sink.write(first)
         warehouse.sql(f"ALTER ROLE {warehouse.user} SET default_transaction_read_only = on")
-        await warehouse.hang_up()
-        for again in (first, batch):  # what is there already is no sign that the server takes anything
+        await warehouse.disconnect()
+        for again in (first, batch):  # the first batch is already there, and that does not hide the fault
             with pytest.raises(SinkRetry, match="read-only"):
                 await sink.write(again)
         with pytest.raises(SinkRetry, match="the database is read-only"):
@@ -653,7 +651,7 @@ async def test_a_read_only_database(warehouse: Warehouse) -> None:
     assert warehouse.ids() == ids_of([*first, *batch])
 
 
-async def test_revoked_rights(warehouse: Warehouse) -> None:
+async def test_revoked_rights_are_reported_and_blamed_on_no_record(warehouse: Warehouse) -> None:
     batch, user = make_records(5), f"{warehouse.user}_writer"
     await warehouse.make_table()
     warehouse.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA {warehouse.user} TO {user};"
@@ -661,7 +659,7 @@ async def test_revoked_rights(warehouse: Warehouse) -> None:
     table = f"{warehouse.user}.ingestd_records"
     sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(warehouse.server.url(user, "x")), table=table))
     await sink.write(batch)
-    await sink.check()  # these two rights are all it needs
+    await sink.check()  # the sink needs only these two rights
     for right, named in (("INSERT", "INSERT id, type"), ("SELECT (id)", "SELECT id")):
         warehouse.sql(f"REVOKE {right} ON ingestd_records FROM {user}")
         with pytest.raises(SinkRetry, match=r"permission denied for table ingestd_records \(SQLSTATE 42501\)"):
@@ -677,7 +675,7 @@ async def test_revoked_rights(warehouse: Warehouse) -> None:
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_user_who_may_not_make_the_table(warehouse: Warehouse) -> None:
+async def test_a_user_without_the_right_to_create_the_table_gets_an_error_that_names_it(warehouse: Warehouse) -> None:
     user = f"{warehouse.user}_guest"
     warehouse.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'x'; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(warehouse.server.url(user, "x"))))
@@ -691,7 +689,7 @@ async def test_a_user_who_may_not_make_the_table(warehouse: Warehouse) -> None:
     await sink.close()
 
 
-async def test_a_changed_password_and_a_user_shut_out(warehouse: Warehouse) -> None:
+async def test_a_refused_login_is_reported_and_blamed_on_no_record(warehouse: Warehouse) -> None:
     batch = make_records(5)
     sink = warehouse.sink()
     for change, undo, reason in (
@@ -700,7 +698,7 @@ async def test_a_changed_password_and_a_user_shut_out(warehouse: Warehouse) -> N
         ("CONNECTION LIMIT 0", "CONNECTION LIMIT -1", "too many connections"),
     ):
         warehouse.sql(f"ALTER ROLE {warehouse.user} {change}")
-        await warehouse.hang_up()
+        await warehouse.disconnect()
         await until(lambda: sink._connection is None or sink._connection.is_closed())
         for attempt in (partial(sink.write, batch), sink.check, sink.open):
             with pytest.raises(SinkRetry, match=reason) as caught:
@@ -712,7 +710,7 @@ async def test_a_changed_password_and_a_user_shut_out(warehouse: Warehouse) -> N
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_table_that_was_dropped_is_made_again(warehouse: Warehouse) -> None:
+async def test_a_dropped_table_is_created_again(warehouse: Warehouse) -> None:
     batches = [make_records(3) for _ in range(3)]
     async with warehouse.opened() as sink:
         for batch in batches:
@@ -724,7 +722,7 @@ async def test_a_table_that_was_dropped_is_made_again(warehouse: Warehouse) -> N
             assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_table_replaced_by_one_of_another_form_is_no_records_fault(warehouse: Warehouse) -> None:
+async def test_a_table_replaced_by_an_unusable_one_is_blamed_on_no_record(warehouse: Warehouse) -> None:
     batch = make_records(5)
     async with warehouse.opened() as sink:
         await sink.write(batch)
@@ -741,7 +739,7 @@ async def test_a_table_replaced_by_one_of_another_form_is_no_records_fault(wareh
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_columns_and_partitions_that_are_not_as_they_were_are_no_records_fault(warehouse: Warehouse) -> None:
+async def test_changed_columns_and_partitions_are_blamed_on_no_record(warehouse: Warehouse) -> None:
     batch = make_records(5)
     async with warehouse.opened() as sink:
         warehouse.sql("ALTER TABLE ingestd_records ADD COLUMN shop text NOT NULL")
@@ -761,8 +759,8 @@ async def test_columns_and_partitions_that_are_not_as_they_were_are_no_records_f
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_disk_that_is_full(warehouse: Warehouse) -> None:
-    """A device without room takes the place of the table's file."""
+async def test_a_full_disk_is_blamed_on_no_record(warehouse: Warehouse) -> None:
+    """The device /dev/full replaces the table's file."""
     batch = make_records(50)
     await warehouse.make_table()
     file = warehouse.server.data / warehouse.sql("SELECT pg_relation_filepath('ingestd_records')")[0]
@@ -774,14 +772,14 @@ async def test_a_disk_that_is_full(warehouse: Warehouse) -> None:
             for _ in range(2):
                 with pytest.raises(SinkRetry, match="could not extend file"):
                     await sink.write(batch)
-                await warehouse.hang_up()
+                await warehouse.disconnect()
         finally:
             kept.replace(file)
         await sink.write(batch)
     assert warehouse.ids() == ids_of(batch)
 
 
-async def test_a_commit_waits_for_the_disk_although_the_server_would_not(warehouse: Warehouse) -> None:
+async def test_a_commit_waits_for_the_disk_whatever_the_server_s_default(warehouse: Warehouse) -> None:
     await warehouse.make_table()
     warehouse.sql(f"""
         CREATE TABLE seen (setting text);
@@ -799,7 +797,7 @@ async def test_a_commit_waits_for_the_disk_although_the_server_would_not(warehou
     assert warehouse.sql("SELECT * FROM seen") == ["on", "local"]
 
 
-async def test_a_database_that_has_not_every_character_is_refused(warehouse: Warehouse) -> None:
+async def test_a_database_without_unicode_is_refused(warehouse: Warehouse) -> None:
     warehouse.sql("CREATE DATABASE western TEMPLATE template0 ENCODING 'LATIN1'")
     url = warehouse.server.url(warehouse.user, warehouse.password, database="western")
     sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(url)))
@@ -809,7 +807,7 @@ async def test_a_database_that_has_not_every_character_is_refused(warehouse: War
     await sink.close()
 
 
-async def test_the_server_shows_whose_session_it_is(warehouse: Warehouse) -> None:
+async def test_the_session_has_the_name_of_the_sink(warehouse: Warehouse) -> None:
     query = f"SELECT application_name FROM pg_stat_activity WHERE usename = '{warehouse.user}'"
     async with warehouse.opened():
         assert warehouse.sql(query) == ["ingestd warehouse"]
@@ -817,7 +815,7 @@ async def test_the_server_shows_whose_session_it_is(warehouse: Warehouse) -> Non
         await until(lambda: warehouse.sql(query) == ["shop"])
 
 
-async def test_check_only_looks(warehouse: Warehouse) -> None:
+async def test_check_creates_nothing(warehouse: Warehouse) -> None:
     sink = warehouse.sink()
     await sink.check()
     await sink.close()
@@ -826,7 +824,7 @@ async def test_check_only_looks(warehouse: Warehouse) -> None:
 
 @asynccontextmanager
 async def listening(answer: bytes | None) -> AsyncIterator[int]:
-    """Gives this answer to whatever it is told first, and hangs up; None: only listens."""
+    """A server that sends this answer after the first bytes, and closes. Without an answer it only listens."""
     served = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -857,7 +855,9 @@ async def listening(answer: bytes | None) -> AsyncIterator[int]:
     ],
 )
 @pytest.mark.parametrize("more", ["", "?sslmode=disable"])
-async def test_a_server_that_answers_garbage(answer: bytes, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_answers_garbage_is_a_failure_without_the_password(
+    answer: bytes, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.postgres.connection._CONNECTING", 0.3)
 
     async with listening(answer) as port:
@@ -870,7 +870,7 @@ async def test_a_server_that_answers_garbage(answer: bytes, more: str, monkeypat
         await sink.close()
 
 
-async def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.postgres.connection._CONNECTING", 0.1)
     async with listening(None) as port:
         sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(f"postgresql://user:hidden@127.0.0.1:{port}/db")))
@@ -880,7 +880,7 @@ async def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("more", ["?sslmode=nonsense", "?sslmode=verify-full&sslrootcert=/nowhere/at/all.pem"])
-async def test_options_of_the_url_that_cannot_be_are_told(warehouse: Warehouse, more: str) -> None:
+async def test_invalid_options_in_the_url_are_reported(warehouse: Warehouse, more: str) -> None:
     sink = warehouse.sink(more=more)
     with pytest.raises(SinkRetry, match=r"sslmode|the connection: .*No such file"):
         await sink.open()
@@ -900,7 +900,7 @@ def make_certificates(server: PostgresServer) -> None:
         server.own(certificate)
 
 
-async def test_tls(warehouse: Warehouse) -> None:
+async def test_tls_is_used_and_certificates_are_verified(warehouse: Warehouse) -> None:
     server = warehouse.server
     make_certificates(server)
     batch = make_records(2)
@@ -933,7 +933,7 @@ def shown_queries() -> list[str]:
     return [block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if "…" not in block]
 
 
-async def test_the_queries_shown_do_what_is_said_of_them(warehouse: Warehouse) -> None:
+async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
     order = {"key": "Order Completed", "userId": "u-17", "receivedAt": "2026-11-21T04:05:06.000Z"}
     batch = [
         *make_records(2, userId="u-17", anonymousId="visitor-1"),
@@ -944,7 +944,7 @@ async def test_the_queries_shown_do_what_is_said_of_them(warehouse: Warehouse) -
     person = {"tenant": "shop", "userId": "u-17", "anonymousIds": ["visitor-1"]}
     erasure = replace(make_records(1, type="erasure", **person, anonymousId=None)[0], type="erasure")
     after = make_records(1, userId="u-17", anonymousId="visitor-4")
-    everything = [replace(each, position=place) for place, each in enumerate([*batch, erasure, *after], 1)]
+    everything = [replace(each, position=position) for position, each in enumerate([*batch, erasure, *after], 1)]
     async with warehouse.opened() as sink:
         await sink.write(everything)
     queries = shown_queries()
@@ -958,7 +958,7 @@ async def test_the_queries_shown_do_what_is_said_of_them(warehouse: Warehouse) -
     assert warehouse.ids() == ids_of([batch[3], erasure, *after])
 
 
-def test_a_daemon_delivers_everything_once_though_the_server_starts_late_and_is_killed(tmp_path: Path) -> None:
+def test_a_daemon_delivers_each_record_once_to_a_server_that_starts_late_and_is_killed(tmp_path: Path) -> None:
     with postgres_server() as server:
         warehouse = Warehouse(server)
         server.stop()

@@ -1,7 +1,7 @@
 """Events that plugins drop or change.
 
-One that `prepare` drops leaves nothing behind, and one that it changes is stored as if it had come so. One that
-`filter_event` drops leaves its session to the next event.
+An event that `prepare` drops leaves nothing behind. An event that it changes is stored as if the caller had sent it so.
+An event that `filter_event` drops leaves its session to the next event.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CRAWLER = {"User-Agent": "crawler/1.0"}
 
 
 class Crawlers:
-    """Drops events by the request's user agent, or by what the event says of itself."""
+    """Drops events by the request's user agent or the event's `context`."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str | None]] = []
@@ -75,7 +75,7 @@ async def test_a_dropped_event_leaves_no_session_no_message_and_no_link(door: Ma
         assert crawlers.seen[2:4] == [("event", "127.0.0.1", SESSION), ("identify", "127.0.0.1", None)]
 
 
-async def test_in_a_batch_each_event_is_dropped_alone(door: MakeDoor, tmp_path: Path) -> None:
+async def test_each_event_of_a_batch_is_dropped_alone(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, Crawlers(), IdentityPlugin(IdentityPlugin.Options())) as public:
         crawler: dict[str, Any] = {**PAGE_VIEW, "context": {"crawler": True}}
         link = {"type": "identify", "anonymousId": "visitor", "userId": "ann", "context": {"crawler": True}}
@@ -95,7 +95,7 @@ async def test_in_a_batch_each_event_is_dropped_alone(door: MakeDoor, tmp_path: 
 
 
 class Changing:
-    """Sets fields as the event asks."""
+    """Sets the fields in the event's `data`."""
 
     @hookimpl
     def prepare(self, event: Event, request: Request) -> None:
@@ -103,8 +103,8 @@ class Changing:
             setattr(event, name, value)
 
 
-@pytest.mark.logs("a request to track failed", "a request to track-batch failed", "a word for nothing as anonymousId")
-async def test_a_changed_event_is_stored_as_if_it_had_come_so(door: MakeDoor, tmp_path: Path) -> None:
+@pytest.mark.logs("a request to track failed", "a request to track-batch failed", "unusable ids as anonymousId")
+async def test_a_changed_event_is_stored_as_if_the_caller_had_sent_it_so(door: MakeDoor, tmp_path: Path) -> None:
     def changed(visitor: str = "visitor", **fields: Any) -> dict[str, Any]:
         return {**PAGE_VIEW, "anonymousId": visitor, "data": {"set": fields}}
 
@@ -145,7 +145,7 @@ class Picky:
 
 
 @pytest.mark.logs("a request to track failed", "a request to identify failed", "a request to track-batch failed")
-async def test_what_prepare_raises_is_the_answer_to_that_event(door: MakeDoor, tmp_path: Path) -> None:
+async def test_an_exception_of_prepare_decides_the_answer_to_its_event(door: MakeDoor, tmp_path: Path) -> None:
     async with door(tmp_path, Picky()) as public:
         visitors = ["a", "refused", "odd", "b"]
         batch = {"events": [{**PAGE_VIEW, "anonymousId": visitor} for visitor in visitors]}
@@ -160,14 +160,14 @@ async def test_what_prepare_raises_is_the_answer_to_that_event(door: MakeDoor, t
 
 
 class Filter:
-    """Drops the events that say so, once their session is known."""
+    """Drops events with `drop` in their context, after their session is known."""
 
     @hookimpl
     def filter_event(self, event: Event) -> str | None:
         return "not wanted" if event.context.get("drop") else None
 
 
-async def test_a_session_whose_first_events_are_filtered_is_told_by_the_first_record(
+async def test_the_first_record_of_a_session_tells_that_it_is_new_even_after_filtered_events(
     door: MakeDoor, tmp_path: Path
 ) -> None:
     dropped = {**PAGE_VIEW, "context": {"drop": True}}

@@ -1,4 +1,4 @@
-"""conf/prometheus: Prometheus takes its files as they are, and they ask only for what ingestd shows."""
+"""conf/prometheus: Prometheus accepts the files, and they use only metrics that ingestd has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = {"job", "instance"}
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
-    """With the configuration as it is shipped. Nobody need listen where that looks."""
+    """Prometheus with the shipped configuration. Its targets need not exist."""
     with prometheus_server(CONF / "prometheus.yml", tmp_path_factory.mktemp("prometheus")) as server:
         yield server
 
@@ -35,9 +35,9 @@ def recorded(prometheus: PrometheusServer) -> set[str]:
 
 @pytest.fixture(scope="module")
 def expressions(prometheus: PrometheusServer) -> dict[str, str]:
-    """Of all rules and of the dashboard, by where they stand."""
+    """The expressions of all rules and of the dashboard, by their names."""
     rules = [*prometheus.rules("recording"), *prometheus.rules("alerting")]
-    # Two rules may record the same series, of different labels.
+    # Two rules may record the same series with different labels.
     return {f"{rule['name']} {rule.get('labels', '')}": rule["query"] for rule in rules} | of_the_dashboard()
 
 
@@ -51,7 +51,7 @@ def of_the_dashboard() -> dict[str, str]:
 
 
 def labels_of(metric: str) -> set[str] | None:
-    """Of a metric that ingestd, its client library or Prometheus shows; None if none does."""
+    """The labels of a metric of ingestd, its client library or Prometheus; None for an unknown metric."""
     name, _, part = metric.rpartition("_")
     shown = documented()
     if metric in shown and shown[metric].type != "histogram":
@@ -64,7 +64,7 @@ def labels_of(metric: str) -> set[str] | None:
 
 
 def values_of(selector: Selector, label: str) -> set[str] | None:
-    """The values a label may have; None if there is no list of them."""
+    """The possible values of a label; None without a list of them."""
     if label == "outcome":
         return {row[0].strip("`") for row in tables()["outcome"]}
     if label in {"reason", "result", "by"}:
@@ -86,7 +86,7 @@ def test_the_tests_of_the_rules_pass() -> None:
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-def test_of_every_alert_it_is_tested_that_it_fires_and_that_it_does_not(prometheus: PrometheusServer) -> None:
+def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not(prometheus: PrometheusServer) -> None:
     tested: dict[str, str] = {}
     for file in TESTS:
         groups = re.split(r"^  - name: (\w+)$", file.read_text(), flags=re.MULTILINE)[1:]
@@ -99,22 +99,24 @@ def test_of_every_alert_it_is_tested_that_it_fires_and_that_it_does_not(promethe
         assert any(f'alertname="{alert}"' not in moment for moment in moments), alert
 
 
-def test_rules_and_dashboard_ask_only_for_what_is_shown(expressions: dict[str, str], recorded: set[str]) -> None:
+def test_rules_and_dashboard_use_only_existing_metrics_and_labels(
+    expressions: dict[str, str], recorded: set[str]
+) -> None:
     own = {label for metric in documented().values() for label in metric.labels} | {"law"}
-    for place, expression in expressions.items():
+    for name, expression in expressions.items():
         asked = [*selectors(expression)]
-        assert asked, place
+        assert asked, name
         for selector in asked:
             known = own if selector.metric in recorded else labels_of(selector.metric)
-            assert known is not None, f"{place}: nobody shows {selector.metric}"
+            assert known is not None, f"{name}: there is no metric {selector.metric}"
             for label, pattern in selector.matches:
-                assert label in known | TARGET, f"{place}: {selector.metric} has no {label}"
+                assert label in known | TARGET, f"{name}: {selector.metric} has no {label}"
                 values = values_of(selector, label) if selector.metric not in recorded or label == "outcome" else None
-                assert values is None or {*pattern.split("|")} <= values, f"{place}: {label} is never {pattern}"
-        assert {*grouped(expression)} <= own | TARGET | {"le"}, place
+                assert values is None or {*pattern.split("|")} <= values, f"{name}: {label} is never {pattern}"
+        assert {*grouped(expression)} <= own | TARGET | {"le"}, name
 
 
-def test_what_is_not_shown_would_be_found() -> None:
+def test_misspelt_metrics_and_labels_would_be_found() -> None:
     wrong = 'sum without (sink) (rate(ingestd_sink_delivred_total{sink="a"}[5m])) > on (job) up and ingestd_store_up'
     assert [*selectors(wrong)] == [
         Selector("ingestd_sink_delivred_total", (("sink", "a"),)), Selector("up", ()), Selector("ingestd_store_up", ()),
@@ -125,12 +127,12 @@ def test_what_is_not_shown_would_be_found() -> None:
     assert labels_of("ingestd_http_request_duration_seconds_bucket") == {"endpoint", "le"}
 
 
-def test_every_series_that_is_recorded_is_used(expressions: dict[str, str], recorded: set[str]) -> None:
+def test_every_recorded_series_is_used(expressions: dict[str, str], recorded: set[str]) -> None:
     used = {selector.metric for expression in expressions.values() for selector in selectors(expression)}
     assert recorded - used == set()
 
 
-def test_alerts_say_how_urgent_they_are_and_what_to_do(prometheus: PrometheusServer) -> None:
+def test_every_alert_has_a_severity_a_description_and_a_runbook(prometheus: PrometheusServer) -> None:
     for alert in prometheus.rules("alerting"):
         assert alert["labels"].keys() == {"severity"}, alert["name"]
         assert alert["labels"]["severity"] in {"critical", "warning"}, alert["name"]
@@ -140,15 +142,15 @@ def test_alerts_say_how_urgent_they_are_and_what_to_do(prometheus: PrometheusSer
         assert notes["description"].endswith("."), alert["name"]
 
 
-def test_the_dashboard_holds_together() -> None:
+def test_panels_of_the_dashboard_are_unique_do_not_overlap_and_have_descriptions() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
-        place: dict[str, int] = panel["gridPos"]
+        grid: dict[str, int] = panel["gridPos"]
         cells = {
             (column, line)
-            for column in range(place["x"], place["x"] + place["w"])
-            for line in range(place["y"], place["y"] + place["h"])
+            for column in range(grid["x"], grid["x"] + grid["w"])
+            for line in range(grid["y"], grid["y"] + grid["h"])
         }
         assert not cells & taken, panel["title"]
         assert all(column < 24 for column, _ in cells), panel["title"]
@@ -165,7 +167,7 @@ def assert_asks_the_chosen_prometheus(panel: dict[str, Any]) -> None:
     assert all(target["datasource"] == chosen for target in panel["targets"])
 
 
-def test_every_variable_of_the_dashboard_is_there_and_used() -> None:
+def test_every_variable_of_the_dashboard_exists_and_is_used() -> None:
     text = json.dumps(DASHBOARD["panels"])
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     assert {name for pair in re.findall(r"\$\{(\w+)\}|\$(\w+)", text) for name in pair if name} == variables

@@ -1,4 +1,4 @@
-"""The tests of attribution, all of them, with its state on Redis: the journal there too, or in a file."""
+"""All tests of attribution, with the state on Redis. The journal is also on Redis, or in a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.backends import sqlite_backend
 from tests.support.journals import append
 from tests.support.redis_server import RedisServer, redis_server
 
-LEASE = 0.5  # seconds: some tests kill its holder again and again
+LEASE = 0.5  # seconds: short, because some tests kill the holder repeatedly
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
@@ -49,7 +49,7 @@ def on_redis(server: RedisServer, folder: Path) -> Backend:
 
 
 def prefix_of(folder: Path) -> str:
-    """Of the part of the server that belongs to this folder."""
+    """The prefix of keys for the tests in this folder."""
     return sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
 
 
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module", autouse=True, params=[on_redis, apart])
 def arrangement(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[None]:
-    """In place of the file that these tests have, whatever opens it."""
+    """Replace the SQLite back end of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opener(server, request.param))
         patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
@@ -90,7 +90,7 @@ def opener(
     return opened
 
 
-async def test_it_is_byte_for_byte_what_a_file_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redis_and_sqlite_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = busy(1000)
 
     async def derived(folder: Path) -> list[bytes]:
@@ -105,9 +105,7 @@ async def test_it_is_byte_for_byte_what_a_file_comes_to(tmp_path: Path, monkeypa
     assert len(on_redis) > 60
 
 
-async def test_where_redis_has_lost_the_state_the_journal_gives_the_same_bytes(
-    tmp_path: Path, server: RedisServer
-) -> None:
+async def test_after_a_loss_of_the_state_the_journal_gives_the_same_bytes(tmp_path: Path, server: RedisServer) -> None:
     async with attributing(tmp_path, RULES) as attribution:
         await append(attribution.backend, busy(1000))
         await attribution.work_off(repeat(500), LONG_AFTER)

@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Everyone:
-    """Lets everyone in."""
+    """Authenticates every request."""
 
     @hookimpl
     def authenticate(self) -> Principal | None:
@@ -90,9 +90,9 @@ class Daemon:
 
 
 @asynccontextmanager
-async def shop(server: RedisServer, place: Path, *plugins: object) -> AsyncIterator[list[Daemon]]:
+async def shop(server: RedisServer, folder: Path, *plugins: object) -> AsyncIterator[list[Daemon]]:
     """Two daemons on one journal."""
-    prefix = sha1(str(place).encode(), usedforsecurity=False).hexdigest() + ":"
+    prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
     async with AsyncExitStack() as stack:
         daemons = []
         for _ in range(2):
@@ -118,16 +118,16 @@ def make_event(visitor: str, at: int = NOW, number: int = 0, **members: Any) -> 
 
 
 def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
-    """What comes in: to which daemon, and how many at once."""
+    """Groups of simultaneous events, each with the index of its daemon."""
     chance = random.Random(seed)
     at = NOW
     day: list[tuple[int, list[dict[str, Any]]]] = []
     for number in range(150):
         at += chance.choice([0, 1, 60_000, IDLE // 3, IDLE + 1] if chance.random() < 0.3 else [0, 1])
         events: list[dict[str, Any]] = []
-        for place in range(chance.choice([1, 1, 1, 3, 12])):
+        for index in range(chance.choice([1, 1, 1, 3, 12])):
             event: dict[str, Any] = {"visitor": f"visitor {chance.randint(1, 4)}", "at": at}
-            event["number"] = number * 20 + place
+            event["number"] = number * 20 + index
             if chance.random() < 0.1:
                 event |= {"type": "identify", "user_id": chance.choice(["ann", "bob", None])}
             elif chance.random() < 0.1:
@@ -146,7 +146,7 @@ def make_day(seed: int) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 async def live_through(daemons: Sequence[Daemon], day: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:
-    """All answers, and then what is in the journal; sessions by the order in which they began."""
+    """All answers, and then the records in the journal. Sessions are numbered by their begin."""
     sessions: dict[str, int] = {}
     found: list[Any] = []
     for which, given in day:
@@ -188,7 +188,7 @@ async def test_the_state_of_the_new_visitors_of_a_batch_is_loaded_together(serve
         assert daemon.trips < before + 30
 
 
-async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_daemons_tells_that_it_is_new(
+async def test_one_record_of_all_daemons_tells_that_a_session_is_new_even_after_dropped_events(
     server: RedisServer, tmp_path: Path
 ) -> None:
     async with shop(server, tmp_path, Filter()) as daemons:
@@ -204,11 +204,9 @@ async def test_of_a_session_whose_first_events_are_dropped_one_record_of_all_dae
         assert (records.count(True), records.count(False)) == (1, 10)
 
 
-async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
-    server: RedisServer, tmp_path: Path
-) -> None:
+async def test_a_batch_keeps_its_order_despite_changes_by_another_daemon(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
-        visitors = [f"visitor {number % 5}" for number in range(600)]  # more than are appended at once
+        visitors = [f"visitor {number % 5}" for number in range(600)]  # more than one append takes
         for visitor in visitors[:5]:
             await here.store(make_event(visitor))
         await there.store(make_event("visitor 3", type="identify", user_id="ann"))
@@ -222,7 +220,7 @@ async def test_a_batch_keeps_its_order_where_something_has_changed_elsewhere(
 
 
 class Choosy:
-    """Refuses one visitor, and fails for another."""
+    """Refuses the events of one visitor, and fails with those of another."""
 
     @hookimpl(tryfirst=True)
     async def resolve_user(self, event: Event) -> str | None:
@@ -233,11 +231,9 @@ class Choosy:
         return None
 
 
-async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_batch(
-    server: RedisServer, tmp_path: Path
-) -> None:
+async def test_a_refused_event_does_not_affect_the_others_of_its_batch(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path, Choosy()) as (daemon, _):
-        for at in NOW, NOW + 1:  # at first nothing is in the cache, then everything
+        for at in NOW, NOW + 1:  # first without remembered state, then with it
             visitors = ["a", "refused", "b", "broken", "a"]
             stored = await daemon.process([make_event(visitor, at) for visitor in visitors])
             assert [type(each) for each in stored] == [Resolved, Forbidden, Resolved, HookFailure, Resolved]
@@ -245,12 +241,12 @@ async def test_an_event_that_is_refused_keeps_nothing_from_the_others_of_its_bat
         assert records == ["a", "b", "a"] * 2
 
 
-async def test_a_session_that_ended_elsewhere_is_not_gone_on_with(server: RedisServer, tmp_path: Path) -> None:
+async def test_a_session_replaced_by_another_daemon_is_not_continued(server: RedisServer, tmp_path: Path) -> None:
     async with shop(server, tmp_path) as (here, there):
         first = await here.store(make_event("a"))
         await there.store(make_event("a", NOW + 1, session_id=SUPPLIED[0]))
         assert (await here.store(make_event("a", NOW + 2))).session == Session(SUPPLIED[0], is_new=False)
-        # Activity at any daemon keeps it alive, although the other cache still has its earlier expiry.
+        # Activity at another daemon keeps the session alive here too.
         await there.store(make_event("a", NOW + IDLE))
         assert (await here.store(make_event("a", NOW + 2 * IDLE))).session == Session(SUPPLIED[0], is_new=False)
         last = await here.store(make_event("a", NOW + 3 * IDLE + 1))

@@ -1,4 +1,4 @@
-"""The primary dies and Sentinel makes its replica the primary: daemons go on there, by themselves."""
+"""After the death of the primary Sentinel promotes its replica, and daemons continue there without help."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Deriver(Consumer):
 
 
 async def derived_once(backend: RedisBackend) -> bool:
-    """Wait until everything is derived; returns whether that is so in order, and once."""
+    """Wait until everything is derived. Returns whether each record is derived once and in order."""
     async with asyncio.timeout(LONG):
         while len(await texts(backend, "derived")) < len(await texts(backend, "event")):  # noqa: ASYNC110 - another backend may derive
             await asyncio.sleep(0.05)
@@ -84,7 +84,7 @@ async def derived_once(backend: RedisBackend) -> bool:
 
 
 @LINES
-async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_or_skipped(
+async def test_with_wait_replicas_a_failover_loses_no_answered_event_and_repeats_no_step(
     watched: WatchedRedis,
 ) -> None:
     async with (
@@ -116,8 +116,8 @@ async def test_with_replicas_nothing_answered_is_lost_and_no_step_is_done_twice_
 
 @LINES
 @LOSS
-async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: WatchedRedis) -> None:
-    """Without `wait_replicas` some is lost; whatever comes instead is derived from, whoever had seen what is lost."""
+async def test_daemons_forget_records_that_the_promoted_replica_did_not_have(watched: WatchedRedis) -> None:
+    """Without `wait_replicas` records are lost. Later records at the same positions are derived from nevertheless."""
     async with (
         opened(watched, replicas=0) as one,
         opened(watched, replicas=0) as two,
@@ -128,9 +128,9 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: WatchedRe
         await senders.more(100)
         primary, (replica,) = watched.primary, watched.replicas
         replica.signal(signal.SIGSTOP)
-        with primary.client() as client:  # else the replica would find in its socket what was sent meanwhile
+        with primary.client() as client:  # otherwise the replica would later read the writes from its socket
             client.client_kill_filter(_type="replica")
-        await senders.more(100)  # some of it is derived from, and more is known
+        await senders.more(100)  # daemons derive from some of these records and know more of them
         primary.kill()
         replica.signal(signal.SIGCONT)
         await until(lambda: watched.primary is not primary, LONG)
@@ -138,13 +138,13 @@ async def test_what_a_replica_had_not_got_is_forgotten_by_all(watched: WatchedRe
         await senders.end()
         events = await texts(two, "event")
         assert max(Counter(events).values()) == 1
-        assert len(events) < len(senders.answered), "nothing was lost, so nothing was tried"
+        assert len(events) < len(senders.answered), "nothing was lost, so the test shows nothing"
         assert await derived_once(two)
 
 
 @LINES
-async def test_a_claim_that_is_found_waits_for_the_replica_of_its_record(watched: WatchedRedis) -> None:
-    """Whoever is told that an event is stored does not send it again."""
+async def test_the_answer_to_a_duplicate_waits_until_a_replica_has_the_record(watched: WatchedRedis) -> None:
+    """A sender that is told that its event is stored does not send it again."""
     claim, client = IdempotencyKey("message", "its answer", 86_400_000), watched.primary.client()
 
     def written() -> int:
@@ -165,8 +165,8 @@ async def test_a_claim_that_is_found_waits_for_the_replica_of_its_record(watched
 
 
 @LINES
-async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watched: WatchedRedis) -> None:
-    """The first one, which waited, got lost; on the new connection nothing is written any more."""
+async def test_a_repeated_request_waits_for_the_replica_too(watched: WatchedRedis) -> None:
+    """The first reply, which waited, got lost. The new connection has no writes, so WAIT would not wait."""
     async with redis_proxy(watched.primary.port) as proxy:
         pool = make_pool(proxy.url.replace("://", "://:shop@"), (), timeout=TIMEOUT)
         backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE, replicas=1)
@@ -188,7 +188,7 @@ async def test_an_answer_that_is_asked_for_again_waits_for_the_replica_too(watch
 
 
 class Lapse:
-    """One server that forgets: what happened between `begin` and `end` is lost, as by a failover that lost it."""
+    """A server that loses all writes between `begin` and `end`, like a failover."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -228,7 +228,7 @@ async def on(lapse: Lapse) -> AsyncIterator[RedisBackend]:
 
 
 async def append_anew(backend: RedisBackend, *texts: str) -> None:
-    """Until they are stored: what meets an older state first is refused."""
+    """Append with retries, because the first append after the loss is refused."""
     for text in texts:
         while True:
             with suppress(Unavailable):
@@ -243,7 +243,7 @@ async def append(backend: RedisBackend, *texts: str) -> None:
 
 
 class Waiter(Deriver):
-    """Waits within its step, once it has been given a certain record."""
+    """Waits in the step that has a certain record."""
 
     def __init__(self, text: str) -> None:
         self.reached = asyncio.Event()
@@ -258,8 +258,8 @@ class Waiter(Deriver):
 
 
 @LOSS
-async def test_few_records_instead_of_many_lost_ones_are_derived_from_at_once(lapse: Lapse) -> None:
-    """The journal is shorter than what the daemons knew of it, and stays so."""
+async def test_records_that_replace_a_longer_lost_journal_are_derived_from_at_once(lapse: Lapse) -> None:
+    """The journal stays shorter than the journal that the daemons knew."""
     async with on(lapse) as one, on(lapse) as two, running(one, Deriver()) as statuses:
         await append(one, "kept")
         assert await derived_once(one)
@@ -276,8 +276,8 @@ async def test_few_records_instead_of_many_lost_ones_are_derived_from_at_once(la
 
 
 @LOSS
-async def test_a_step_with_records_that_were_lost_is_not_done(lapse: Lapse) -> None:
-    """Others have come to the same positions meanwhile."""
+async def test_a_step_with_lost_records_is_refused(lapse: Lapse) -> None:
+    """Other records have the same positions now."""
     waiter = Waiter("lost")
     async with on(lapse) as one, on(lapse) as two, running(one, waiter) as statuses:
         await append(one, "kept")
@@ -294,7 +294,7 @@ async def test_a_step_with_records_that_were_lost_is_not_done(lapse: Lapse) -> N
 
 
 @LOSS
-async def test_lost_records_in_memory_are_not_taken_for_those_that_came_instead(lapse: Lapse) -> None:
+async def test_lost_records_in_memory_are_not_mistaken_for_their_replacements(lapse: Lapse) -> None:
     waiter = Waiter("kept")
     async with on(lapse) as one, on(lapse) as two, running(one, waiter):
         await append(one, "kept")
@@ -303,7 +303,7 @@ async def test_lost_records_in_memory_are_not_taken_for_those_that_came_instead(
         await append(one, "lost-1", "lost-2", "lost-3")
         lapse.end()
         await append_anew(two, "instead-1", "instead-2", "instead-3")
-        await append_anew(one, "next")  # right behind the lost ones, by its position
+        await append_anew(one, "next")  # its position follows the positions of the lost records
         waiter.may_go.set()
         assert await derived_once(one)
         assert await texts(one, "event") == ["kept", "instead-1", "instead-2", "instead-3", "next"]

@@ -1,4 +1,4 @@
-"""Redis fails, in every way it can: who asks is told in time, nothing is lost or done twice, and it heals by itself."""
+"""Failures of Redis: callers get an answer in time, nothing is lost or repeated, and the daemon recovers alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def stored(backend: RedisBackend) -> list[str]:
 
 
 async def refused(backend: RedisBackend, text: str) -> float:
-    """Append what cannot be stored; returns after how many seconds that was told."""
+    """Append a record that cannot be stored. Returns the seconds until the refusal."""
     begun = time.monotonic()
     with pytest.raises(Unavailable) as raised:
         await append(backend, text)
@@ -122,7 +122,7 @@ def out_of_memory(server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def unable_to_save(server: RedisServer) -> Iterator[None]:
-    """Its snapshots fail, so it takes no writes."""
+    """A server whose snapshots fail, so it refuses writes."""
     in_the_way = server.folder / "dump.rdb"
     with server.client() as client:
         in_the_way.mkdir()
@@ -154,7 +154,7 @@ FAULTS: dict[Fault, str] = {
 
 @pytest.mark.logs(CANNOT)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-async def test_a_fault_is_told_in_time_and_heals_by_itself(fault: Fault, server: RedisServer) -> None:
+async def test_a_fault_is_reported_in_time_and_the_daemon_recovers(fault: Fault, server: RedisServer) -> None:
     async with opened(server.url) as backend:
         state = backend.store.begin(NOW, event=True)
         await state.put("known", "value")
@@ -165,18 +165,18 @@ async def test_a_fault_is_told_in_time_and_heals_by_itself(fault: Fault, server:
             problem = backend.problem()
             assert problem is not None
             assert re.search(FAULTS[fault], problem), problem
-            # By now it is known, so nobody waits.
+            # A known fault is answered without waiting.
             assert await refused(backend, "known") < TIMEOUT
             begun = time.monotonic()
             for reading in (value_of(backend, "known"), backend.journal.last()):
                 with pytest.raises(Unavailable):
                     await reading
             assert time.monotonic() - begun < TIMEOUT
-        await until(lambda: backend.problem() is None)  # nobody sends events, and it heals
+        await until(lambda: backend.problem() is None)  # the daemon recovers without any event
         await append(backend, "after")
         assert await value_of(backend, "known") == "value"
         texts = await stored(backend)
-        # What was refused may be there: a server that was only stopped has got it.
+        # Refused records may be stored: a stopped server handles them later.
         assert [text for text in texts if not text.startswith("crowd")] == ["before", "after"]
         assert max(Counter(texts).values()) == 1
 
@@ -200,9 +200,9 @@ async def test_everything_answered_is_there_after_many_kills(server: RedisServer
 
     async with opened(server.url) as backend:
         senders = [asyncio.create_task(send(backend, number)) for number in range(10)]
-        for pause in (0.0, 0.2, 2 * BOUND):  # sometimes nobody notices more than a delay
+        for pause in (0.0, 0.2, 2 * BOUND):  # a short outage is only a delay
             count = len(answered)
-            await until(lambda count=count: len(answered) > count + 50)  # type: ignore[misc]  # no type for a default
+            await until(lambda count=count: len(answered) > count + 50)  # type: ignore[misc]  # mypy infers no type of a lambda's default
             server.kill()
             await asyncio.sleep(pause)
             await asyncio.to_thread(server.start)
@@ -215,19 +215,21 @@ async def test_everything_answered_is_there_after_many_kills(server: RedisServer
     assert set(answered) <= set(texts) <= set(sent)
 
 
-async def test_a_short_stop_is_nothing_but_a_delay(server: RedisServer) -> None:
+async def test_a_short_stop_is_only_a_delay(server: RedisServer) -> None:
     async with opened(server.url, patience=10.0) as backend:
         await append(backend, "before")
         server.signal(signal.SIGSTOP)
         appends = [asyncio.create_task(append(backend, f"{number}")) for number in range(20)]
-        await asyncio.sleep(3 * TIMEOUT)  # it is asked again on new connections, and gets all of that at last
+        await asyncio.sleep(
+            3 * TIMEOUT
+        )  # the daemon repeats its requests on new connections, and Redis handles all of them at last
         server.signal(signal.SIGCONT)
         await asyncio.gather(*appends)
         assert backend.problem() is None
         assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
 
 
-async def test_a_replica_for_a_moment_is_nothing_but_a_delay(server: RedisServer) -> None:
+async def test_a_server_that_is_a_replica_for_a_moment_is_only_a_delay(server: RedisServer) -> None:
     async with opened(server.url, patience=10.0) as backend:
         with turned_into_a_replica(server):
             appended = asyncio.create_task(append(backend, "kept"))
@@ -238,7 +240,7 @@ async def test_a_replica_for_a_moment_is_nothing_but_a_delay(server: RedisServer
         assert await stored(backend) == ["kept"]
 
 
-async def test_flushed_scripts_are_not_noticed(server: RedisServer) -> None:
+async def test_flushed_scripts_are_loaded_again(server: RedisServer) -> None:
     async with opened(server.url) as backend:
         with server.client() as client:
             for number in range(5):
@@ -248,11 +250,11 @@ async def test_flushed_scripts_are_not_noticed(server: RedisServer) -> None:
         assert await stored(backend) == [f"{number}" for number in range(5)]
 
 
-# Faults of the way there
+# Faults of the connection
 
 
 def first(count: int, word: bytes) -> Callable[[bytes], bool]:
-    """True for the first `count` requests with that word in them."""
+    """A predicate that is true for the first `count` requests that contain the word."""
     left = count
 
     def judge(sent: bytes) -> bool:
@@ -286,7 +288,7 @@ async def test_an_append_whose_reply_is_lost_is_stored_once_and_answered(server:
         assert await stored(backend) == ["once", "next"]
 
 
-async def test_a_renewal_whose_reply_is_lost_is_answered_as_the_first_time(server: RedisServer) -> None:
+async def test_a_renewal_whose_reply_is_lost_gets_the_first_answer(server: RedisServer) -> None:
     async with through_proxy(server) as (proxy, backend):
         proxy.loses_reply = first(2, b"append")
         answers = await asyncio.gather(*(renew(backend, "key", candidate) for candidate in ("one", "two")))
@@ -324,7 +326,7 @@ async def test_a_request_that_does_not_arrive_is_sent_again(server: RedisServer)
         assert await stored(backend) == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_reply_that_comes_too_late_is_not_taken_for_another(server: RedisServer) -> None:
+async def test_a_late_reply_is_not_taken_for_the_reply_to_another_request(server: RedisServer) -> None:
     async with through_proxy(server) as (proxy, backend):
         proxy.hold()
         asked = [asyncio.create_task(renew(backend, f"key-{number}", f"{number}")) for number in range(3)]
@@ -339,8 +341,8 @@ async def test_a_reply_that_comes_too_late_is_not_taken_for_another(server: Redi
 
 
 @pytest.mark.logs(CANNOT)
-async def test_a_message_refused_for_want_of_a_reply_is_not_stored_again(server: RedisServer) -> None:
-    """The sender was told 503 and sends it again: it has been stored, and is answered so."""
+async def test_a_message_refused_without_a_reply_is_not_stored_again(server: RedisServer) -> None:
+    """The sender got 503 and sends the message again. It was stored, and the answer is that of a duplicate."""
     async with through_proxy(server, patience=PATIENCE) as (proxy, backend):
         claim = IdempotencyKey("message", "mine", DAY)
         proxy.loses_reply = first(1000, b"append")
@@ -355,7 +357,7 @@ async def test_a_message_refused_for_want_of_a_reply_is_not_stored_again(server:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_whatever_is_lost_answers_are_those_of_an_undisturbed_run(server: RedisServer, seed: int) -> None:
+async def test_lost_requests_and_replies_do_not_change_the_answers(server: RedisServer, seed: int) -> None:
     chance = random.Random(seed)
     async with through_proxy(server, patience=30.0) as (proxy, backend):
         proxy.loses_request = lambda sent: b"EVALSHA" in sent and chance.random() < 0.2
@@ -383,10 +385,10 @@ async def test_whatever_is_lost_answers_are_those_of_an_undisturbed_run(server: 
         assert window == [(f"{number}", number) for number in range(100)]
 
 
-# Getting in
+# Logins, rights and connections
 
 
-async def test_a_wrong_password_can_never_work(tmp_path: Path) -> None:
+async def test_a_wrong_password_stops_the_start(tmp_path: Path) -> None:
     with redis_server(tmp_path, {}) as server:
         with server.client() as client:
             client.config_set("requirepass", "right")
@@ -400,7 +402,7 @@ async def test_a_wrong_password_can_never_work(tmp_path: Path) -> None:
             await append(backend, "in")
 
 
-async def test_a_server_that_is_not_there_may_come() -> None:
+async def test_an_unreachable_server_is_a_temporary_failure() -> None:
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="cannot be reached"):
         async with opened(f"redis://127.0.0.1:{free_port()}/0"):
@@ -408,7 +410,7 @@ async def test_a_server_that_is_not_there_may_come() -> None:
     assert time.monotonic() - begun < BOUND
 
 
-async def test_a_server_that_does_not_answer_may_come(server: RedisServer) -> None:
+async def test_a_silent_server_is_a_temporary_failure(server: RedisServer) -> None:
     server.signal(signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="does not answer"):
@@ -418,7 +420,7 @@ async def test_a_server_that_does_not_answer_may_come(server: RedisServer) -> No
 
 
 @pytest.mark.logs(CANNOT)
-async def test_a_password_changed_meanwhile_is_told_and_heals(server: RedisServer) -> None:
+async def test_a_changed_password_is_reported_and_the_daemon_recovers(server: RedisServer) -> None:
     async with opened(server.url) as backend:
         with server.client() as client:
             client.config_set("requirepass", "new")
@@ -434,21 +436,21 @@ async def test_a_password_changed_meanwhile_is_told_and_heals(server: RedisServe
 
 
 def documented_rights() -> list[str]:
-    """What `docs/redis.md` tells an operator to give the daemon's user."""
+    """The rights of the daemon's user in `docs/redis.md`."""
     command = re.search(r"`ACL SETUSER ingestd on >… (.*?)`", (DOCS / "redis.md").read_text(), re.DOTALL)
     assert command is not None
     return command[1].split()
 
 
 def let_in(server: RedisServer, rights: list[str]) -> str:
-    """A user with those rights; returns the URL by which they come in."""
+    """Create a user with these rights. Returns the URL with its login."""
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "ingestd", "reset", "on", ">secret", *rights)
     return f"redis://ingestd:secret@127.0.0.1:{server.port}/0"
 
 
 async def use_everything(backend: RedisBackend) -> None:
-    """Every command there is, of state, journal and consumers."""
+    """Use every operation of state, journal and consumers."""
     state = backend.store.begin(NOW)
     await state.put("key:a", "value", DAY)
     await state.renew("key:a", "other", DAY)
@@ -482,7 +484,7 @@ async def use_everything(backend: RedisBackend) -> None:
     assert {finding.name: finding.status for finding in await backend.describe()}["write"] == "ok"
 
 
-async def test_a_user_with_the_documented_rights_is_enough(server: RedisServer) -> None:
+async def test_the_documented_rights_are_sufficient(server: RedisServer) -> None:
     rights = [right.replace("~ingestd:", "~shop:") for right in documented_rights()]
     async with opened(let_in(server, rights)) as backend:
         assert backend.durability is not None
@@ -491,7 +493,9 @@ async def test_a_user_with_the_documented_rights_is_enough(server: RedisServer) 
 
 
 @pytest.mark.logs("ingestd.redis WARNING Redis does not say whether a restart keeps its data")
-async def test_a_user_who_may_not_ask_is_told_so(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_the_right_to_read_settings_there_is_a_warning(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     rights = [right.replace("~ingestd:", "~shop:") for right in documented_rights()]
     asking = {"+info", "+config|get"}
     assert asking <= {*rights}
@@ -504,7 +508,7 @@ async def test_a_user_who_may_not_ask_is_told_so(server: RedisServer, caplog: py
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """For this machine, signed by itself; returns the files of the key and the certificate."""
+    """Make a self-signed certificate for localhost. Returns the files of the key and the certificate."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -514,7 +518,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return key, certificate
 
 
-async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+async def test_tls_with_a_self_signed_certificate(tmp_path: Path) -> None:
     port = free_port()
     key, certificate = make_certificate(tmp_path)
     options = {
@@ -524,18 +528,18 @@ async def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis", options):
         async with opened(f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}") as backend:
             await use_everything(backend)
-        with pytest.raises(Unavailable, match="certificate"):  # nobody vouches for it
+        with pytest.raises(Unavailable, match="certificate"):  # the certificate is not trusted
             async with opened(f"rediss://localhost:{port}/0"):
                 pass
 
 
-async def test_a_unix_socket(tmp_path: Path) -> None:
+async def test_a_unix_socket_and_a_database_number_work(tmp_path: Path) -> None:
     socket = tmp_path / "redis.sock"
     with redis_server(tmp_path / "redis", {"unixsocket": str(socket)}) as server:
         async with opened(f"unix://{socket}?db=3") as backend:
             await use_everything(backend)
         with server.client() as client:
-            assert client.dbsize() == 0, "all of it went to the database the URL names"
+            assert client.dbsize() == 0, "everything is in the database of the URL"
 
 
 @pytest.mark.logs(CANNOT)

@@ -1,4 +1,4 @@
-"""A Redis that has lost data: daemons notice, go on there together, and write nothing half into each store."""
+"""A Redis that has lost data: all daemons notice, continue together, and divide no transaction between two stores."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def all_know(backends: Sequence[RedisBackend], losses: int = 1) -> None:
 
 
 class Collecting(Consumer):
-    """Keeps the bodies of all records it has been given."""
+    """Keeps the bodies of all records that it gets."""
 
     def __init__(self, name: str = "collecting", *, at_the_end: bool = False) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Collecting(Consumer):
         self.bodies += [record.body for record in records]
 
 
-async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: RedisServer) -> None:
+async def test_a_transaction_that_began_before_the_loss_is_refused_as_a_whole(server: RedisServer) -> None:
     async with daemons(server) as (one, two):
         await append(one, make_records(3))
         states = [one.store.begin(1, event=number < 2) for number in range(4)]
@@ -106,8 +106,8 @@ async def test_a_unit_that_began_before_the_loss_is_refused_as_a_whole(server: R
             assert (await fresh.get(KEY), await fresh.window(SET)) == (None, [])
 
 
-async def test_the_holder_of_a_place_in_the_lost_store_holds_none_in_the_new_one(server: RedisServer) -> None:
-    """Though both have been held as often."""
+async def test_the_holder_of_a_cursor_in_the_lost_store_holds_none_in_the_new_one(server: RedisServer) -> None:
+    """Although both cursors were acquired equally often."""
     async with daemons(server) as (one, two):
         old = await one.journal.acquire_cursor("c", "beginning")
         wipe(server)
@@ -120,7 +120,7 @@ async def test_the_holder_of_a_place_in_the_lost_store_holds_none_in_the_new_one
         await two.journal.commit([], two.store.begin(1, step=True), new._replace(position=1))
 
 
-async def test_all_daemons_meet_one_loss_and_one_of_them_clears_it_for_all(
+async def test_all_daemons_report_a_loss_and_one_of_them_clears_it_for_all(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with daemons(server, 3) as backends:
@@ -148,7 +148,7 @@ async def test_all_daemons_meet_one_loss_and_one_of_them_clears_it_for_all(
         assert caplog.text.count("came back empty") == 6
 
 
-async def test_a_new_store_is_no_loss_and_a_command_does_not_name_it(server: RedisServer) -> None:
+async def test_a_new_store_is_no_loss_and_a_command_gives_it_no_id(server: RedisServer) -> None:
     command = RedisBackend(make_pool(server.url, (), timeout=2), prefix="shop:", timeout=2, patience=5)
     await command.open(serving=False)
     try:
@@ -162,10 +162,10 @@ async def test_a_new_store_is_no_loss_and_a_command_does_not_name_it(server: Red
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-async def test_what_is_appended_after_a_loss_comes_to_consumers_of_all_daemons(
+async def test_records_appended_after_a_loss_reach_the_consumers_of_all_daemons(
     server: RedisServer, *, at_the_end: bool
 ) -> None:
-    """Also to one that only the daemon knows that notices last."""
+    """Also a consumer that only one daemon has, even if this daemon notices the loss last."""
     async with daemons(server) as (one, two):
         first = Collecting("first", at_the_end=at_the_end)
         second = Collecting("second", at_the_end=at_the_end)
@@ -188,8 +188,8 @@ async def test_what_is_appended_after_a_loss_comes_to_consumers_of_all_daemons(
             await until(lambda: (first.bodies, second.bodies) == (wanted, wanted))
 
 
-async def test_a_replica_that_has_less_is_not_taken_for_a_loss(server: RedisServer) -> None:
-    """It takes no writes, so another server has what there is."""
+async def test_a_replica_with_less_data_is_no_loss(server: RedisServer) -> None:
+    """A replica refuses writes, so another server has the data."""
     async with daemons(server, 1) as (daemon,):
         await append(daemon, make_records(5))
         server.kill()
@@ -209,8 +209,8 @@ async def test_a_replica_that_has_less_is_not_taken_for_a_loss(server: RedisServ
         assert (daemon.store.losses, await daemon.journal.last()) == (0, 6)
 
 
-async def test_a_journal_that_has_become_another_keeps_its_young_records(server: RedisServer) -> None:
-    """Positions that were old in the lost one are young in this one, and consumers have not come to them."""
+async def test_a_new_journal_after_a_loss_keeps_its_young_records(server: RedisServer) -> None:
+    """Positions of old records in the lost journal are positions of young, unread records in the new one."""
     clock = now()
 
     async with daemons(server, 1) as (daemon,):
@@ -237,13 +237,13 @@ async def test_a_journal_that_has_become_another_keeps_its_young_records(server:
         await consumers.stop(5)
 
 
-async def test_a_state_from_before_an_earlier_loss_is_older_and_not_another(
+async def test_data_from_before_an_earlier_loss_are_older_content_of_the_same_store(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with daemons(server) as backends:
         await append(backends[0], make_records(2))
         with server.client() as client:
-            # Dumps are bytes, which redis-py's types do not tell apart from other answers.
+            # Dumps are bytes, but redis-py has one type for all answers.
             kept: dict[bytes, Any] = {key: client.dump(key) for key in client.scan_iter("shop:*")}
             client.flushall()
             await all_know(backends)

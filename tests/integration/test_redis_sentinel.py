@@ -1,4 +1,4 @@
-"""Sentinels replace the primary in several ways: the new one has what was answered, and daemons go on there at once."""
+"""Failovers by Sentinel: the new primary has all answered events, and daemons continue there at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def one_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRedis]:
 
 @pytest.fixture
 def watched(one_set: WatchedRedis) -> Iterator[WatchedRedis]:
-    """A primary with two replicas, and three Sentinels; empty, and whole again for the next test."""
+    """A primary with two replicas and three Sentinels, empty. It is repaired for the next test."""
     with one_set.primary.client() as client:
         client.flushall()
     yield one_set
@@ -76,12 +76,12 @@ async def append(backend: RedisBackend, text: str) -> None:
     await backend.journal.commit([Record("event", NOW, text.encode())], backend.store.begin(NOW))
 
 
-# What was answered is there
+# Failovers
 
 
 @LINES
 async def test_a_planned_failover_loses_no_answer(watched: WatchedRedis, caplog: pytest.LogCaptureFixture) -> None:
-    """With one of two replicas: the other one may be promoted while the former primary still writes."""
+    """Daemons wait for one of two replicas. The other one may be promoted while the former primary still writes."""
     async with opened(watched) as one, opened(watched) as two:
         senders = Senders((one, two), 8)
         await senders.more(100)
@@ -101,7 +101,7 @@ async def test_a_planned_failover_loses_no_answer(watched: WatchedRedis, caplog:
 
 
 @LINES
-async def test_a_primary_that_dies_takes_no_answered_event_along(watched: WatchedRedis) -> None:
+async def test_the_death_of_a_primary_loses_no_answered_event(watched: WatchedRedis) -> None:
     async with opened(watched) as one, opened(watched) as two:
         senders = Senders((one, two), 8)
         await senders.more(100)
@@ -114,8 +114,8 @@ async def test_a_primary_that_dies_takes_no_answered_event_along(watched: Watche
 
 
 @LINES
-async def test_a_primary_that_is_cut_off_answers_nothing_that_is_lost(watched: WatchedRedis) -> None:
-    """The daemons reach it all the time, and it takes what they write."""
+async def test_a_primary_that_is_cut_off_from_the_others_loses_no_answered_event(watched: WatchedRedis) -> None:
+    """The daemons still reach it, and it accepts their writes."""
     async with opened(watched) as one, opened(watched) as two:
         senders = Senders((one, two), 8)
         await senders.more(100)
@@ -130,8 +130,8 @@ async def test_a_primary_that_is_cut_off_answers_nothing_that_is_lost(watched: W
 
 
 @LINES
-async def test_a_primary_that_is_cut_off_with_the_daemon_answers_nothing(watched: WatchedRedis) -> None:
-    """The daemon reaches only one Sentinel, which is on the same side and knows of no failover."""
+async def test_a_primary_that_is_cut_off_together_with_the_daemon_accepts_no_event(watched: WatchedRedis) -> None:
+    """The daemon reaches only one Sentinel, which is cut off too and does not know of the failover."""
     async with opened(watched, sentinels=watched.addresses[:1]) as backend:
         await append(backend, "before")
         primary, (near, *_) = watched.primary, watched.sentinels
@@ -163,13 +163,13 @@ async def test_a_promoted_primary_answers_without_replicas_for_a_while(watched: 
         await replaced(watched, primary)
         await until(lambda: backend.problem() is None, LONG)  # a slow failover outlasts the patience of the link
         await append(backend, "alone")
-        with pytest.raises(Unavailable):  # noqa: PT012 - when it is over is up to the clock
+        with pytest.raises(Unavailable):  # noqa: PT012 - the clock decides when it raises
             while True:
                 await append(backend, "more")
         assert "NOREPLICAS 0 of 1" in f"{backend.problem()}"
         await asyncio.to_thread(watched.reunite)
         await until(lambda: backend.problem() is None, LONG)
-        # From now on it waits for them again.
+        # Now it waits for replicas again.
         for replica in watched.replicas:
             replica.signal(signal.SIGSTOP)
         with pytest.raises(Unavailable):
@@ -181,7 +181,7 @@ async def test_a_promoted_primary_answers_without_replicas_for_a_while(watched: 
 
 @pytest.mark.logs("ingestd.redis WARNING Redis has 2 replicas and wait_replicas is 0: .* Set .* wait_replicas = 2")
 @pytest.mark.parametrize("by_url", [True, False], ids=["by URL", "by Sentinels"])
-async def test_replicas_that_nobody_waits_for_are_warned_of(
+async def test_replicas_without_wait_replicas_cause_a_warning(
     watched: WatchedRedis, caplog: pytest.LogCaptureFixture, *, by_url: bool
 ) -> None:
     pool = make_pool(f"redis://:shop@127.0.0.1:{watched.primary.port}/0", (), timeout=TIMEOUT)
@@ -204,7 +204,7 @@ async def test_replicas_that_nobody_waits_for_are_warned_of(
             await backend.close()
 
 
-async def test_a_replica_is_no_server_to_start_on(watched: WatchedRedis) -> None:
+async def test_a_start_on_a_replica_is_refused(watched: WatchedRedis) -> None:
     replica = watched.replicas[0]
     pool = make_pool(f"redis://:shop@127.0.0.1:{replica.port}/0", (), timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
@@ -216,8 +216,8 @@ async def test_a_replica_is_no_server_to_start_on(watched: WatchedRedis) -> None
 
 
 @LINES
-async def test_a_sentinel_that_was_cut_off_brings_no_former_primary_back(watched: WatchedRedis, tmp_path: Path) -> None:
-    """It is asked first, still names the former primary, and the daemon could use that one."""
+async def test_an_outdated_sentinel_brings_no_former_primary_back(watched: WatchedRedis, tmp_path: Path) -> None:
+    """The outdated Sentinel is asked first and names the former primary, which the daemon can reach."""
     primary = watched.primary
     stale = SentinelProcess(tmp_path / "stale", primary, 1, password="wrong")
     stale.start()
@@ -230,7 +230,7 @@ async def test_a_sentinel_that_was_cut_off_brings_no_former_primary_back(watched
             await until(lambda: backend.database.link.address == now and backend.problem() is None, LONG)
             await append(backend, "new")
             assert stale.primary_port == primary.port
-            # Also where no other Sentinel answers any more.
+            # Even if no other Sentinel answers any more.
             for sentinel in watched.sentinels:
                 sentinel.signal(signal.SIGSTOP)
             await asyncio.sleep(3 * TIMEOUT)
@@ -244,7 +244,7 @@ async def test_a_sentinel_that_was_cut_off_brings_no_former_primary_back(watched
             assert await texts(backend, "event") == ["new", "newer"]
             found = {finding.name: finding for finding in await backend.describe()}["sentinels"]
             assert found.status == "warning"
-            # Sentinels that were stopped may have replaced the primary again by now.
+            # The Sentinels that were stopped may have replaced the primary again.
             assert found.text.startswith("3 of 4 Sentinels name ")
             assert f":{primary.port} " not in found.text
     finally:
@@ -252,14 +252,16 @@ async def test_a_sentinel_that_was_cut_off_brings_no_former_primary_back(watched
 
 
 @pytest.mark.logs(r"ingestd.redis WARNING no Sentinel answers; the primary stays 127\.0\.0\.1:\d+ \(127\.0\.0\.1:\d+: ")
-async def test_without_sentinels_the_daemon_goes_on(watched: WatchedRedis, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_sentinels_the_daemon_continues_with_its_primary(
+    watched: WatchedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(watched) as backend:
         await append(backend, "before")
         for sentinel in watched.sentinels:
             sentinel.end()
         await until(lambda: "no Sentinel answers" in caplog.text, LONG)
         with watched.server(backend.database.link.address).client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)  # also new connections are made
+            client.client_kill_filter(_type="normal", skipme=True)  # so new connections are needed
         await append(backend, "after")
         assert [record.body for record in await read_all(backend.journal)] == [b"before", b"after"]
         assert backend.problem() is None
@@ -270,7 +272,7 @@ async def test_without_sentinels_the_daemon_goes_on(watched: WatchedRedis, caplo
             await until(lambda: "the Sentinels answer again" in caplog.text, LONG)
 
 
-async def test_a_name_that_the_sentinels_do_not_know_is_told(watched: WatchedRedis) -> None:
+async def test_a_name_unknown_to_the_sentinels_is_reported(watched: WatchedRedis) -> None:
     pool = make_pool("redis://:shop@Store/0", watched.addresses, timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
     with pytest.raises(Unavailable, match=r"no Sentinel names the primary of Store \(127.*No such master"):

@@ -1,4 +1,4 @@
-"""The redis_stream sink: whole batches in order, hardly ever twice, whatever Redis or its connection does."""
+"""The redis_stream sink: complete batches in order, almost never twice, despite failures of Redis or its connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ids(server: RedisServer) -> list[str]:
 
 
 async def refused(sink: RedisStreamSink, reason: str) -> None:
-    """A write fails with that reason, and so does a check."""
+    """A write and a check fail with this reason."""
     with pytest.raises(SinkRetry, match=reason):
         await sink.write(make_records(2))
     with pytest.raises(SinkRetry, match=reason):
@@ -80,7 +80,7 @@ class TestContract(SinkContract):
 
     @asynccontextmanager
     async def refuse_new(self, folder: Path) -> AsyncIterator[None]:
-        """It has no memory left."""
+        """Redis has no memory left."""
         client = self.server.client()
         client.config_set("maxmemory", 1)
         yield
@@ -94,7 +94,7 @@ class TestContract(SinkContract):
         return make_records(1, data={"long": "x" * (8 << 20)})[0]
 
 
-# What arrives
+# Entries
 
 
 async def test_an_entry_has_the_id_the_type_and_the_record_byte_for_byte(server: RedisServer) -> None:
@@ -107,7 +107,7 @@ async def test_an_entry_has_the_id_the_type_and_the_record_byte_for_byte(server:
     ]
 
 
-async def test_about_as_many_entries_stay_as_max_length_says(server: RedisServer) -> None:
+async def test_the_stream_keeps_about_max_length_entries(server: RedisServer) -> None:
     batches = [make_records(100) for _ in range(10)]
     async with opened(server.url, max_length=250) as sink:
         for batch in batches:
@@ -117,7 +117,7 @@ async def test_about_as_many_entries_stay_as_max_length_says(server: RedisServer
     assert ids_of([record for batch in batches for record in batch])[-len(stayed) :] == stayed
 
 
-async def test_a_batch_is_there_as_a_whole_or_not_at_all(server: RedisServer) -> None:
+async def test_a_batch_is_added_as_a_whole_or_not_at_all(server: RedisServer) -> None:
     async with opened(server.url) as sink, opened(server.url) as other:
         one, another = make_records(500), make_records(500)
         await asyncio.gather(sink.write(one), other.write(another))
@@ -129,7 +129,7 @@ async def test_a_batch_is_there_as_a_whole_or_not_at_all(server: RedisServer) ->
 
 
 async def test_a_batch_too_large_for_one_transaction_comes_in_several(tmp_path: Path) -> None:
-    # Redis cuts off a client whose transaction is larger than that.
+    # Redis disconnects a client whose transaction is larger.
     with redis_server(tmp_path / "redis", {"client-query-buffer-limit": "24mb"}) as server:
         batch = make_records(40, data={"long": "x" * (1 << 20)})
         async with opened(server.url) as sink:
@@ -138,12 +138,12 @@ async def test_a_batch_too_large_for_one_transaction_comes_in_several(tmp_path: 
         assert ids(server) == ids_of(batch)
 
 
-# Twice
+# Duplicates
 
 
 async def test_a_batch_whose_answer_was_lost_is_not_added_again(server: RedisServer) -> None:
     async with redis_proxy(server.port) as proxy, opened(proxy.url) as sink:
-        before, batch, after = make_records(3), make_records(50), make_records(3)  # sent in one go
+        before, batch, after = make_records(3), make_records(50), make_records(3)  # sent in one transaction
         await sink.write(before)
         proxy.loses_reply = lambda sent: b"EXEC" in sent
         with pytest.raises(SinkFailure, match="closed"):
@@ -168,14 +168,14 @@ async def test_a_batch_that_did_not_arrive_is_added(server: RedisServer) -> None
     assert ids(server) == ids_of([*before, *batch])
 
 
-async def test_a_daemon_that_crashed_before_it_knew_adds_what_is_missing(server: RedisServer) -> None:
+async def test_after_a_crash_only_missing_records_are_added(server: RedisServer) -> None:
     batch = make_records(500)
     async with opened(server.url) as sink:
         await sink.write(batch[:300])
     async with opened(server.url) as other:
         others = make_records(200)
         await other.write(others)
-    async with opened(server.url) as sink:  # batches are cut anew
+    async with opened(server.url) as sink:  # with other limits of batches
         await sink.write(batch[:100])
     async with opened(server.url) as sink:
         await sink.write(batch[100:])
@@ -194,7 +194,7 @@ async def test_records_whose_entries_are_gone_are_added_again(server: RedisServe
     assert ids(server) == ids_of(batch)
 
 
-async def test_entries_that_others_made_are_no_hindrance(server: RedisServer) -> None:
+async def test_entries_of_others_do_no_harm(server: RedisServer) -> None:
     client = server.client()
     client.xadd("events", {"id": "1", "type": "x"})
     client.xadd("events", {"unrelated": b"\xff\x00"}, id="9999999999999-5")
@@ -205,17 +205,17 @@ async def test_entries_that_others_made_are_no_hindrance(server: RedisServer) ->
     assert ids_of(batch) == [entry[b"id"].decode() for entry in entries(server)[2:5]]
 
 
-# What goes wrong
+# Failures
 
 
-async def test_killed_and_started_again_amid_writes_it_holds_all_once_and_in_order(server: RedisServer) -> None:
+async def test_a_server_killed_during_writes_has_all_records_once_and_in_order(server: RedisServer) -> None:
     batches = [make_records(50) for _ in range(60)]
     killed = 0
     async with opened(server.url) as sink:
         for number, batch in enumerate(batches):
             if number % 20 == 10:
                 writing = asyncio.create_task(sink.write(batch))
-                await asyncio.sleep(0)  # sent, or not, or in part
+                await asyncio.sleep(0)  # the batch is sent, partly sent, or not sent
                 server.kill()
                 killed += 1
                 await asyncio.gather(writing, return_exceptions=True)
@@ -227,7 +227,7 @@ async def test_killed_and_started_again_amid_writes_it_holds_all_once_and_in_ord
     assert ids(server) == ids_of([record for batch in batches for record in batch])
 
 
-async def test_a_write_that_hung_and_was_cancelled_is_not_there_twice(server: RedisServer) -> None:
+async def test_a_cancelled_write_leaves_no_duplicates(server: RedisServer) -> None:
     async with opened(server.url) as sink:
         written: list[Record] = []
         for size in (10, 1000, 20_000):
@@ -242,7 +242,7 @@ async def test_a_write_that_hung_and_was_cancelled_is_not_there_twice(server: Re
     assert ids(server) == ids_of(written)
 
 
-async def test_a_full_memory_is_told_and_passes(server: RedisServer) -> None:
+async def test_a_full_memory_is_reported_and_temporary(server: RedisServer) -> None:
     async with opened(server.url) as sink:
         client = server.client()
         client.config_set("maxmemory", 1)
@@ -251,7 +251,7 @@ async def test_a_full_memory_is_told_and_passes(server: RedisServer) -> None:
         await sink.write(make_records(1))
 
 
-async def test_a_replica_is_told(server: RedisServer) -> None:
+async def test_a_replica_is_reported(server: RedisServer) -> None:
     async with opened(server.url) as sink:
         client = server.client()
         client.replicaof("127.0.0.1", "1")
@@ -260,7 +260,7 @@ async def test_a_replica_is_told(server: RedisServer) -> None:
         await sink.write(make_records(1))
 
 
-async def test_a_disk_that_redis_cannot_save_to_is_told(server: RedisServer) -> None:
+async def test_missing_replicas_are_reported(server: RedisServer) -> None:
     async with opened(server.url) as sink:
         client = server.client()
         client.config_set("min-replicas-to-write", 1)
@@ -269,7 +269,7 @@ async def test_a_disk_that_redis_cannot_save_to_is_told(server: RedisServer) -> 
         await sink.write(make_records(1))
 
 
-async def test_a_server_that_still_loads_is_told(tmp_path: Path) -> None:
+async def test_a_server_that_still_loads_is_reported(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", {"appendonly": "no", "loading-process-events-interval-bytes": "1024"})
     try:
         server.start()
@@ -294,21 +294,21 @@ async def test_a_server_that_still_loads_is_told(tmp_path: Path) -> None:
         server.kill()
 
 
-async def test_a_key_that_holds_something_else_is_told_and_left_alone(server: RedisServer) -> None:
+async def test_a_key_of_another_type_is_reported_and_left_alone(server: RedisServer) -> None:
     client = server.client()
     async with opened(server.url) as sink:
         await sink.write(make_records(1))
         client.delete("events")
         client.set("events", "a text")
-        await refused(sink, "^the key events holds something else than a stream$")
-    with pytest.raises(SinkRetry, match="something else"):
+        await refused(sink, "^the key events does not hold a stream$")
+    with pytest.raises(SinkRetry, match="does not hold a stream"):
         async with opened(server.url):
             pass
     assert client.get("events") == b"a text"
 
 
 @pytest.mark.parametrize("login", ["", ":hunter2@", "somebody:hunter2@"])
-async def test_a_login_that_is_wrong_is_told_without_the_password(tmp_path: Path, login: str) -> None:
+async def test_a_wrong_login_is_reported_without_the_password(tmp_path: Path, login: str) -> None:
     with redis_server(tmp_path / "redis") as server:
         client = server.client()
         client.config_set("requirepass", "correct")
@@ -330,17 +330,17 @@ async def test_a_login_that_is_wrong_is_told_without_the_password(tmp_path: Path
     ],
     ids=" ".join,
 )
-async def test_no_part_of_a_record_is_in_what_is_told(server: RedisServer, fault: list[str]) -> None:
+async def test_errors_contain_no_part_of_a_record(server: RedisServer, fault: list[str]) -> None:
     async with opened(server.url) as sink:
         await sink.write(make_records(1))
         server.client().execute_command(*fault)
-        for _ in range(2):  # the second one looks first what is there
+        for _ in range(2):  # the second write first looks for existing entries
             with pytest.raises(SinkRetry) as raised:
                 await sink.write([Record("event", 0, b'{"id": "x of pipeline caused error: private"}')])
             assert not re.search(r"private|pipeline|x of", str(raised.value))
 
 
-async def test_a_user_may_do_what_the_page_says_and_needs_no_more(server: RedisServer) -> None:
+async def test_a_user_needs_only_the_documented_rights(server: RedisServer) -> None:
     (line,) = re.findall(r"^ACL SETUSER .*", DOCS, re.MULTILINE)
     client = server.client()
     client.execute_command(*line.split())
@@ -350,7 +350,7 @@ async def test_a_user_may_do_what_the_page_says_and_needs_no_more(server: RedisS
         await sink.write(make_records(2))
     denied = client.acl_log()
     assert denied == []
-    client.execute_command("ACL", "SETUSER", "ingestd", "-config|get")  # which it can do without
+    client.execute_command("ACL", "SETUSER", "ingestd", "-config|get")  # the sink works without this right
     async with opened(url) as sink:
         await sink.write(make_records(2))
         client.execute_command("ACL", "SETUSER", "ingestd", "-xadd")
@@ -358,7 +358,7 @@ async def test_a_user_may_do_what_the_page_says_and_needs_no_more(server: RedisS
     assert client.xlen("events") == 4
 
 
-async def test_a_record_larger_than_redis_takes_is_rejected_and_the_others_are_not(tmp_path: Path) -> None:
+async def test_only_a_record_too_large_for_redis_is_rejected(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis", {"proto-max-bulk-len": "1mb"}) as server:
         small, large = make_records(3), make_records(2, data={"long": "x" * (1 << 20)})
         async with opened(server.url) as sink:
@@ -376,7 +376,7 @@ async def test_a_record_larger_than_redis_takes_is_rejected_and_the_others_are_n
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff\r\n", b"*1\r\n", b"+\r\n", b""])
-async def test_a_server_that_is_no_redis_is_told(answer: bytes) -> None:
+async def test_a_server_that_is_not_redis_is_reported(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(answer)
@@ -391,14 +391,14 @@ async def test_a_server_that_is_no_redis_is_told(answer: bytes) -> None:
         await sink.close()
 
 
-async def test_nobody_there_is_told_with_the_place(tmp_path: Path) -> None:
-    for url, place in [
+async def test_an_unreachable_server_is_reported_with_its_address(tmp_path: Path) -> None:
+    for url, address in [
         (f"redis://somebody:hunter2@127.0.0.1:{free_port()}/0", r"127\.0\.0\.1"),
         (f"unix://{tmp_path}/none.sock", "none.sock"),
     ]:
         sink = make(url)
         for attempt in (sink.open, sink.check):
-            with pytest.raises(SinkRetry, match=place) as raised:
+            with pytest.raises(SinkRetry, match=address) as raised:
                 await attempt()
             assert "hunter2" not in str(raised.value)
         await sink.close()
@@ -411,17 +411,17 @@ async def test_check_leaves_nothing_behind(server: RedisServer) -> None:
     assert server.client().keys() == []
 
 
-# Ways there
+# Connections
 
 
-async def test_a_unix_socket_and_another_database(tmp_path: Path) -> None:
+async def test_a_unix_socket_and_a_database_number_work(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis", {"unixsocket": "redis.sock"}) as server:
         async with opened(f"unix://{tmp_path}/redis/redis.sock?db=3") as sink:
             await sink.write(make_records(2))
         assert redis.Redis(port=server.port, db=3).xlen("events") == 2
 
 
-async def test_tls(tmp_path: Path) -> None:
+async def test_tls_is_used_and_certificates_are_verified(tmp_path: Path) -> None:
     port = free_port()
     _, certificate = make_certificate(tmp_path)
     options = {
@@ -453,7 +453,7 @@ async def test_tls(tmp_path: Path) -> None:
         ({"max_len": 1}, "max_len: unknown option; did you mean sinks.feed.max_length"),
     ],
 )
-def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
     table = {"url": "redis://host/0", "stream": "events", **options}
     if message is None:
         configured(RedisStreamSink, "feed", table, tmp_path)
@@ -463,17 +463,17 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
         assert "hunter2" not in str(raised.value)
 
 
-# With the daemon, and the page
+# The daemon and the documentation
 
 
-def test_the_daemon_delivers_all_once_though_its_redis_was_away(tmp_path: Path, server: RedisServer) -> None:
+def test_the_daemon_delivers_each_record_once_despite_an_outage(tmp_path: Path, server: RedisServer) -> None:
     shop = Shop(tmp_path, {"sinks.feed": f'type = "redis_stream"\nurl = "{server.url}"\nstream = "events"'})
     log = send_through_an_outage(shop, "feed", server)
     assert [json.loads(entry[b"record"]) for entry in entries(server)] == shop.exported()
     assert not any("Traceback" in line or "ERROR" in line for line in log)
 
 
-def test_the_page_shows_options_that_are_read_and_a_reader_that_reads(
+def test_the_documented_options_and_the_documented_reader_work(
     tmp_path: Path, server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = options_shown(DOCS, "redis_stream", RedisStreamSink, tmp_path)

@@ -1,4 +1,4 @@
-"""What the journal keeps: no more than it may, and nothing less than what a consumer still needs."""
+"""Retention of the journal: it removes records by its limits, but no record that a consumer still needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def records(count: int, at: int = NOW, size: int = 100) -> list[Record]:
 
 
 class Gated(Consumer):
-    """Does a step each time it is let; what it has done with is in `delivered`."""
+    """Does a step each time a test opens its gate. `delivered` has the positions of the processed records."""
 
     def __init__(self, name: str = "gated", max_records: int = 3) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Gated(Consumer):
         await self.gate.acquire()
         self.delivered += [record.position for record in records]
 
-    def let_all(self) -> None:
+    def open_gate(self) -> None:
         for _ in range(10_000):
             self.gate.release()
 
@@ -62,7 +62,7 @@ def at(status: ConsumerStatus, position: int) -> bool:
 
 
 class Kept:
-    """A journal with consumers at work and its retention, which goes a step when it is told."""
+    """A journal with running consumers and its retention. A test calls the steps of the retention."""
 
     def __init__(self, backend: Backend, options: JournalOptions, consumers: Sequence[Consumer]) -> None:
         self.journal = backend.journal
@@ -79,9 +79,9 @@ class Kept:
         raise error
 
     async def settle(self) -> int:
-        """Step until nothing more goes; returns how many records went."""
+        """Do steps until nothing more is removed. Returns the number of removed records."""
         total = quiet = 0
-        while quiet < 2:  # the first finds out whether the journal is full, and the next may act on it
+        while quiet < 2:  # the first step finds that the journal is full, the next acts on it
             removed = await self.retention.step()
             total += removed
             quiet = 0 if removed else quiet + 1
@@ -102,7 +102,7 @@ async def kept(backend: Backend, options: JournalOptions, *consumers: Consumer) 
         await journal.consumers.stop(0)
 
 
-async def test_what_is_older_than_keep_for_goes(tmp_path: Path) -> None:
+async def test_records_older_than_keep_for_are_removed(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(700, NOW - DAY - 1) + records(10, NOW - DAY) + records(10))
         async with kept(backend, JournalOptions(keep_for=Duration.parse("1d"))) as journal:
@@ -116,7 +116,7 @@ async def test_what_is_older_than_keep_for_goes(tmp_path: Path) -> None:
             assert journal.retention.removed == {"age": 720, "size": 0, "full": 0}
 
 
-async def test_a_time_still_to_come_holds_nothing_back_and_is_removed_with_the_next_old_record(tmp_path: Path) -> None:
+async def test_records_with_a_future_time_delay_no_removal_and_go_with_the_next_old_record(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         wrong = records(3, NOW + 1000 * DAY)
         await append(backend, wrong + records(2, NOW - 2 * DAY) + wrong + records(2, NOW))
@@ -126,7 +126,7 @@ async def test_a_time_still_to_come_holds_nothing_back_and_is_removed_with_the_n
             assert await journal.settle() == 5
 
 
-async def test_of_what_is_more_than_keep_size_the_oldest_goes(tmp_path: Path) -> None:
+async def test_beyond_keep_size_the_oldest_records_are_removed(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(2000))
         async with kept(backend, JournalOptions(keep_size=Size(1950.0))) as journal:
@@ -136,8 +136,8 @@ async def test_of_what_is_more_than_keep_size_the_oldest_goes(tmp_path: Path) ->
             assert await journal.settle() == 1
 
 
-async def test_nothing_goes_that_a_consumer_needs(tmp_path: Path) -> None:
-    """What it has in hand, it needs too: it has not done with it."""
+async def test_no_record_that_a_consumer_needs_is_removed(tmp_path: Path) -> None:
+    """A consumer also needs the records in hand, which it has not finished."""
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(20, NOW - 2 * DAY))
         quick, slow = Gated("quick", 20), Gated("slow")
@@ -149,7 +149,7 @@ async def test_nothing_goes_that_a_consumer_needs(tmp_path: Path) -> None:
             slow.gate.release()
             await until(lambda: journal.statuses[1].position == 3)
             assert await journal.settle() == 3
-            slow.let_all()
+            slow.open_gate()
             await until(lambda: not journal.statuses[1].pending)
             assert await journal.settle() == 17
             assert [status.lost for status in journal.statuses] == [0, 0]
@@ -157,7 +157,9 @@ async def test_nothing_goes_that_a_consumer_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.logs(f"gated: 7 {LOSS}")
-async def test_unless_it_is_not_to_be_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_wait_for_consumers_unread_records_are_removed_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(20))
         gated = Gated()
@@ -166,9 +168,9 @@ async def test_unless_it_is_not_to_be_waited_for(tmp_path: Path, caplog: pytest.
             (status,) = journal.statuses
             await until(lambda: status.in_hand)
             assert await journal.settle() == 10
-            # The three in hand it gets done with all the same.
+            # The three records in hand are still processed.
             assert (status.lost, status.pending, status.processed) == (7, 13, 0)
-            gated.let_all()
+            gated.open_gate()
             await until(lambda: not status.pending)
             assert (status.lost, status.processed, status.position) == (7, 13, 20)
             await append(backend, records(5))
@@ -190,14 +192,14 @@ async def test_a_full_journal_refuses_until_there_is_room(tmp_path: Path, caplog
             await append(backend, records(1))
             for _ in range(3):
                 await journal.settle()
-            assert journal.refusals == ["The journal is full. Send it again later."]
+            assert journal.refusals == ["The journal is full. Send the request again later."]
             problem = journal.retention.problem
             assert problem == "the journal is full ([journal] max_size = 2kB) and waits for gated"
             gated.gate.release()
             await until(lambda: gated.delivered == [1] and journal.statuses[0].position == 1)
-            await append(backend, records(1, size=50))  # a consumer's own, say
+            await append(backend, records(1, size=50))  # such as a record of a consumer
             assert await journal.settle() == 1
-            assert len(journal.refusals) == 1, "there is no room yet, so it does not flap"
+            assert len(journal.refusals) == 1, "without enough room it does not alternate between full and not full"
             gated.gate.release()
             await until(lambda: journal.statuses[0].position == 2)
             assert await journal.settle() == 1
@@ -208,11 +210,11 @@ async def test_a_full_journal_refuses_until_there_is_room(tmp_path: Path, caplog
     assert [level for level, _ in lines] == ["WARNING", "INFO"]
 
 
-async def test_a_limit_removes_what_is_done_with_whatever_is_wished(tmp_path: Path) -> None:
+async def test_max_size_removes_processed_records_despite_keep_for_and_keep_size(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         options = JournalOptions(max_size=Size(1000.0), keep_for=Duration.parse("90d"), keep_size=Size(5000.0))
         gated = Gated()
-        gated.let_all()
+        gated.open_gate()
         async with kept(backend, options, gated) as journal:
             for _ in range(5):
                 last = await append(backend, records(8))
@@ -225,10 +227,10 @@ async def test_a_limit_removes_what_is_done_with_whatever_is_wished(tmp_path: Pa
 
 
 @pytest.mark.logs(rf"stuck: \d+ {LOSS}")
-async def test_dropping_counts_what_each_consumer_lost(tmp_path: Path) -> None:
+async def test_dropping_counts_the_losses_of_each_consumer(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         stuck, well = Gated("stuck"), Gated("well")
-        well.let_all()
+        well.open_gate()
         metrics = Metrics()
 
         def lost(name: str) -> float | None:
@@ -243,28 +245,28 @@ async def test_dropping_counts_what_each_consumer_lost(tmp_path: Path) -> None:
                 await until(partial(at, journal.statuses[1], last))
                 await journal.settle()
                 assert (await journal.journal.extent()).bytes < 1000
-                await until(lambda: status.last == last)  # noqa: B023 - awaited within the turn
+                await until(lambda: status.last == last)  # noqa: B023 - awaited within the iteration
                 assert status.processed + status.pending + status.lost == status.last
             assert journal.refusals == []
             assert (lost("stuck"), lost("well")) == (status.lost, 0)
             before = status.lost
-            stuck.let_all()
+            stuck.open_gate()
             while status.pending:
-                assert status.lost == before, "a counter never goes back"
+                assert status.lost == before, "a counter never decreases"
                 await asyncio.sleep(0)
             assert len(stuck.delivered) + before == 30
             assert stuck.delivered == [1, 2, 3, *range(4 + before, 31)]
         assert well.delivered == [*range(1, 31)]
 
 
-async def test_what_others_have_removed_is_passed_over_and_counted(tmp_path: Path) -> None:
+async def test_records_removed_by_others_are_skipped_and_counted(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         gated = Gated()
         async with kept(backend, JournalOptions(), gated) as journal:
             (status,) = journal.statuses
             await append(backend, records(13))
             await until(lambda: status.in_hand)
-            await append(backend, [])  # by then the next ones have been read too, and perhaps those behind them
+            await append(backend, [])  # the consumer has read ahead one or two batches by now
             await backend.journal.trim(13, 100)
             while (before := status.position) < 13:
                 gated.gate.release()
@@ -274,7 +276,7 @@ async def test_what_others_have_removed_is_passed_over_and_counted(tmp_path: Pat
             await append(backend, records(4))
             await until(lambda: status.in_hand)
             await backend.journal.trim(16, 100)
-            gated.let_all()
+            gated.open_gate()
             await until(lambda: status.position == 17)
             assert gated.delivered[-4:] == [14, 15, 16, 17]
             assert (len(gated.delivered), status.lost, status.pending) == (17 - lost, lost, 0)
@@ -282,15 +284,13 @@ async def test_what_others_have_removed_is_passed_over_and_counted(tmp_path: Pat
             assert (again.statuses[0].position, again.statuses[0].lost) == (17, 0)
 
 
-async def test_places_of_consumers_that_are_gone_hold_nothing_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cursors_of_former_consumers_keep_no_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ingestd.retention")
     async with sqlite_backend(tmp_path) as backend:
         await backend.journal.commit([], backend.store.begin(NOW), Cursor("sink:old", 0))
         await append(backend, records(10))
         gated = Gated(max_records=10)
-        gated.let_all()
+        gated.open_gate()
         async with kept(backend, JournalOptions(keep_size=Size(1.0)), gated) as journal:
             await until(lambda: journal.statuses[0].position == 10)
             assert await journal.settle() == 10
@@ -299,7 +299,7 @@ async def test_places_of_consumers_that_are_gone_hold_nothing_back(
     assert line.getMessage().endswith(": sink:old")
 
 
-async def test_a_journal_from_before_the_totals_were_kept_is_counted_once(tmp_path: Path) -> None:
+async def test_a_journal_of_a_version_without_totals_is_counted_once(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(300))
         await backend.journal.trim(100, 100)
@@ -343,7 +343,7 @@ OPTIONS = st.builds(
 OPERATIONS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 12), st.integers(33, 300)),
     st.tuples(st.just("consume"), st.integers(0, 1), st.integers(1, 4)),
-    st.tuples(st.just("consume"), st.just(2), st.integers(1, 3)),  # both
+    st.tuples(st.just("consume"), st.just(2), st.integers(1, 3)),  # both consumers
     st.tuples(st.just("wait"), st.integers(0, 12_000), st.just(0)),
     st.tuples(st.just("set the clock wrong"), st.integers(-20_000, 20_000), st.just(0)),
     st.tuples(st.just("retain"), st.just(0), st.just(0)),
@@ -351,13 +351,13 @@ OPERATIONS = st.one_of(
 
 
 @pytest.mark.logs(LOSS, "the journal is full")
-@example(  # a record whose time is still to come is the last one, and becomes old
+@example(  # the last record has a future time, and becomes old later
     options=JournalOptions(keep_for=Duration.parse("10s")),
     operations=[
         ("wait", 10_001, 0), ("set the clock wrong", 1, 0), ("append", 1, 33), ("retain", 0, 0), ("wait", 10_002, 0)
     ],
 )  # fmt: skip
-@example(  # what is old goes, also behind what the bound of size removes, once the journal is known to be full
+@example(  # in a full journal, old records after those beyond the bound of size are removed too
     options=JournalOptions(
         max_size=Size(300.0), on_full="drop", keep_for=Duration.parse("10s"), wait_for_consumers=False
     ),
@@ -365,7 +365,7 @@ OPERATIONS = st.one_of(
 )
 @given(options=OPTIONS, operations=st.lists(OPERATIONS, max_size=25))
 @settings(max_examples=80, deadline=None)
-def test_no_more_than_it_may_and_no_less_than_it_must(
+def test_retention_obeys_all_its_rules_for_any_options_and_operations(
     options: JournalOptions, operations: list[tuple[str, int, int]]
 ) -> None:
     async def scenario(folder: Path) -> None:
@@ -381,9 +381,9 @@ def test_no_more_than_it_may_and_no_less_than_it_must(
 async def _go_through(
     journal: Kept, gated: list[Gated], options: JournalOptions, operations: list[tuple[str, int, int]]
 ) -> None:
-    model: list[Record] = []  # all records there ever were; those before `first` are gone
+    model: list[Record] = []  # all records ever appended; those before `first` are removed
     first = 1
-    wrong = 0  # how far the clock is off that records get their times from
+    wrong = 0  # the error of the clock that gives records their times
     for operation, one, two in [("append", 12, 100), *operations, ("retain", 0, 0)]:
         if operation == "append":
             new = records(one, journal.clock + wrong, two)
@@ -413,7 +413,7 @@ async def _go_through(
             assert len(consumer.delivered) == status.processed
             assert status.processed + status.pending + status.lost == len(model)
     for consumer in gated:
-        consumer.let_all()
+        consumer.open_gate()
     await until(lambda: not any(status.pending for status in journal.statuses))
     for status, consumer in zip(journal.statuses, gated, strict=True):
         assert consumer.delivered == sorted(set(consumer.delivered))
@@ -421,7 +421,7 @@ async def _go_through(
 
 
 async def _in_hand(journal: Kept, model: list[Record]) -> None:
-    """Consumers have in hand what they can have."""
+    """Wait until all consumers have their next records in hand."""
     for status in journal.statuses:
         status.last = max(status.last, len(model))
     await until(lambda: all(status.in_hand or not status.pending for status in journal.statuses))
@@ -435,18 +435,18 @@ async def _let_do_a_step(status: ConsumerStatus, consumer: Gated) -> None:
 
 
 def _judge_removal(model: list[Record], start: int, end: int, options: JournalOptions, now: int) -> None:
-    """Each record that went had to: it was old, or too much was there."""
+    """Each removed record was old, or beyond a bound of size."""
     limits = [int(options.keep_size)] if options.keep_size is not None else []
     limits += [int(options.max_size * 0.95)] if options.max_size is not None else []
     for position in range(start, end):
         size = sum(map(size_of, model[position - 1 :]))
-        # Any that comes later in the journal and is old: what is before it is so too, whatever its time says.
+        # A record counts as old if any later record is old, whatever its own time is.
         old = options.keep_for is not None and any(record.at < now - 10_000 for record in model[position - 1 : end - 1])
         assert old or any(size > limit for limit in limits)
 
 
 def _judge_what_stays(journal: Kept, model: list[Record], extent: JournalStats, options: JournalOptions) -> None:
-    """Bounds hold, but for what consumers need; and that stays unless it need not."""
+    """The bounds hold except for records that consumers need. These stay if they must."""
     needed = min(status.position for status in journal.statuses)
     drops = options.max_size is not None and options.on_full == "drop"
     if options.wait_for_consumers and not drops:

@@ -1,4 +1,4 @@
-"""What a scrape costs the event loop, and that it can read what the loop goes on changing."""
+"""The cost of a scrape for the event loop, and correct values while the loop changes them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.support.scrape import parse
 KEYS = [*sorted(Validator.load(None).keys), ""]
 SCRAPES = 30
 MOST_SECONDS = 0.005
-"""What a scrape may cost the loop's thread; on the machine this was written on it was a tenth of it."""
+"""The most processor time of the loop's thread for a scrape: ten times the measured time."""
 
 
 class Held(Collector):
-    """Shows how often it was asked, after waiting for `go`."""
+    """Waits for `go`, and then shows the number of its calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -45,7 +45,7 @@ class Held(Collector):
     def collect(self) -> Iterator[Metric]:
         self.asked += 1
         self.begun.set()
-        assert self.go.wait(PATIENCE), "nobody else got on meanwhile"
+        assert self.go.wait(PATIENCE), "the event loop was blocked meanwhile"
         yield GaugeMetricFamily("asked", "how often", self.asked)
 
 
@@ -57,7 +57,7 @@ def held() -> tuple[Held, Exposition]:
 
 
 def full_house() -> Metrics:
-    """Every sample that requests can make, and some that they cannot."""
+    """Metrics with every sample that requests can make, and more."""
     metrics = Metrics()
     for endpoint in Endpoint:
         for key in KEYS:
@@ -70,21 +70,21 @@ async def no_status(parameters: Mapping[str, str]) -> bytes:
     return b"{}"
 
 
-async def test_the_loop_goes_on_while_metrics_are_made() -> None:
+async def test_the_loop_runs_while_a_scrape_is_rendered() -> None:
     collector, exposition = held()
     rendering = asyncio.create_task(exposition.render())
     await asyncio.to_thread(collector.begun.wait, PATIENCE)
-    collector.go.set()  # which the loop could not do if it were the one that waits
+    collector.go.set()  # impossible if the rendering blocked the loop
     assert b"asked 1.0" in await rendering
 
 
-async def test_who_comes_while_metrics_are_made_shares_the_next() -> None:
+async def test_scrapes_during_a_rendering_share_the_next_one() -> None:
     collector, exposition = held()
     first = asyncio.create_task(exposition.render())
     await asyncio.to_thread(collector.begun.wait, PATIENCE)
     others = [asyncio.create_task(exposition.render()) for _ in range(20)]
     await asyncio.sleep(0)
-    others.pop().cancel()  # which is nothing to the others
+    others.pop().cancel()  # this does not affect the others
     collector.go.set()
     assert b"asked 1.0" in await first
     assert all([b"asked 2.0" in await other for other in others])
@@ -134,7 +134,7 @@ async def test_a_scrape_costs_the_loop_little() -> None:
     assert spent < MOST_SECONDS
 
 
-async def test_metrics_are_right_whatever_changes_while_they_are_made() -> None:
+async def test_metrics_are_correct_despite_changes_during_the_rendering() -> None:
     metrics = Metrics()
     exposition = Exposition(metrics.registry)
     counted = 0
@@ -152,8 +152,8 @@ async def test_metrics_are_right_whatever_changes_while_they_are_made() -> None:
     assert sum(sample.value for sample in shown.samples) == counted
 
 
-def test_each_child_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding it by its labels costs more than counting does."""
+def test_each_labelled_child_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding a child by its labels costs more than counting."""
     looked_up: list[tuple[object, ...]] = []
     labels = MetricWrapperBase.labels
 
@@ -172,12 +172,12 @@ def test_each_child_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looked_up) == len({*looked_up}) >= len(Refusal)
 
 
-async def test_the_delay_of_the_loop_is_told() -> None:
+async def test_the_delay_of_the_loop_is_measured() -> None:
     delays: asyncio.Queue[float] = asyncio.Queue()
     watching = asyncio.create_task(watch_loop_delay(delays.put_nowait))
     try:
         assert await delays.get() >= 0
-        time.sleep(0.3)  # noqa: ASYNC251 - to hold up the loop is the point
-        assert await delays.get() >= 0.15  # it was due a tenth of a second after the one before
+        time.sleep(0.3)  # noqa: ASYNC251 - the test blocks the loop on purpose
+        assert await delays.get() >= 0.15  # a measurement was due after a tenth of a second
     finally:
         watching.cancel()

@@ -1,4 +1,4 @@
-"""Members that the plugin `scrub` removes or hashes are nowhere on disk."""
+"""Members that the plugin `scrub` removes or hashes are not in any file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files_with(folder: Path, text: str) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
-async def test_what_is_scrubbed_of_events_and_identify_requests_is_stored_nowhere(
+async def test_scrubbed_members_of_events_and_identify_requests_are_stored_nowhere(
     door: MakeDoor, tmp_path: Path
 ) -> None:
     options = read_options(ScrubPlugin.Options, TABLE, path="plugins.scrub", source="x.toml", base=tmp_path)

@@ -1,4 +1,4 @@
-"""Sessions on the real SQLite back end, compared with a model of the contract."""
+"""Sessions on the SQLite back end, compared with a model of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingestd.plugins.session import SessionPlugin
 from tests.support.backends import sqlite_backend
 
 IDLE = 1_800_000
-START = 4_000_000_000_000  # far ahead of the real time, which must not matter
+START = 4_000_000_000_000  # far in the future, because the real time must not matter
 SUPPLIED = [str(UUID(int=number << 100 | 0xABC)) for number in range(1, 4)]
 
 half_an_hour = SessionPlugin(SessionPlugin.Options())
@@ -39,7 +39,7 @@ async def resolve(
     timestamp: int | None = None,
     message: str | None = None,
 ) -> Session:
-    """One event or identify request: its session, made durable."""
+    """Resolve the session of an event or identify request, and commit it."""
     event = Event(
         id=time_uuid(),
         type="identify" if endpoint.identifies else "event",
@@ -69,7 +69,7 @@ CURRENT = "current"
 
 
 class Visit(NamedTuple):
-    """One request of a visitor, `pause` milliseconds after the one before it; it may supply their `CURRENT` session."""
+    """A request, `pause` milliseconds after the previous one. It may supply the visitor's `CURRENT` session."""
 
     pause: int
     visitor: tuple[str, str]
@@ -78,14 +78,14 @@ class Visit(NamedTuple):
 
 
 class Model:
-    """The contract in plain Python: each visitor's current session and its last activity."""
+    """A model of the contract in plain Python: each visitor's current session and its last activity."""
 
     def __init__(self) -> None:
         self.current: dict[tuple[str, str], tuple[str, int]] = {}
         self.seen: set[str] = set()
 
     def check(self, visit: Visit, now: int, session: Session) -> None:
-        """Compare an answer with what it has to be, and remember it."""
+        """Compare a session with the expected one, and remember it."""
         present, last = self.current.get(visit.visitor, (None, 0))
         if present is not None and now - last > IDLE:
             present = None
@@ -129,7 +129,7 @@ steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_si
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_any_visits_get_the_sessions_the_contract_says(steps: list[Visit | Literal["reopen"]]) -> None:
+def test_the_sessions_of_any_visits_equal_the_model(steps: list[Visit | Literal["reopen"]]) -> None:
     async def run(folder: Path) -> None:
         model, now = Model(), START
         async with AsyncExitStack() as stack:
@@ -171,11 +171,11 @@ async def test_simultaneous_first_events_of_many_visitors_get_a_session_each(tmp
         assert sum(session.is_new for session in sessions) == 10
 
 
-async def test_no_id_of_a_session_is_given_twice_whatever_came_of_it_before(tmp_path: Path) -> None:
+async def test_no_id_of_a_session_is_used_twice(tmp_path: Path) -> None:
     plugin = SessionPlugin(SessionPlugin.Options())
     async with sqlite_backend(tmp_path) as backend:
         given: set[str] = set()
-        for round_ in range(3):  # each time the same visitors, whose sessions go on, between new ones
+        for round_ in range(3):  # known visitors with a live session, among new ones
             visitors = [f"v{number % 5 and round_}-{number}" for number in range(30)]
             sessions = await asyncio.gather(
                 *(resolve(backend.store, START + round_, visitor=visitor, plugin=plugin) for visitor in visitors)
@@ -186,7 +186,7 @@ async def test_no_id_of_a_session_is_given_twice_whatever_came_of_it_before(tmp_
             given.update(begun)
 
 
-async def test_of_simultaneous_requests_with_the_same_session_one_starts_it(tmp_path: Path) -> None:
+async def test_one_of_simultaneous_requests_with_the_same_session_starts_it(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         sessions = await asyncio.gather(*(resolve(backend.store, START, supplied=SUPPLIED[0]) for _ in range(12)))
         assert {session.session_id for session in sessions} == {SUPPLIED[0]}
@@ -248,7 +248,7 @@ async def test_a_callback_of_the_live_session_is_activity_in_it(tmp_path: Path) 
 
 
 async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_new(tmp_path: Path) -> None:
-    """Any of them may be the one that is stored; the pipeline sees to it that no other is."""
+    """Any copy may be the stored one. The pipeline stores only one."""
     async with sqlite_backend(tmp_path) as backend:
         first = await resolve(backend.store, START, message="m-1")
         assert first.is_new
@@ -262,7 +262,7 @@ async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_n
 
 @given(pause=st.integers(IDLE + 1, 3 * IDLE), start=st.integers(START, START + 2 * IDLE))
 @settings(max_examples=20, deadline=None)
-def test_a_message_that_comes_again_does_not_revive_the_session_it_once_began(pause: int, start: int) -> None:
+def test_a_late_copy_of_a_message_does_not_revive_its_ended_session(pause: int, start: int) -> None:
     async def run(folder: Path) -> None:
         async with sqlite_backend(folder) as backend:
             before = await resolve(backend.store, start, message="m")

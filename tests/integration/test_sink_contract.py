@@ -1,4 +1,4 @@
-"""The contract suite: a sink that keeps it passes, and each way to break it is found by the test that names it."""
+"""The contract suite: a correct sink passes, and each kind of fault is found by the test that names it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PathOptions(Options):
 
 
 class Lines(Sink):
-    """Keeps the contract. A file named `broken` beside its own stands for a connection that is lost."""
+    """A correct sink. A file named `broken` beside its file simulates a lost connection."""
 
     Options = PathOptions
     _fd: int | None = None
@@ -35,7 +35,7 @@ class Lines(Sink):
     async def open(self) -> None:
         if self._fd is None:
             self._fd = os.open(self.options.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            # A kill may end a write between two pages: what is behind the last whole line comes again.
+            # A kill may end a write in the middle of a line. The records after the last complete line come again.
             os.ftruncate(self._fd, self.options.path.read_bytes().rfind(b"\n") + 1)
 
     async def write(self, batch: Sequence[Record]) -> None:
@@ -68,7 +68,7 @@ def whole(line: bytes) -> Value:
     try:
         value: Value = json.loads(line)
     except ValueError as error:
-        raise AssertionError(f"no whole line: {line!r}") from error
+        raise AssertionError(f"not a complete line: {line!r}") from error
     return value
 
 
@@ -94,7 +94,7 @@ class TestLines(LinesContract):
 
 
 class TestLinesWithoutHooks(SinkContract):
-    """As the suite was before there were any, but for what is made of the records."""
+    """The suite without its optional hooks."""
 
     make_sink = LinesContract.make_sink
     read_back = LinesContract.read_back
@@ -102,7 +102,7 @@ class TestLinesWithoutHooks(SinkContract):
 
 
 class Orders(Lines):
-    """Keeps only orders, as something else."""
+    """Keeps only orders, in another form."""
 
     async def write(self, batch: Sequence[Record]) -> None:
         orders = [record.decode() for record in batch if record.type == "event"]
@@ -111,7 +111,7 @@ class Orders(Lines):
 
 
 class TestOrders(LinesContract):
-    """A sink that makes something else of some records has every test too."""
+    """The suite for a sink that keeps some records only, in another form."""
 
     kind = Orders
     keeps_order = False
@@ -144,21 +144,21 @@ class Buffering(Lines):
 
 
 class Tearing(Lines):
-    """Goes on behind half a line, as a crash has left it."""
+    """Continues after half a line left by a crash."""
 
     async def open(self) -> None:
         if self._fd is None:
             self._fd = os.open(self.options.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        await asyncio.sleep(0.0005)  # so it is not at the beginning that it can be found
+        await asyncio.sleep(0.0005)  # so that the beginning of a write does not show the fault
         self.keep(b"\n".join([record.body for record in batch]))
         await asyncio.sleep(0.005)
         self.keep(b"\n")
 
 
 class Forgetful(Lines):
-    """Takes a batch for written before it is."""
+    """Remembers a batch as written before writing it."""
 
     def __init__(self, name: str, options: Any) -> None:
         super().__init__(name, options)
@@ -198,7 +198,7 @@ class Small(Lines):
 
 
 class SeesBatches(Lines):
-    """Knows a batch that comes again by its first record."""
+    """Recognises a repeated batch by its first record."""
 
     _first = b""
 
@@ -218,7 +218,7 @@ class Once(Lines):
 
 
 class Halfway(Lines):
-    """Cannot be opened after an opening that was cut short."""
+    """Cannot be opened after an interrupted opening."""
 
     _opening = False
 
@@ -238,7 +238,7 @@ class LeavesFiles(Lines):
 class LeavesTasks(Lines):
     async def open(self) -> None:
         await super().open()
-        # A timer's, which the loop holds on to: another may be taken for garbage, which asyncio tells in the log.
+        # The loop keeps a task that waits for a timer. Another task could be collected, and asyncio would log that.
         self._task = asyncio.create_task(asyncio.sleep(3600))
 
 
@@ -249,7 +249,7 @@ class ClosesOnlyWhatIsOpen(Lines):
 
 
 class GivesUp(Lines):
-    """Rejects what it cannot write at the moment."""
+    """Rejects records that it cannot write at the moment."""
 
     async def write(self, batch: Sequence[Record]) -> None:
         try:
@@ -318,7 +318,7 @@ def test_a_sink_that_breaks_the_contract_is_found_out(kind: type[Lines], test: s
 
 
 class GivesUpWhenFull(Lines):
-    """Rejects for good what it has no room for. A file named `full` beside its own says that there is none."""
+    """Rejects records if there is no room. A file named `full` beside its file simulates a full disk."""
 
     def refuse(self, batch: Sequence[Record]) -> None:
         if self.options.path.with_name("full").exists():
@@ -335,14 +335,14 @@ class Full(LinesContract):
 
 
 @pytest.mark.logs("sink:lines: .* dead letter")
-def test_a_sink_that_rejects_what_it_has_no_room_for_is_found_out(tmp_path: Path) -> None:
+def test_a_sink_that_rejects_records_for_want_of_room_is_found_out(tmp_path: Path) -> None:
     contract = Full()
     contract.kind = GivesUpWhenFull
     with pytest.raises(AssertionError, match="became dead letters"):
         contract.test_nothing_is_given_up_while_only_what_is_new_is_refused(tmp_path)
 
 
-def test_what_is_missing_is_told_with_what_is_there_in_its_place(tmp_path: Path) -> None:
+def test_the_message_about_missing_records_shows_the_expected_and_the_found_ones(tmp_path: Path) -> None:
     contract = LinesContract()
     contract.kind = Ascii
     with pytest.raises(AssertionError) as raised:
@@ -353,7 +353,7 @@ def test_what_is_missing_is_told_with_what_is_there_in_its_place(tmp_path: Path)
     assert "za????" in told
 
 
-def test_a_failure_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
+def test_a_failure_in_the_separate_process_is_reported(tmp_path: Path) -> None:
     contract = LinesContract()
     contract.kind = Once
     (tmp_path / "broken").touch()
@@ -361,7 +361,7 @@ def test_a_failure_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
         contract.test_a_crash_before_the_place_is_stored_loses_nothing(tmp_path)
 
 
-def test_a_process_is_killed_when_it_has_done_enough() -> None:
+def test_the_separate_process_is_killed_after_enough_reports() -> None:
     async def endless(report: Any) -> None:
         while True:
             report()
@@ -370,7 +370,7 @@ def test_a_process_is_killed_when_it_has_done_enough() -> None:
     assert 3 <= killed_after(3, endless) < 1000
 
 
-def test_made_records_have_an_id_of_their_own() -> None:
+def test_made_records_have_unique_ids() -> None:
     records = make_records(3, tenant="other", colour="red")
     values = [record.decode() for record in records]
     assert len({value["id"] for value in values}) == 3

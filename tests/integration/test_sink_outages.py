@@ -1,6 +1,6 @@
-"""Each built-in sink on its real server, which refuses for longer than all attempts whatever is new to it.
+"""Each built-in sink on its real server, which refuses new records for longer than all attempts.
 
-The daemon's delivery goes on afterwards: all records are there, those of a visitor in order, and none was given up.
+Afterwards delivery continues: the sink has all records, in order for each visitor, and no dead letters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _names = count(1)
 async def assert_survives(
     sink: Sink, refusal: Refusal, read: Callable[[], Sequence[dict[str, Any]]], size: int = 0
 ) -> None:
-    """Three records of each visitor come while the sink refuses."""
+    """Deliver through the outage, with three records of each visitor during it, and check the content of the sink."""
     before, during = make_records(4), []
     for _ in range(3):
         during += make_records(5, data={"fill": "x" * size})
@@ -67,8 +67,8 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 @pytest.mark.parametrize("limit", ["max_msgs", "max_bytes"])
-async def test_nats_whose_stream_is_full(nats: NatsServer, limit: str) -> None:
-    """It acknowledges a message whose id it knows, and refuses every other."""
+async def test_nats_with_a_full_stream_loses_no_record(nats: NatsServer, limit: str) -> None:
+    """A full stream acknowledges messages with known ids, and refuses all others."""
     name = f"S{next(_names)}"
     config = StreamConfig(name=name, subjects=[f"{name}.*"], discard=DiscardPolicy.NEW)
     await nats.do(lambda jetstream: jetstream.add_stream(config))
@@ -88,8 +88,8 @@ async def test_nats_whose_stream_is_full(nats: NatsServer, limit: str) -> None:
     await assert_survives(sink, full, lambda: asyncio.run(nats.records(name)))
 
 
-async def test_nats_without_storage_for_more(tmp_path: Path) -> None:
-    """The account's storage is used up, as where a disk is full."""
+async def test_nats_without_storage_loses_no_record(tmp_path: Path) -> None:
+    """The storage of the account is used up, like on a full disk."""
     with nats_server(tmp_path / "nats") as server:
         config = server.folder / "nats.conf"
         unlimited = config.read_text()
@@ -121,8 +121,8 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("trouble", ["memory", "replica", "replicas", "rights"])
-async def test_redis_that_takes_no_writes(redis: RedisServer, trouble: str) -> None:
-    """The sink writes nothing that it finds in the stream, so a repetition of the last records is always taken."""
+async def test_redis_that_refuses_writes_loses_no_record(redis: RedisServer, trouble: str) -> None:
+    """The sink does not write records that it finds in the stream, so repeated records always succeed."""
     client, stream = redis.client(), f"s{next(_names)}"
     begin, end = {
         "memory": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
@@ -163,8 +163,8 @@ _END_SESSIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pi
 
 
 @pytest.mark.parametrize("trouble", ["53100", "53400", "57014", "58030", "40001", "55P03", "P0001", "read-only"])
-async def test_postgres_that_takes_no_rows(postgres: PostgresServer, trouble: str) -> None:
-    """What the sink knows to be the server's trouble, and (P0001) what it does not."""
+async def test_postgres_that_refuses_rows_loses_no_record(postgres: PostgresServer, trouble: str) -> None:
+    """Errors that the sink recognises as the server's, and one (P0001) that it does not."""
     table = f"t{next(_names)}"
 
     begin, end = [_TRIGGER.format(trouble, table)], [f"DROP TRIGGER refuse ON {table}"]
@@ -200,8 +200,8 @@ def webhook() -> Iterator[WebhookServer]:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 507, 403, 404])
-async def test_a_webhook_that_knows_ids_and_stores_nothing_new(webhook: WebhookServer, status: int) -> None:
-    """403 and 404 may be a record's fault, as far as the sink knows; the others are the receiver's trouble."""
+async def test_a_webhook_that_accepts_known_records_only(webhook: WebhookServer, status: int) -> None:
+    """For the sink, 403 and 404 may be the fault of a record. The other answers are the receiver's fault."""
     known: dict[str, dict[str, Any]] = {}
     refuses = False
 
@@ -226,7 +226,7 @@ async def test_a_webhook_that_knows_ids_and_stores_nothing_new(webhook: WebhookS
 # Files
 
 
-async def test_jsonl_on_a_full_disk(tmp_path: Path) -> None:
+async def test_jsonl_on_a_full_disk_loses_no_record(tmp_path: Path) -> None:
     with small_disk(tmp_path, megabytes=1):
         ballast, path = tmp_path / "ballast", tmp_path / "events.jsonl"
 
@@ -243,7 +243,7 @@ async def test_jsonl_on_a_full_disk(tmp_path: Path) -> None:
         )
 
 
-async def test_jsonl_whose_file_cannot_be_written_to(tmp_path: Path) -> None:
+async def test_jsonl_with_an_unwritable_path_loses_no_record(tmp_path: Path) -> None:
     folder, file, link = tmp_path / "folder", tmp_path / "file", tmp_path / "link"
     folder.mkdir()
     file.touch()
@@ -251,7 +251,7 @@ async def test_jsonl_whose_file_cannot_be_written_to(tmp_path: Path) -> None:
     path = link / "events.jsonl"
 
     def point_to(target: Path) -> None:
-        """At once, so that the sink never finds nothing there and makes a file of its own."""
+        """Replace the link at once, so that the sink never misses it and makes a new file."""
         (tmp_path / "new").symlink_to(target)
         (tmp_path / "new").replace(link)
 
@@ -265,7 +265,7 @@ async def test_jsonl_whose_file_cannot_be_written_to(tmp_path: Path) -> None:
     await assert_survives(sink, in_the_way, lambda: _lines(path.read_bytes()))
 
 
-async def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
+async def test_stdout_on_a_full_disk_loses_no_record(tmp_path: Path) -> None:
     path = tmp_path / "out"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 

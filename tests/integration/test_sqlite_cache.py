@@ -1,4 +1,4 @@
-"""Whatever the cache holds or lets go of, a unit sees what the operations before it have left."""
+"""Every transaction sees the results of earlier operations, whatever the cache keeps or evicts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def compact(backend: SqliteBackend) -> None:
     await backend.write_back.compact()
 
 
-async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
+async def execute(state: State, model: Model, operation: tuple[Any, ...]) -> None:
     name, *arguments = operation
     bounds = arguments.pop() if name == "merge" else {}
     expected = getattr(model, name)(state.now, *arguments, **bounds)
@@ -67,32 +67,34 @@ async def do(state: State, model: Model, operation: tuple[Any, ...]) -> None:
         st.tuples(
             st.integers(0, 2),
             st.integers(0, 12),
-            operations | st.sampled_from(["commit", "reopen", "turn over", "rule out"]),
+            operations | st.sampled_from(["commit", "reopen", "compact", "remake the filter"]),
         ),
         max_size=40,
     ),
 )
-def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -> None:
+def test_simultaneous_transactions_see_each_other_s_operations(
+    cache: int, steps: Sequence[tuple[int, int, Any]]
+) -> None:
     async def run(folder: Path) -> None:
         model = Model()
         backend = SqliteBackend(folder / "ingestd.db", cache=cache, busy_timeout=1.0)
         await backend.open(serving=True)
         units: dict[int, State] = {}
         try:
-            for number, now, what in steps:
+            for number, now, action in steps:
                 state = units.setdefault(number, backend.store.begin(now))
-                if what == "reopen":
+                if action == "reopen":
                     await asyncio.gather(*(backend.store.commit(each) for each in units.values()))
                     units = {}
                     backend = await reopened(backend)
-                elif what == "turn over":
+                elif action == "compact":
                     await compact(backend)
-                elif what == "rule out":
+                elif action == "remake the filter":
                     await backend.database.presence.remake()
-                elif what == "commit":
+                elif action == "commit":
                     await backend.store.commit(units.pop(number))
                 else:
-                    await do(state, model, what)
+                    await execute(state, model, action)
         finally:
             await backend.close()
 
@@ -110,7 +112,7 @@ def test_units_side_by_side(cache: int, steps: Sequence[tuple[int, int, Any]]) -
         max_size=8,
     ),
 )
-def test_a_discarded_unit_leaves_nothing(
+def test_a_discarded_transaction_leaves_nothing(
     cache: int, units: Sequence[tuple[list[tuple[Any, ...]], int, str, bool]]
 ) -> None:
     async def run(folder: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_discarded_unit_leaves_nothing(
                 before = dict(model.kept)
                 state = backend.store.begin(now)
                 for operation in work:
-                    await do(state, model, operation)
+                    await execute(state, model, operation)
                 if end == "commit":
                     await backend.store.commit(state)
                 else:
@@ -163,23 +165,23 @@ async def test_expired_entries_leave_the_file_and_living_ones_stay(tmp_path: Pat
     await backend.close()
 
 
-async def test_a_consumer_that_lags_finds_what_lived_at_its_time(tmp_path: Path) -> None:
+async def test_a_late_consumer_finds_entries_that_were_live_at_its_time(tmp_path: Path) -> None:
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=1, busy_timeout=1.0)
     await backend.open(serving=True)
     state = backend.store.begin(1000)
     await state.put("key", "x", 10)
-    await state.put("sign", "x", 10 - DAY)  # long expired, so that the sweep can be seen to have passed
+    await state.put("sign", "x", 10 - DAY)  # long expired; its removal shows that the sweep has run
     await backend.store.commit(state)
     backend.store.begin(1000 + DAY // 2)
     other = sqlite3.connect(tmp_path / "ingestd.db")
     await until(lambda: other.execute("SELECT count(*) FROM state WHERE key = 'sign'").fetchone() == (0,))
     other.close()
-    await backend.store.begin(1000).get("let go of the key")
+    await backend.store.begin(1000).get("evicts the key")
     assert await backend.store.begin(1010).get("key") == "x"
     await backend.close()
 
 
-async def test_large_entries_push_out_others_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_large_entries_evict_others_and_nothing_is_lost(tmp_path: Path) -> None:
     size = 200_000
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=1000, cache_size=size, busy_timeout=1.0)
     await backend.open(serving=True)
@@ -197,13 +199,13 @@ async def test_large_entries_push_out_others_and_nothing_is_lost(tmp_path: Path)
         assert await state.get(key) == value
         assert await state.fields(f"profile:{key}") == {"name": Field(0, value)}
         assert await state.window(f"set:{key}") == [(value, 0)]
-        assert entries.weight <= size + 3 * 30_000  # what was loaded last comes on top
+        assert entries.weight <= size + 3 * 30_000  # plus the entries loaded last
     assert 0 < entries.count < 30
     assert entries.weight == sum(entry.weigh() for entry in entries._known.values())
     await backend.close()
 
 
-async def test_reads_stop_at_their_bytes_however_large_records_are(tmp_path: Path) -> None:
+async def test_reads_stop_at_a_number_of_bytes(tmp_path: Path) -> None:
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=1000, busy_timeout=1.0)
     await backend.open(serving=True)
     sizes = [10] * 100 + [1_000_000] * 8 + [10, 1_000_000] * 5

@@ -1,4 +1,4 @@
-"""Commits are shared: one costs as much for many events as for one."""
+"""Group commit: simultaneous events share a commit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ async def send(backend: Backend) -> None:
         await append(backend, [record])
 
 
-async def test_clients_that_wait_for_their_answers_come_to_share_their_commits(tmp_path: Path) -> None:
+async def test_clients_that_wait_for_their_answers_share_commits(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         assert isinstance(backend, SqliteBackend)
         begun = [asyncio.create_task(send(backend)) for _ in range(CLIENTS // 2)]
         for _ in range(5):
             await asyncio.sleep(0)
-        # Their commit is under way, so these are not in it.
+        # The first commit is in progress, so these are not in it.
         begun += [asyncio.create_task(send(backend)) for _ in range(CLIENTS // 2)]
         await asyncio.gather(*begun)
         assert len(await read_all(backend.journal)) == CLIENTS * EVENTS

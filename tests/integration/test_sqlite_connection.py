@@ -1,4 +1,4 @@
-"""Work on a connection's thread, who is told of it, and what it leaves elsewhere."""
+"""Work on a connection's thread, the callbacks with its results, and temporary files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def write(folder):
 
 asyncio.run(write(Path(sys.argv[1])))
 """
-"""Writes 20,000 entries, and then, in one commit, 125 of them, each on a page of its own."""
+"""Writes 20,000 entries, and then 125 of them in one commit, each on a different page."""
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def opened(folder: Path) -> AsyncIterator[Connection]:
 
 
 class Told:
-    """Keeps what it is called with, and on which thread."""
+    """A callback that keeps its arguments and the threads of its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, threading.Thread]] = []
@@ -71,7 +71,7 @@ def double(connection: sqlite3.Connection, number: int, *, more: int) -> tuple[i
     return doubled, threading.current_thread()
 
 
-async def test_work_is_done_on_the_connection_s_thread_and_told_on_the_loop_s(tmp_path: Path) -> None:
+async def test_work_runs_on_the_connection_s_thread_and_its_callback_on_the_loop_s(tmp_path: Path) -> None:
     async with opened(tmp_path) as connection:
         told = Told()
         connection.submit_then(told, double, 4, more=1)
@@ -80,7 +80,7 @@ async def test_work_is_done_on_the_connection_s_thread_and_told_on_the_loop_s(tm
     assert thread is not threading.current_thread()
 
 
-async def test_an_error_is_told_and_the_thread_goes_on(tmp_path: Path) -> None:
+async def test_the_callback_gets_an_error_and_the_thread_continues(tmp_path: Path) -> None:
     async with opened(tmp_path) as connection:
         failed, told = Told(), Told()
         connection.submit_then(failed, lambda each: each.execute("SELECT nothing"))
@@ -98,11 +98,11 @@ async def test_a_closed_connection_takes_no_work(tmp_path: Path) -> None:
     assert told.calls == []
 
 
-def test_what_is_stored_comes_into_no_temporary_file(tmp_path: Path) -> None:
+def test_commits_write_no_temporary_file(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     untouched = temporary.stat().st_mtime_ns
     command = [sys.executable, "-c", SCATTERED, str(tmp_path)]
     environment = {**os.environ, "SQLITE_TMPDIR": str(temporary)}
     subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], check=True, timeout=60)
-    assert temporary.stat().st_mtime_ns == untouched, "a file was made in it"
+    assert temporary.stat().st_mtime_ns == untouched, "SQLite made a temporary file"

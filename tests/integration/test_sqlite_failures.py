@@ -1,4 +1,4 @@
-"""Commits that fail, for real reasons: who depends on them is refused, nobody else, and it heals by itself."""
+"""Failing commits: dependent transactions are refused, others are not, and the daemon recovers alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def put(backend: SqliteBackend, key: str, value: str) -> State:
 
 
 async def stored_ids(folder: Path) -> list[str]:
-    """What the file says, and not what is in memory."""
+    """The ids in the file, regardless of the memory."""
     with closing(sqlite3.connect(folder / "ingestd.db")) as connection:
         return [found.body.decode() for found in read_records(connection, 0, 100_000)]
 
@@ -59,7 +59,7 @@ async def ids(backend: SqliteBackend) -> list[str]:
 
 @contextmanager
 def no_room(path: Path) -> Iterator[None]:
-    """No file may grow."""
+    """Let no file grow."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, before[1]))
     try:
@@ -70,7 +70,7 @@ def no_room(path: Path) -> Iterator[None]:
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
 @pytest.mark.parametrize("trouble", [locked, no_room])
-async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
+async def test_a_failed_commit_refuses_all_dependent_transactions(
     tmp_path: Path, trouble: Callable[[Path], Any]
 ) -> None:
     async with opened(tmp_path) as backend:
@@ -91,11 +91,11 @@ async def test_a_commit_that_fails_is_refused_to_all_that_depend_on_it(
             )
             assert [type(result) for result in results] == [Unavailable, Unavailable, Unavailable, type(None)]
             assert backend.problem()
-            with pytest.raises(Unavailable):  # known by now, without another try
+            with pytest.raises(Unavailable):  # refused without another attempt
                 await backend.store.commit(reader)
             fresh = backend.store.begin(NOW)
             assert (await fresh.get("new"), await fresh.get("old")) == (None, "durable")
-        await until(lambda: backend.problem() is None)  # nobody sends events, and it heals
+        await until(lambda: backend.problem() is None)  # the back end recovers without any event
         assert await ids(backend) == ["before"]
         await backend.journal.commit([record("after")], await put(backend, "new", "kept"))
     async with opened(tmp_path) as backend:
@@ -111,7 +111,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: database or disk is full")
-async def test_a_full_disk(disk: Path) -> None:
+async def test_a_full_disk_loses_no_stored_event_and_the_back_end_recovers(disk: Path) -> None:
     ballast = disk / "ballast"
     ballast.write_bytes(b"x" * 400_000)
     stored = []
@@ -160,12 +160,12 @@ async def _bad_record(_: State) -> list[Record]:
 
 
 async def _bad_type(_: State) -> list[Record]:
-    return [Record("event", NOW, object())]  # type: ignore[arg-type]  # what a faulty plugin might do
+    return [Record("event", NOW, object())]  # type: ignore[arg-type]  # a faulty plugin might do this
 
 
 @pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
 @pytest.mark.parametrize("bad", [_bad_value, _bad_key, _bad_field, _bad_life, _bad_record, _bad_type])
-async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
+async def test_one_unstorable_transaction_of_a_commit_fails_alone(
     tmp_path: Path, bad: Callable[[State], Coroutine[Any, Any, list[Record]]]
 ) -> None:
     async with opened(tmp_path) as backend:
@@ -201,7 +201,7 @@ async def test_one_bad_member_of_a_batch_does_not_fail_its_neighbours(
 
 @pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
 @pytest.mark.parametrize("bad", [_bad_value, _bad_key, _bad_field, _bad_life, _bad_record, _bad_type])
-async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_neighbours(
+async def test_one_unstorable_append_of_many_fails_alone(
     tmp_path: Path, bad: Callable[[State], Coroutine[Any, Any, list[Record]]]
 ) -> None:
     async with opened(tmp_path) as backend:
@@ -234,9 +234,7 @@ async def test_one_bad_member_of_what_is_appended_together_does_not_fail_its_nei
 
 @pytest.mark.logs("ingestd.sqlite ERROR one event could not be stored")
 @pytest.mark.parametrize("late", [False, True], ids=["known", "not yet known"])
-async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_refused(
-    tmp_path: Path, *, late: bool
-) -> None:
+async def test_of_many_appends_only_readers_of_a_failed_write_are_refused(tmp_path: Path, *, late: bool) -> None:
     go_on = threading.Event()
     async with opened(tmp_path) as backend:
         culprit = await put(backend, "shared", "of the culprit")
@@ -263,7 +261,7 @@ async def test_of_what_is_appended_together_only_who_has_seen_what_never_was_is_
 
 
 @pytest.mark.logs("ingestd.sqlite WARNING events cannot be stored: ")
-async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(tmp_path: Path) -> None:
+async def test_appends_that_could_not_be_stored_leave_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         await backend.journal.commit([record("before")], await put(backend, "before", "kept"))
         lost = [Append(await put(backend, f"{n}", "lost"), record(f"{n}")) for n in range(5)]
@@ -282,8 +280,8 @@ async def test_what_is_appended_together_where_nothing_can_be_stored_never_was(t
     assert [type(error) for error in await append_each(backend.journal, late)] == [Unavailable]
 
 
-async def test_of_what_is_appended_together_no_claim_is_durable_before_its_record(tmp_path: Path) -> None:
-    """The first claim's entry is in memory, and that of the second has to be read, which takes long."""
+async def test_no_idempotency_key_is_durable_before_its_record(tmp_path: Path) -> None:
+    """The entry of the first key is in memory. The entry of the second must be read, which takes long."""
     go_on = threading.Event()
     async with opened(tmp_path) as backend:
         journal, store = backend.journal, backend.store
@@ -308,7 +306,7 @@ async def test_of_what_is_appended_together_no_claim_is_durable_before_its_recor
         assert await stored_ids(tmp_path) == ["0", "1"]
 
 
-async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_left_out(tmp_path: Path) -> None:
+async def test_of_many_appends_only_duplicates_are_left_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         journal, store = backend.journal, backend.store
         claims = [IdempotencyKey(f"message:{name}", name, 1000) for name in "abc"]
@@ -327,14 +325,14 @@ async def test_of_what_is_appended_together_only_what_was_claimed_meanwhile_is_l
         assert [await backend.journal.claimed(claim.key, state) for claim in claims] == ["a", "first", "c"]
 
 
-async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_path: Path) -> None:
+async def test_a_discard_during_a_commit_hides_no_committed_value(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         for number in range(100):
             committing = asyncio.ensure_future(backend.store.commit(await put(backend, "key", f"kept {number}")))
             for _ in range(number % 5):
                 await asyncio.sleep(0)
             backend.store.discard(await put(backend, "key", "undone"))
-            # Undone before the other's write was taken, both are gone, and the other is told.
+            # If the discard comes before the writer has taken the commit, both are undone, and the commit fails.
             found = await backend.store.begin(NOW).get("key")
             try:
                 await committing
@@ -345,7 +343,7 @@ async def test_what_is_discarded_while_it_is_being_written_hides_nothing(tmp_pat
             assert await backend.store.begin(NOW).get("key") == found
 
 
-async def test_what_waits_when_the_store_closes_is_written_first(tmp_path: Path) -> None:
+async def test_closing_the_store_writes_waiting_transactions_first(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         waiting = [
             asyncio.ensure_future(backend.journal.commit([record(f"{n}")], backend.store.begin(NOW))) for n in range(50)
@@ -358,7 +356,7 @@ async def test_what_waits_when_the_store_closes_is_written_first(tmp_path: Path)
         assert len(await ids(backend)) == 50
 
 
-async def test_records_too_large_to_be_read_together_are_read_one_by_one(tmp_path: Path) -> None:
+async def test_records_too_large_to_be_read_together_are_read_one_at_a_time(tmp_path: Path) -> None:
     bodies = [chr(97 + n) * 60_000 for n in range(5)]
     async with opened(tmp_path) as backend:
         await backend.journal.commit([record(body) for body in bodies], backend.store.begin(NOW))

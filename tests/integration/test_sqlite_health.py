@@ -1,4 +1,4 @@
-"""What a SQLite back end tells `ingestd check` of its file, within a bounded time."""
+"""The check results of a SQLite back end for `ingestd check`, within a bounded time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ async def described(backend: SqliteBackend) -> dict[str, CheckResult]:
     return {finding.name: finding for finding in await backend.describe()}
 
 
-async def test_a_large_file_is_looked_through_for_a_bounded_time_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_file_is_checked_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
@@ -31,13 +29,13 @@ async def test_a_large_file_is_looked_through_for_a_bounded_time_only(
         assert time.monotonic() - begun < 1
         assert (whole.status, whole.facts) == ("ok", {"all": False})
         assert "no fault in the first" in whole.text
-        # The connection reads on as before.
+        # The connection still works.
         assert len(await read_all(backend.journal)) == 20_000
     finally:
         await backend.close()
 
 
-async def test_a_guest_tells_whose_the_file_is_and_tries_no_write(tmp_path: Path) -> None:
+async def test_a_guest_names_the_daemon_of_the_file_and_tries_no_write(tmp_path: Path) -> None:
     owner, guest = (SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0) for _ in range(2))
     await owner.open(serving=True)
     try:

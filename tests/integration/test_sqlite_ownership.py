@@ -1,4 +1,4 @@
-"""Whose a file is: one daemon's, and commands beside it that ask; and what a killed daemon leaves."""
+"""The owner of a file: one daemon, which commands ask for changes. The file after a killed daemon."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ NOW = 1_795_233_906_000
 
 
 @contextmanager
-def owner(path: Path, what: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the file open as the daemon."""
-    process = subprocess.Popen([*OWNER, str(path), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def owner(path: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has opened the file as a daemon."""
+    process = subprocess.Popen([*OWNER, str(path), mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
@@ -53,7 +53,7 @@ async def opened(folder: Path, *, serving: bool = True) -> AsyncIterator[SqliteB
         await backend.close()
 
 
-async def test_a_second_daemon_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+async def test_a_second_daemon_is_refused_with_instructions(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve") as process:
         with pytest.raises(ConfigError, match=rf"process {process.pid},.* stop that one, or set another file"):
             await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
@@ -66,7 +66,7 @@ async def test_a_second_daemon_is_refused_and_told_what_to_do(tmp_path: Path) ->
             pass
 
 
-async def test_all_that_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+async def test_acknowledged_records_survive_a_kill(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "write") as process:
         assert process.stdout is not None
         acknowledged = [process.stdout.readline().strip() for _ in range(2000)]
@@ -82,13 +82,13 @@ async def test_all_that_was_acknowledged_survives_a_kill(tmp_path: Path) -> None
         state = backend.store.begin(1000)
         assert all([await state.get(name) == "x" for name in names]), "each record with its state"
         assert backend.write_back is not None
-        for _ in range(2):  # what is in no row yet
+        for _ in range(2):  # write entries of the log into rows
             await backend.write_back.compact()
         (count,) = sqlite3.connect(backend.path).execute("SELECT count(*) FROM state").fetchone()
         assert count == len(names) + 16, "and each state with its record"
 
 
-async def test_a_command_beside_a_daemon_in_another_process(tmp_path: Path) -> None:
+async def test_a_command_changes_the_state_through_a_daemon_in_another_process(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve"):
         async with opened(tmp_path, serving=False) as command:
             state = command.store.begin(NOW)
@@ -104,7 +104,7 @@ async def test_a_command_beside_a_daemon_in_another_process(tmp_path: Path) -> N
             assert await command.journal.last() == position
             again = command.store.begin(NOW)
             assert await again.get("key") == "swapped"
-            await command.store.commit(again)  # nothing written, nothing to ask
+            await command.store.commit(again)  # without a write there is no request
             assert await command.describe()
     async with opened(tmp_path) as backend:
         state = backend.store.begin(NOW)
@@ -115,7 +115,7 @@ async def test_a_command_beside_a_daemon_in_another_process(tmp_path: Path) -> N
 
 async def test_the_daemon_sees_what_a_command_wrote(tmp_path: Path) -> None:
     async with opened(tmp_path) as daemon, opened(tmp_path, serving=False) as command:
-        assert await daemon.store.begin(NOW).get("key") is None  # so it is cached as absent
+        assert await daemon.store.begin(NOW).get("key") is None  # cached as absent now
         state = command.store.begin(NOW)
         await state.put("key", "value")
         await command.store.commit(state)
@@ -123,7 +123,7 @@ async def test_the_daemon_sees_what_a_command_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", [1, 100])
-async def test_what_changed_under_a_command_is_a_conflict_and_changes_nothing(tmp_path: Path, cache: int) -> None:
+async def test_a_change_by_the_daemon_during_a_command_is_a_conflict(tmp_path: Path, cache: int) -> None:
     daemon = SqliteBackend(tmp_path / "ingestd.db", cache=cache, busy_timeout=1.0)
     await daemon.open(serving=True)
     async with opened(tmp_path, serving=False) as command:
@@ -144,7 +144,7 @@ async def test_what_changed_under_a_command_is_a_conflict_and_changes_nothing(tm
     await daemon.close()
 
 
-async def test_commands_at_the_same_time_are_done_one_after_the_other(tmp_path: Path) -> None:
+async def test_simultaneous_commands_are_executed_one_after_the_other(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
 
         async def take(number: int) -> int | None:
@@ -161,7 +161,7 @@ async def test_commands_at_the_same_time_are_done_one_after_the_other(tmp_path: 
         assert await command.store.begin(NOW).get("key") == str(won[0])
 
 
-async def test_a_request_is_withdrawn_when_the_daemon_does_not_do_it(tmp_path: Path) -> None:
+async def test_a_request_is_withdrawn_if_the_daemon_does_not_answer(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve") as process:
         async with opened(tmp_path, serving=False) as command:
             process.send_signal(signal.SIGSTOP)
@@ -176,7 +176,7 @@ async def test_a_request_is_withdrawn_when_the_daemon_does_not_do_it(tmp_path: P
             assert await command.store.begin(NOW).get("key") is None
 
 
-async def test_a_command_asks_for_what_it_was_given_whatever_its_caller_changes_later(tmp_path: Path) -> None:
+async def test_later_changes_of_arguments_do_not_change_the_request(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
         state = command.store.begin(NOW)
         fields, members = {"a": Field(1, "x")}, ["one"]
@@ -197,12 +197,12 @@ async def test_a_command_asks_for_what_it_was_given_whatever_its_caller_changes_
 
 
 @pytest.mark.logs("a command's request cannot be done")
-async def test_a_request_nobody_understands_does_not_block_the_next(tmp_path: Path) -> None:
+async def test_an_invalid_request_does_not_block_the_next(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
         with sqlite3.connect(command.path) as other:
             for text in b"junk", b'{"now": 1, "operations": [["close", ["k"], null]], "records": []}', b'{"now": 1}':
                 other.execute("INSERT INTO control (at, request) VALUES (0, ?)", (text,))
-            # Right in form, but not in its arguments; what was done before is undone.
+            # Valid JSON with an invalid argument: the first operation is undone.
             text = b'{"now": 1, "operations": [["put", ["k", "v"], null], ["get", ["k", 1], null]], "records": []}'
             other.execute("INSERT INTO control (at, request) VALUES (0, ?)", (text,))
         other.close()
@@ -214,7 +214,7 @@ async def test_a_request_nobody_understands_does_not_block_the_next(tmp_path: Pa
         assert await command.store.begin(NOW).get("k") is None
 
 
-async def test_a_command_cannot_consume_or_store_what_is_no_text(tmp_path: Path) -> None:
+async def test_a_command_cannot_consume_or_store_invalid_text(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
         for work in (
             command.journal.wait(0),
@@ -249,7 +249,7 @@ async def test_a_start_waits_for_a_command_to_end(tmp_path: Path, serving: bool)
     await backend.close()
 
 
-async def test_a_request_of_a_command_that_ended_is_done_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_request_of_an_ended_command_is_executed_at_the_next_start(tmp_path: Path) -> None:
     with owner(tmp_path / "ingestd.db", "serve") as process:
         async with opened(tmp_path, serving=False) as command:
             process.send_signal(signal.SIGSTOP)
@@ -297,7 +297,7 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         await SqliteBackend(tmp_path / "file" / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
 
 
-async def test_the_files_are_private(tmp_path: Path) -> None:
+async def test_other_users_cannot_read_the_files(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         async with opened(tmp_path / "made") as backend:
@@ -316,7 +316,7 @@ async def test_the_files_are_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o755, 0o700], ids=["all may enter", "only root may enter"])
 def test_a_command_run_as_root_becomes_the_owner_of_the_file(there: bool, mode: int) -> None:
     nobody = pwd.getpwnam("nobody")
-    # Not below tmp_path, whose parents only root may enter.
+    # Not below tmp_path, because only root may enter its parents.
     parent = Path(tempfile.mkdtemp())
     folder = parent / "state"
     folder.mkdir()
@@ -353,7 +353,7 @@ async def _make(folder: Path) -> None:
         ("sqlite:/abs/x.db", "/abs/x.db"),
     ],
 )
-def test_urls(url: str, path: str) -> None:
+def test_the_path_of_a_url(url: str, path: str) -> None:
     assert locate(url, Path("/base")) == Path(path)
 
 
@@ -370,6 +370,6 @@ def test_urls(url: str, path: str) -> None:
         "sqlite:x/",
     ],
 )
-def test_other_urls_are_refused_with_what_is_expected(url: str) -> None:
+def test_other_urls_are_refused_with_the_expected_form(url: str) -> None:
     with pytest.raises(ConfigError, match=r"sqlite:///absolute/path\.db"):
         locate(url, Path("/base"))

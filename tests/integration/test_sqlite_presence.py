@@ -1,4 +1,4 @@
-"""What the file has nothing of is not looked for there; and what it has is always found, whenever it was written."""
+"""The Bloom filter: absent keys cause no read of the file, and present keys are always found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.journals import until
 
 @asynccontextmanager
 async def opened(path: Path, cache: int = 1) -> AsyncIterator[SqliteBackend]:
-    """With next to no cache: what is not ruled out is read."""
+    """A back end almost without a cache: keys that are not ruled out are read from the file."""
     backend = SqliteBackend(path, cache=cache, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
@@ -41,14 +41,14 @@ def names(kind: str, count: int) -> list[str]:
 
 
 async def reads(backend: SqliteBackend, keys: list[str]) -> int:
-    """For how many of them the file is read; none of them is there."""
+    """The number of reads for these keys, which are all absent."""
     before = backend.database.entries.misses
     for key in keys:
         assert await backend.store.begin(1000).get(key) is None
     return backend.database.entries.misses - before
 
 
-async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(tmp_path: Path) -> None:
+async def test_absent_keys_cause_reads_only_until_the_filter_is_built(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
         before = await reads(backend, names("before", 20))
@@ -60,7 +60,7 @@ async def test_what_is_not_there_is_looked_for_until_it_is_known_and_not_again(t
         assert await backend.store.begin(1000).get("there") == "of there"
 
 
-async def test_it_becomes_known_by_itself(tmp_path: Path) -> None:
+async def test_the_filter_is_built_without_a_request(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, "there")
         await until(lambda: backend.database.presence.definitely_absent("not there"))
@@ -87,11 +87,11 @@ async def test_every_kind_of_entry_is_found_whether_written_before_or_after(tmp_
             assert await seen.renew(f"session {name}", "another", 1000) == (name, False)
             assert await seen.fields(f"profile {name}") == {"name": Field(1, name)}
             assert await seen.window(f"touches {name}") == [(name, 5)]
-            # A set and a value of one key are two entries.
+            # A set and a value with the same key are two entries.
             assert backend.database.presence.definitely_absent(f"touches {name}")
 
 
-async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(tmp_path: Path) -> None:
+async def test_the_filter_holds_more_keys_than_were_counted_before_the_walk(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         there, coming = names("there", 3000), iter(names("coming", 100_000))
         await put(backend, *there)
@@ -106,13 +106,13 @@ async def test_more_than_was_counted_comes_while_the_tables_are_walked_through(t
         assert sum(map(presence.definitely_absent, names("not there", 1000))) > 900
 
 
-async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_path: Path) -> None:
+async def test_keys_written_during_the_walk_are_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("a", 5000))
         walk = asyncio.create_task(backend.database.presence.remake())
         written = 0
         while not walk.done():
-            # In front of where the walk is and behind it.
+            # Keys before and after the position of the walk.
             await put(backend, f"0 {written}", f"b {written}")
             written += 1
         await walk
@@ -121,7 +121,7 @@ async def test_what_is_written_while_the_tables_are_walked_through_is_found(tmp_
             assert await backend.store.begin(1000).get(key) == f"of {key}"
 
 
-async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_path: Path) -> None:
+async def test_keys_in_flight_at_the_begin_of_the_walk_are_found(tmp_path: Path) -> None:
     go_on = threading.Event()
 
     def hold_up(_: sqlite3.Connection) -> None:
@@ -135,16 +135,16 @@ async def test_what_was_on_its_way_to_the_file_when_the_walk_began_is_found(tmp_
         committed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not any(entry.dirty for entry in state.seen))
         walk = asyncio.create_task(backend.database.presence.remake())
-        # All that a walk could read meanwhile would be read.
+        # Enough time for the walk to read everything.
         for _ in range(20):
             await backend.database.connections.background(lambda connection: connection.execute("SELECT 1").fetchone())
         go_on.set()
         await asyncio.gather(committed, walk)
-        await put(backend, "let go of the other")
+        await put(backend, "evicts the other")
         assert await backend.store.begin(1000).get("on its way") == "x"
 
 
-async def test_an_entry_ruled_out_while_it_is_being_read_keeps_what_is_written_to_it(tmp_path: Path) -> None:
+async def test_a_write_to_an_entry_ruled_out_during_its_read_is_kept(tmp_path: Path) -> None:
     ruled_out = False
     waiting: list[Loaded] = []
     entries = Entries(10, lambda keys, loaded: waiting.append(loaded), definitely_absent=lambda key: ruled_out)
@@ -156,7 +156,7 @@ async def test_an_entry_ruled_out_while_it_is_being_read_keeps_what_is_written_t
     assert await first == ("second", False)
 
 
-async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> None:
+async def test_the_size_of_the_filter_follows_the_number_of_keys(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db", cache=5000) as backend:
         there = names("there", 3000)
         await put(backend, *there)
@@ -174,7 +174,7 @@ async def test_the_filter_is_as_large_as_what_there_is_needs(tmp_path: Path) -> 
         assert not presence.definitely_absent(there[0])
 
 
-async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_path: Path) -> None:
+async def test_each_table_is_walked_once(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db", cache=50_000) as backend:
         await backend.database.presence.remake()
         state = backend.store.begin(1000)
@@ -194,7 +194,7 @@ async def test_the_tables_are_walked_through_once_however_large_they_are(tmp_pat
         ]
 
 
-async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_found(tmp_path: Path) -> None:
+async def test_keys_beyond_the_largest_filter_are_found(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         await put(backend, *names("there", 3000))
         presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=16, largest=64)
@@ -202,7 +202,7 @@ async def test_more_than_the_largest_filter_is_made_for_is_read_more_often_and_f
         assert not any(map(presence.definitely_absent, names("there", 3000)))
 
 
-async def test_what_has_left_the_file_is_ruled_out_once_much_has_come(tmp_path: Path) -> None:
+async def test_deleted_keys_are_ruled_out_after_many_new_keys(tmp_path: Path) -> None:
     async with opened(tmp_path / "ingestd.db") as backend:
         presence = BloomFilter(backend.database.connections, backend.database.renewals, smallest=64)
         await put(backend, "gone", "there")
@@ -211,7 +211,7 @@ async def test_what_has_left_the_file_is_ruled_out_once_much_has_come(tmp_path: 
         await state.delete("gone")
         await backend.store.commit(state)
         await presence.step()
-        assert not presence.definitely_absent("gone")  # nothing has come
+        assert not presence.definitely_absent("gone")  # no new keys yet
         for key in names("new", 100):
             presence.add(key)
         await presence.step()

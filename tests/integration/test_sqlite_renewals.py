@@ -1,4 +1,4 @@
-"""Lives that only become longer go to a log, and are in force from then on, whoever looks and whatever happens."""
+"""Renewals of expiry times go to a log, and hold from then on, for every reader and after any crash."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def renew(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int 
 
 
 async def begin(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int = HOUR) -> None:
-    """Put them into rows of their own; to renew one would be to begin it in the log."""
+    """Write the entries into rows. A renewal of a new entry would begin it in the log."""
     state = backend.store.begin(now)
     for key in keys:
         await state.put(key, "x", ttl)
@@ -48,7 +48,7 @@ async def begin(backend: SqliteBackend, keys: Sequence[str], now: int, ttl: int 
 
 
 async def fold(backend: SqliteBackend) -> None:
-    """Have all that the log holds written into rows: its older half, and then the younger one."""
+    """Write all entries of the log into rows: its older half, and then its younger half."""
     assert backend.write_back is not None
     for _ in range(2):
         await backend.write_back.compact()
@@ -68,7 +68,7 @@ def logged(folder: Path) -> int:
     return count
 
 
-async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emptied(tmp_path: Path) -> None:
+async def test_renewals_change_no_rows_until_the_log_is_compacted(tmp_path: Path) -> None:
     keys = [f"key {number}" for number in range(1000)]
     async with opened(tmp_path) as backend:
         await begin(backend, keys, 1000)
@@ -81,7 +81,7 @@ async def test_a_commit_of_renewals_leaves_their_rows_alone_until_the_log_is_emp
         assert (ends(tmp_path), logged(tmp_path)) == ({2000 + HOUR}, 1)
 
 
-async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path) -> None:
+async def test_an_entry_gets_its_row_only_after_its_last_renewal(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         assert backend.write_back is not None
         await begin(backend, ["goes on", "ends"], 0)
@@ -92,23 +92,23 @@ async def test_what_goes_on_is_not_written_until_it_does_no_more(tmp_path: Path)
             await backend.write_back.compact()
         rows = dict(ask(tmp_path, "SELECT key, expires FROM state"))
         assert rows == {"goes on": HOUR, "ends": 1000 + HOUR}
-        assert logged(tmp_path) == 1  # the last one
+        assert logged(tmp_path) == 1  # the last renewal
 
 
-async def test_the_log_is_kept_short_by_itself_when_much_is_in_it(tmp_path: Path) -> None:
+async def test_a_long_log_is_compacted_without_a_request(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         for part in ("first", "second"):
             keys = [f"{part} {number}" for number in range(1000)]
             await begin(backend, keys, 1000)
             for turn in range(1, 26):
                 await renew(backend, keys, 1000 + turn)
-            await until(lambda: not backend.database.renewals.logged)  # it is the older half
+            await until(lambda: not backend.database.renewals.logged)  # it is in the older half
         assert logged(tmp_path) == 25
         first = ask(tmp_path, "SELECT DISTINCT expires FROM state WHERE key LIKE 'first%'")
         assert first == [(1025 + HOUR,)]
 
 
-async def test_the_log_is_emptied_by_itself_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_old_log_is_compacted_without_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.stores.sqlite.writeback._AGE", 1)
     async with opened(tmp_path) as backend:
         await begin(backend, ["key"], 1000)
@@ -119,14 +119,14 @@ async def test_the_log_is_emptied_by_itself_after_a_while(tmp_path: Path, monkey
 
 
 def left_by_a_kill(folder: Path, keys: Sequence[str]) -> dict[str, int | None]:
-    """The ends of some lives, as a start would find them now."""
+    """The expiry times of these keys as a start would find them now."""
     with closing(sqlite3.connect(folder / "ingestd.db")) as other:
         other.execute("BEGIN")
         rows, renewals = read_rows(other, keys), TtlLog(*read_log(other)).of(keys)
     return {row[0]: row[3] for row in renewed(rows, renewals)}
 
 
-async def test_a_kill_loses_no_life_while_the_log_is_turned_over(tmp_path: Path) -> None:
+async def test_a_kill_during_a_compaction_loses_no_renewal(tmp_path: Path) -> None:
     keys = [f"key {number}" for number in range(3000)]
     ends: dict[str, int] = {}
     async with opened(tmp_path) as backend:
@@ -150,7 +150,7 @@ async def test_a_kill_loses_no_life_while_the_log_is_turned_over(tmp_path: Path)
         assert turns > 5
 
 
-async def test_what_is_renewed_after_a_deletion_is_not_taken_for_what_was_deleted(tmp_path: Path) -> None:
+async def test_a_deletion_affects_no_renewals_of_other_keys(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         assert backend.write_back is not None
         await renew(backend, ["kept", "deleted", "later"], 0)
@@ -165,7 +165,7 @@ async def test_what_is_renewed_after_a_deletion_is_not_taken_for_what_was_delete
         assert left_by_a_kill(tmp_path, ["kept", "later"]) == {"kept": 1000 + HOUR, "later": 4000 + HOUR}
 
 
-async def test_what_was_renewed_lives_on_after_it_was_let_go_of(tmp_path: Path) -> None:
+async def test_renewals_hold_after_an_eviction_from_the_cache(tmp_path: Path) -> None:
     async with opened(tmp_path, cache=1) as backend:
         for now in (1000, HOUR, 2 * HOUR):
             await renew(backend, ["key"], now)
@@ -174,7 +174,7 @@ async def test_what_was_renewed_lives_on_after_it_was_let_go_of(tmp_path: Path) 
         assert await backend.store.begin(3 * HOUR + 1).get("key") is None
 
 
-async def test_what_was_renewed_lives_on_after_a_restart(tmp_path: Path) -> None:
+async def test_renewals_hold_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         for now in (1000, HOUR, 2 * HOUR):
             await renew(backend, ["key"], now)
@@ -184,7 +184,7 @@ async def test_what_was_renewed_lives_on_after_a_restart(tmp_path: Path) -> None
     assert (ends(tmp_path), logged(tmp_path)) == ({3 * HOUR}, 0)
 
 
-async def test_a_command_beside_the_daemon_sees_it_live(tmp_path: Path) -> None:
+async def test_a_command_beside_the_daemon_sees_renewals(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         await renew(backend, ["key"], 1000)
         await renew(backend, ["key"], HOUR)
@@ -193,7 +193,7 @@ async def test_a_command_beside_the_daemon_sees_it_live(tmp_path: Path) -> None:
             assert await command.store.begin(2 * HOUR + 1).get("key") is None
 
 
-async def test_a_renewal_is_not_that_of_a_later_value(tmp_path: Path) -> None:
+async def test_a_renewal_does_not_apply_to_a_later_value(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         await renew(backend, ["key"], 1000)
         await renew(backend, ["key"], 5000)
@@ -208,25 +208,25 @@ async def test_a_renewal_is_not_that_of_a_later_value(tmp_path: Path) -> None:
     assert ends(tmp_path) == {6010}
 
 
-async def test_what_is_expired_in_its_row_and_was_renewed_is_not_swept_away(tmp_path: Path) -> None:
+async def test_the_sweep_keeps_a_renewed_entry_whose_row_has_expired(tmp_path: Path) -> None:
     async with opened(tmp_path, cache=1) as backend:
         await renew(backend, ["key"], 1000, 2 * DAY)
         await renew(backend, ["key"], 2 * DAY, 2 * DAY)
         state = backend.store.begin(4 * DAY)
-        await state.put("sign", "x", -3 * DAY)  # so that the sweep can be seen to have passed
+        await state.put("sign", "x", -3 * DAY)  # its removal shows that the sweep has run
         await backend.store.commit(state)
         await until(lambda: ask(tmp_path, "SELECT count(*) FROM state WHERE key = 'sign'") == [(0,)])
         assert await backend.store.begin(4 * DAY).get("key") == "x"
 
 
-async def test_a_value_that_ended_and_comes_again_has_a_row_of_its_own(tmp_path: Path) -> None:
+async def test_an_expired_value_that_is_put_again_gets_a_new_row(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         await begin(backend, ["key"], 1000)
         await begin(backend, ["key"], 1000 + 2 * HOUR)
     assert (ends(tmp_path), logged(tmp_path)) == ({1000 + 3 * HOUR}, 0)
 
 
-async def test_what_begins_and_will_be_renewed_gets_its_row_when_it_goes_on_no_more(tmp_path: Path) -> None:
+async def test_an_entry_begun_in_the_log_gets_its_row_after_its_last_renewal(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         assert backend.write_back is not None
         await renew(backend, ["goes on", "ends"], 0)
@@ -239,7 +239,7 @@ async def test_what_begins_and_will_be_renewed_gets_its_row_when_it_goes_on_no_m
 
 @pytest.mark.parametrize("folds", [0, 1, 2])
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds: int, again: bool) -> None:
+async def test_an_entry_begun_in_the_log_is_found_at_every_stage(tmp_path: Path, folds: int, again: bool) -> None:
     async def values(backend: SqliteBackend) -> list[tuple[str, str]]:
         return sorted([entry async for entry in backend.store.scan("session")])
 
@@ -265,11 +265,11 @@ async def test_what_has_begun_is_found_wherever_it_is_kept(tmp_path: Path, folds
             for key in ("session:over", "session:new"):
                 assert await backend.store.begin(end).get(key) == "x"
                 assert await backend.store.begin(end + 1).get(key) is None
-            await backend.close()  # the second time as a start finds it
+            await backend.close()  # the second time after a restart
             await backend.open(serving=True)
 
 
-async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_path: Path) -> None:
+async def test_a_value_written_during_a_compaction_is_kept(tmp_path: Path) -> None:
     go_on = threading.Event()
 
     def hold_up(_: sqlite3.Connection) -> None:
@@ -285,14 +285,14 @@ async def test_what_has_begun_and_becomes_another_value_meanwhile_is_that(tmp_pa
         assert commits is not None
         changed = asyncio.create_task(commits.commit(state, first=hold_up))
         await until(lambda: not any(entry.dirty for entry in state.seen))
-        folded = asyncio.create_task(backend.write_back.compact())  # it has the older value in hand
+        folded = asyncio.create_task(backend.write_back.compact())  # it has read the older value
         await until(lambda: bool(commits._gathering))
         go_on.set()
         await asyncio.gather(changed, folded)
         assert ask(tmp_path, "SELECT key, value, expires FROM state") == [("key", "y", 1000 + HOUR)]
 
 
-async def test_what_begins_gets_its_row_at_once_where_the_log_names_very_many(
+async def test_with_a_full_log_a_new_entry_gets_its_row_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ingestd.plugins.stores.sqlite.ttl_log._MOST", 100)
@@ -308,7 +308,7 @@ async def test_what_begins_gets_its_row_at_once_where_the_log_names_very_many(
         }
 
 
-async def test_nothing_of_it_is_left_some_seconds_after_it_was_deleted(tmp_path: Path) -> None:
+async def test_no_bytes_of_a_deleted_key_are_left_after_some_seconds(tmp_path: Path) -> None:
     def is_there() -> bool:
         return any(b"of one person" in path.read_bytes() for path in tmp_path.iterdir())
 
@@ -322,12 +322,12 @@ async def test_nothing_of_it_is_left_some_seconds_after_it_was_deleted(tmp_path:
         await until(lambda: not is_there())
 
 
-async def test_what_is_deleted_is_gone_from_the_log_at_once_with_all_it_was_before(tmp_path: Path) -> None:
+async def test_a_deletion_removes_all_versions_of_a_key_from_the_log_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as backend:
         for now in (1000, 2000):
             await renew(backend, ["kept", "private"], now)
         state = backend.store.begin(3000)
-        await state.put("private", "y", HOUR)  # so that what the log has of it is another value
+        await state.put("private", "y", HOUR)  # so that the log has a different value
         await backend.store.commit(state)
         await renew(backend, ["kept"], 4000)
         state = backend.store.begin(5000)
@@ -342,7 +342,7 @@ async def test_what_is_deleted_is_gone_from_the_log_at_once_with_all_it_was_befo
         assert logged(tmp_path) == 0
 
 
-async def test_entries_of_one_visitor_that_are_missed_together_are_read_together(tmp_path: Path) -> None:
+async def test_missing_entries_of_one_visitor_are_read_together(tmp_path: Path) -> None:
     asked: list[set[str]] = []
     async with opened(tmp_path) as backend:
         load = backend.database.entries._load_rows

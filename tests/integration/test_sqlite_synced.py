@@ -1,4 +1,4 @@
-"""What a power failure cannot undo: all that was answered; and what it may: the last tenth of a second of steps."""
+"""A power failure loses no answered event. It may only undo the last tenth of a second of deferrable steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Written = list[tuple[bool, list[Pending]]]
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Each commit: whether it was synced, and what was in it."""
+    """All commits, each with `synced` and its transactions."""
     found: Written = []
 
     def write(
@@ -53,7 +53,7 @@ def level(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA synchronous").fetchone()[0])
 
 
-def test_only_a_transaction_that_says_so_is_not_synced(connection: sqlite3.Connection) -> None:
+def test_a_transaction_is_synced_unless_it_asks_for_the_contrary(connection: sqlite3.Connection) -> None:
     for synced, expected in ((True, FULL), (False, NORMAL), (True, FULL)):
         with transaction(connection, synced=synced):
             connection.execute("INSERT INTO thing DEFAULT VALUES")
@@ -61,17 +61,17 @@ def test_only_a_transaction_that_says_so_is_not_synced(connection: sqlite3.Conne
         assert level(connection) == FULL
 
 
-def test_one_that_fails_leaves_the_next_one_synced(connection: sqlite3.Connection) -> None:
+def test_after_a_failed_transaction_the_next_one_is_synced(connection: sqlite3.Connection) -> None:
     with suppress(LookupError), transaction(connection, synced=False):
         raise LookupError
     assert level(connection) == FULL
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("BEGIN")  # as where the end of the one before has failed
+    connection.execute("BEGIN")  # as if the previous transaction could not end
     with transaction(connection):
         assert level(connection) == FULL
 
 
-async def test_what_is_not_only_deferrable_steps_is_synced(tmp_path: Path, written: Written) -> None:
+async def test_every_commit_except_deferrable_steps_alone_is_synced(tmp_path: Path, written: Written) -> None:
     async with sqlite_backend(tmp_path) as backend:
         journal, store = backend.journal, backend.store
         await append(backend, make_records(5))

@@ -1,4 +1,4 @@
-"""The stdout sink: whole lines in order, whatever the reader does, and a reader that stops holds up nothing else."""
+"""The stdout sink: complete lines in order for every reader. A reader that stops delays nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.journals import until
 from tests.support.sinks import values
 from tests.support.terminal import HOSTILE, terminal
 
-FULL = 1 << 16  # bytes that a pipe of Linux takes
+FULL = 1 << 16  # bytes in a pipe of Linux
 
 
 def make(descriptor: int) -> StdoutSink:
@@ -44,7 +44,7 @@ def make(descriptor: int) -> StdoutSink:
 
 
 def decoded(content: bytes) -> list[Any]:
-    """What the lines hold; all must be whole."""
+    """The decoded lines. All must be complete."""
     assert not content or content.endswith(b"\n")
     return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
@@ -64,7 +64,7 @@ class Pipe:
         self.content = b""
 
     def read(self, size: int = FULL) -> bytes:
-        """Take in what is there, at the most so much."""
+        """Read the available bytes, at most `size`. Returns all bytes read so far."""
         os.set_blocking(self.reader, False)
         with suppress(BlockingIOError):
             self.content += os.read(self.reader, size)
@@ -72,14 +72,14 @@ class Pipe:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether a write would block."""
         ready = select.poll()
         ready.register(self.writer, select.POLLOUT)
         return not ready.poll(0)
 
     @property
     def waiting(self) -> int:
-        """Bytes nobody has read yet."""
+        """The number of unread bytes."""
         return int.from_bytes(fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def read_all(self) -> bytes:
@@ -101,7 +101,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 async def read_while(pipe: Pipe, work: asyncio.Task[None]) -> None:
-    """Be a reader until the work has ended."""
+    """Read from the pipe until the work has ended."""
     while not work.done():
         pipe.read()
         await asyncio.sleep(0)
@@ -127,7 +127,7 @@ class TestContractWithAFile(SinkContract):
 
     async def read_back(self, folder: Path) -> list[Any]:
         content = (folder / "out").read_bytes()
-        # A line that a crash has torn is still there, as one that is no JSON.
+        # A line torn by a crash is still in the file, and is not JSON.
         return decoded(b"".join(line for line in content.splitlines(keepends=True) if line.endswith(b"}\n")))
 
 
@@ -162,7 +162,7 @@ class TestContractWithAPipe(SinkContract):
 
 
 class TestContractWithASocket(TestContractWithAPipe):
-    """As systemd gives it."""
+    """systemd passes a socket as standard output."""
 
     sockets = True
 
@@ -178,7 +178,7 @@ async def test_a_line_is_the_record_byte_for_byte_in_one_line(pipe: Pipe) -> Non
     assert json.loads(last) == {"id": "x", "text": "a\nb"}
 
 
-async def test_on_a_terminal_nothing_in_a_record_steers_it() -> None:
+async def test_no_record_can_control_a_terminal() -> None:
     batch = make_records(2, data={"texts": HOSTILE})
     with terminal() as (reading, writing):
         await make(writing).write(batch)
@@ -187,7 +187,7 @@ async def test_on_a_terminal_nothing_in_a_record_steers_it() -> None:
     assert [json.loads(line) for line in shown] == values(batch)
 
 
-async def test_a_full_pipe_holds_up_the_write_alone(pipe: Pipe) -> None:
+async def test_a_full_pipe_delays_only_the_write(pipe: Pipe) -> None:
     sink, batch = make(pipe.writer), long_records(3)
     writing = asyncio.create_task(sink.write(batch))
     await until(lambda: pipe.is_full)
@@ -203,8 +203,8 @@ async def test_a_full_pipe_holds_up_the_write_alone(pipe: Pipe) -> None:
     assert decoded(pipe.content) == values(batch)
 
 
-async def test_the_same_batch_is_gone_on_with_after_a_time_limit(pipe: Pipe) -> None:
-    """So a reader that is too slow for a whole batch still gets it, once."""
+async def test_after_a_timeout_the_same_batch_is_continued(pipe: Pipe) -> None:
+    """So a reader too slow for a complete batch still gets it, and gets it once."""
     sink, batch = make(pipe.writer), long_records(6)
     for count in range(1, 4):
         writing = asyncio.create_task(sink.write(batch))
@@ -215,9 +215,9 @@ async def test_the_same_batch_is_gone_on_with_after_a_time_limit(pipe: Pipe) -> 
     assert decoded(pipe.content) == values(batch)
 
 
-async def test_a_line_that_was_begun_is_ended_before_another_batch(pipe: Pipe) -> None:
+async def test_an_unfinished_line_is_completed_before_another_batch(pipe: Pipe) -> None:
     sink, first, second = make(pipe.writer), long_records(3), make_records(3)
-    for batch in (first, second, first):  # the second of them does not get anything into the pipe
+    for batch in (first, second, first):  # nothing of the second batch fits into the pipe
         writing = asyncio.create_task(sink.write(batch))
         await until(lambda: pipe.is_full)
         await asyncio.sleep(0.01)
@@ -226,7 +226,7 @@ async def test_a_line_that_was_begun_is_ended_before_another_batch(pipe: Pipe) -
     assert decoded(pipe.content) == values([first[0], *second])
 
 
-async def test_a_batch_that_was_written_is_written_again_if_it_comes_again(pipe: Pipe) -> None:
+async def test_a_repeated_complete_batch_is_written_again(pipe: Pipe) -> None:
     sink, batch = make(pipe.writer), make_records(3)
     await sink.write(batch)
     await sink.write(batch)
@@ -238,7 +238,7 @@ async def test_a_batch_that_was_written_is_written_again_if_it_comes_again(pipe:
     seed=st.integers(0, 1 << 30),
 )
 @settings(max_examples=25, deadline=None)
-def test_lines_are_whole_and_in_order_however_often_it_is_stopped(sizes: list[int], seed: int) -> None:
+def test_lines_are_complete_and_in_order_despite_any_interruptions(sizes: list[int], seed: int) -> None:
     chance = random.Random(seed)
 
     async def scenario(pipe: Pipe) -> None:
@@ -267,7 +267,7 @@ def test_lines_are_whole_and_in_order_however_often_it_is_stopped(sizes: list[in
         pipe.close()
 
 
-async def test_closing_ends_the_line_that_was_begun(pipe: Pipe) -> None:
+async def test_closing_completes_an_unfinished_line(pipe: Pipe) -> None:
     sink, batch = make(pipe.writer), long_records(3, 2 * FULL)
     writing = asyncio.create_task(sink.write(batch))
     await until(lambda: pipe.is_full)
@@ -287,13 +287,13 @@ async def test_closing_does_not_wait_for_a_reader_that_has_stopped(pipe: Pipe) -
     began = time.monotonic()
     await sink.close()
     assert time.monotonic() - began < 3
-    await sink.open()  # it may go on all the same
+    await sink.open()  # the sink can continue nevertheless
     await read_while(pipe, asyncio.create_task(sink.write(batch)))
     assert decoded(pipe.content) == values([batch[0], *batch])
 
 
 async def test_a_closed_pipe_is_a_failure_and_a_new_reader_gets_the_whole_batch(tmp_path: Path) -> None:
-    """A named pipe, which another may open; what the first reader has left in it is still there."""
+    """A named pipe, which a second reader can open. It still has the bytes that the first reader left."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pipe = Pipe()
@@ -317,7 +317,7 @@ async def test_a_closed_pipe_is_a_failure_and_a_new_reader_gets_the_whole_batch(
         pipe.close()
 
 
-async def test_what_all_share_stays_as_it_is_and_may_be_non_blocking(pipe: Pipe) -> None:
+async def test_the_shared_descriptor_keeps_its_blocking_mode(pipe: Pipe) -> None:
     batch = long_records(3)
     for blocking in (True, False):
         os.set_blocking(pipe.writer, blocking)
@@ -326,8 +326,8 @@ async def test_what_all_share_stays_as_it_is_and_may_be_non_blocking(pipe: Pipe)
     assert decoded(pipe.content) == values([*batch, *batch])
 
 
-async def test_short_lines_are_not_torn_by_others_who_write_there(pipe: Pipe) -> None:
-    """Such as the log, where standard error is the same pipe."""
+async def test_short_lines_are_not_torn_by_other_writers(pipe: Pipe) -> None:
+    """For example the log, if standard error is the same pipe."""
     ended = threading.Event()
 
     def shout() -> None:
@@ -349,7 +349,7 @@ async def test_short_lines_are_not_torn_by_others_who_write_there(pipe: Pipe) ->
 
 
 @pytest.mark.parametrize("before", [b"", b"{}\n", b'{}\n{"id": "to'])
-async def test_a_line_that_a_crash_has_torn_in_a_file_gets_an_end(tmp_path: Path, before: bytes) -> None:
+async def test_a_line_torn_by_a_crash_gets_a_line_end(tmp_path: Path, before: bytes) -> None:
     path, batch = tmp_path / "out", make_records(2)
     path.write_bytes(before)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -364,7 +364,7 @@ async def test_a_line_that_a_crash_has_torn_in_a_file_gets_an_end(tmp_path: Path
     assert path.read_bytes() == ended + (batch[0].body + b"\n") * 2
 
 
-async def test_a_full_disk_is_told(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     sink = make(full)
     with pytest.raises(SinkRetry, match="No space left on device"):
@@ -373,7 +373,7 @@ async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     os.close(full)
 
 
-async def test_a_descriptor_that_cannot_be_written_to_is_told(pipe: Pipe) -> None:
+async def test_an_unwritable_descriptor_is_reported(pipe: Pipe) -> None:
     closed = os.dup(pipe.writer)
     os.close(closed)
     for descriptor, reason in ((pipe.reader, "cannot be written to"), (closed, "Bad file descriptor")):
@@ -384,7 +384,7 @@ async def test_a_descriptor_that_cannot_be_written_to_is_told(pipe: Pipe) -> Non
         await sink.close()
 
 
-def test_only_one_sink_of_a_configuration_may_have_it(tmp_path: Path) -> None:
+def test_only_one_sink_of_a_configuration_may_use_standard_output(tmp_path: Path) -> None:
     config = parse_config({"sinks": {}}, source="x.toml", base=tmp_path)
     first = make_sink_consumer("one", {"type": "stdout"}, StdoutSink, config)
     with pytest.raises(ConfigError, match=r"x\.toml: sinks\.two\.type: sinks\.one already uses the standard output"):
@@ -401,7 +401,7 @@ SINK = {"sinks.out": 'type = "stdout"'}
 
 
 def serve_into(shop: Shop, redirection: str) -> Daemon:
-    """The daemon with its standard output where the shell puts it."""
+    """A daemon whose standard output a shell redirects."""
     return Daemon(shop.config, prefix=("bash", "-c", f'cd "$0" && exec "$@" {redirection}', str(shop.folder)))
 
 
@@ -412,7 +412,7 @@ def send(shop: Shop, daemon: Daemon, count: int) -> None:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Iterator[Pipe]:
-    """A pipe the daemon can write to as `> fifo`; nobody has read any of it yet."""
+    """A named pipe for `> fifo`, and its open reading end."""
     os.mkfifo(tmp_path / "fifo")
     pipe = Pipe()
     pipe.close()
@@ -422,7 +422,7 @@ def fifo(tmp_path: Path) -> Iterator[Pipe]:
         os.close(pipe.reader)
 
 
-def test_records_are_all_that_is_on_stdout_and_the_log_is_on_stderr(tmp_path: Path, fifo: Pipe) -> None:
+def test_standard_output_has_only_records_and_the_log_is_on_standard_error(tmp_path: Path, fifo: Pipe) -> None:
     shop = Shop(tmp_path, SINK)
     with serve_into(shop, "> fifo") as daemon:
         send(shop, daemon, 5)
@@ -433,7 +433,9 @@ def test_records_are_all_that_is_on_stdout_and_the_log_is_on_stderr(tmp_path: Pa
     assert daemon.log[-1].endswith("stopped")
 
 
-def test_a_reader_that_stops_holds_up_neither_answers_nor_other_sinks_nor_the_end(tmp_path: Path, fifo: Pipe) -> None:
+def test_a_reader_that_stops_delays_neither_answers_nor_other_sinks_nor_the_shutdown(
+    tmp_path: Path, fifo: Pipe
+) -> None:
     shop = Shop(tmp_path, {**SINK, "http": 'shutdown_timeout = "500ms"'})
     with serve_into(shop, "> fifo") as daemon:
         send(shop, daemon, 100)
@@ -447,7 +449,7 @@ def test_a_reader_that_stops_holds_up_neither_answers_nor_other_sinks_nor_the_en
         assert not any("ERROR" in line for line in daemon.log), daemon.log
     before = fifo.read_all()
     assert 0 < len(decoded(before)) < 100
-    # The next daemon has the rest, and again what was not known to have been taken.
+    # The next daemon writes the rest, and repeats records without a stored cursor.
     with serve_into(shop, "> fifo") as daemon:
         wait_until(lambda: fifo.read().count(b"\n") >= 100 and daemon.metric('ingestd_sink_pending{sink="out"}') == 0)
         assert daemon.terminate() == 0
@@ -455,7 +457,7 @@ def test_a_reader_that_stops_holds_up_neither_answers_nor_other_sinks_nor_the_en
     assert [*held.values()] == shop.exported()
 
 
-def test_a_slow_reader_gets_everything_once_though_writes_take_longer_than_they_may(tmp_path: Path, fifo: Pipe) -> None:
+def test_a_slow_reader_gets_each_record_once_despite_timeouts(tmp_path: Path, fifo: Pipe) -> None:
     shop = Shop(tmp_path, {"sinks.out": 'type = "stdout"\ntimeout = "50ms"'})
     with serve_into(shop, "> fifo") as daemon:
         send(shop, daemon, 90)
@@ -467,7 +469,7 @@ def test_a_slow_reader_gets_everything_once_though_writes_take_longer_than_they_
     assert any("sink:out: a write took longer than 0.05 s" in line for line in daemon.log)
 
 
-def test_a_reader_that_closes_is_told_and_the_daemon_lives_on(tmp_path: Path, fifo: Pipe) -> None:
+def test_a_closed_reader_is_logged_and_the_daemon_continues(tmp_path: Path, fifo: Pipe) -> None:
     shop = Shop(tmp_path, SINK)
     with serve_into(shop, "> fifo") as daemon:
         send(shop, daemon, 1)
@@ -484,10 +486,10 @@ def test_a_reader_that_closes_is_told_and_the_daemon_lives_on(tmp_path: Path, fi
     assert decoded(fifo.read_all()) == shop.exported()
 
 
-def test_head_gets_its_lines_and_the_daemon_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+def test_head_gets_its_lines_and_the_daemon_runs_until_it_is_stopped(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"sinks.out": 'type = "stdout"\nstart = "beginning"', "http": 'shutdown_timeout = "200ms"'})
     with serve_into(shop, "> before") as daemon:
-        send(shop, daemon, 100)  # more than fits into the pipe
+        send(shop, daemon, 100)  # more records than fit into the pipe
         assert daemon.terminate() == 0
     shop.config.write_text(shop.config.read_text().replace("[sinks.out]", "[sinks.again]"))
     line = '{ echo $BASHPID > pid; exec "$0" serve --config ingestd.toml; } | head -n 3; echo "${PIPESTATUS[@]}"'
@@ -515,7 +517,7 @@ def test_a_second_sink_stops_the_start(tmp_path: Path, command: str) -> None:
 
 
 def test_a_closed_standard_output_stops_the_start(tmp_path: Path) -> None:
-    """The next file the daemon opens would have its number: the records would go into that one."""
+    """Otherwise the next opened file would get its number, and the records would go into that file."""
     shop = Shop(tmp_path, SINK)
     done = subprocess.run(
         ["bash", "-c", '"$0" serve --config "$1" >&-', INGESTD, str(shop.config)],

@@ -1,4 +1,4 @@
-"""Whatever a public key sends, through the whole pipeline: signed orders come out as if it had never been there."""
+"""Requests with a public key, through the complete pipeline, do not change the attribution of signed orders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LONG_AFTER = START + 1000 * 24 * HOUR
 CONFLICTS = pytest.mark.logs("sent again with another value", "is in another currency", "came before its order")
 ORDERS = ["Order Completed", "Order Refunded", "Order Cancelled"]
 SESSIONS = {"a": str(UUID(int=1)), "b": str(UUID(int=2))}
-"""The shop's visitors and their sessions, which strangers may name too."""
+"""The shop's visitors and their sessions. Strangers may name these too."""
 
 Links = Literal["any", "signed"]
 
@@ -55,17 +55,17 @@ def open_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         yield opener(server, on_redis)
 
 
-# What is sent
+# Requests
 
 
 class Sent(NamedTuple):
-    """A request, `pause` milliseconds after the one before it. `key` is None where it identifies the visitor."""
+    """A request, `pause` milliseconds after the previous one. Without a `key` it is an identify request."""
 
     stranger: bool
     key: str | None
     visitor: str
     user: str | None = None
-    data: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    data: dict[str, Any] = {}  # noqa: RUF012 - never changed
     source: str | None = None
     message: str | None = None
     session: str | None = None
@@ -88,7 +88,7 @@ DATA = st.fixed_dictionaries(
 )
 USERS = st.sampled_from([None, "u", "u", "v", "thief"])
 AGES = st.sampled_from([0, 0, HOUR])
-PAUSES = st.sampled_from([0, 0, 1, HOUR // 4])  # all of them together are less than a day
+PAUSES = st.sampled_from([0, 0, 1, HOUR // 4])  # in sum less than a day
 STRANGERS = st.builds(
     Sent,
     stranger=st.just(True),
@@ -123,7 +123,7 @@ SENDINGS = st.lists(STRANGERS | SHOPS, max_size=30) | st.lists(STRANGERS | SHOPS
 
 
 class Callers:
-    """Every request is let in, and is signed if its endpoint asks for that."""
+    """Authenticates every request. It counts as signed on the endpoints of servers."""
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal:
@@ -132,13 +132,13 @@ class Callers:
 
 
 def requests(sendings: Sequence[Sent], *, with_strangers: bool) -> Iterator[Request]:
-    """The shop's requests are the same with the strangers' and without them, to the id and the millisecond."""
+    """The requests. Those of the shop have the same ids and times with and without strangers."""
     now, known = START, set()
     for number, sent in enumerate(sendings):
         now += sent.pause
         message = sent.message
         if sent.stranger and message not in known:
-            message = None if message is None else "thief"  # nobody can guess what the shop has not sent yet
+            message = None if message is None else "thief"  # strangers know only ids that the shop has already sent
         elif not sent.stranger:
             known.add(message)
         if sent.stranger and not with_strangers:
@@ -166,7 +166,7 @@ def requests(sendings: Sequence[Sent], *, with_strangers: bool) -> Iterator[Requ
 
 
 async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
-    """With the fewest public links that can be configured."""
+    """A pipeline with the lowest bounds for public links."""
     identity = IdentityPlugin(IdentityPlugin.Options(links=links, max_links=1, max_visitors=1))
     identity.startup(PluginDaemon(backend))
     manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
@@ -189,7 +189,7 @@ async def outcome(
     with_strangers: bool,
     links: Links = "signed",
 ) -> list[bytes]:
-    """The attributions and reversals that come of the requests."""
+    """The attributions and reversals derived from the requests."""
     with tempfile.TemporaryDirectory() as folder:
         async with attributing(Path(folder), rules, open_backend) as attribution:
             pipeline = await pipeline_on(attribution.backend, links)
@@ -205,7 +205,7 @@ async def outcome(
 @CONFLICTS
 @given(SENDINGS)
 @settings(max_examples=20)
-def test_nothing_that_strangers_send_changes_what_comes_of_signed_orders(
+def test_no_request_of_strangers_changes_the_attribution_of_signed_orders(
     open_backend: OpenBackend, sendings: list[Sent]
 ) -> None:
     rules = Rules(orders="signed")
@@ -224,8 +224,8 @@ THIEF = [
 ORDER = Sent(False, "Order Completed", "b", "u", {"order_id": "o-1", "revenue": 40}, signed=True)
 
 
-async def test_where_public_keys_link_a_stranger_takes_the_credit(open_backend: OpenBackend) -> None:
-    """Which is what links = "signed" is for: without it the property does not hold."""
+async def test_with_public_links_a_stranger_takes_the_credit(open_backend: OpenBackend) -> None:
+    """Without links = "signed" the property does not hold. This option is made for it."""
     credited = {}
     for links in ("any", "signed"):
         [body] = await outcome(open_backend, [*BUYER, *THIEF, ORDER], Rules(), with_strangers=True, links=links)
@@ -233,8 +233,8 @@ async def test_where_public_keys_link_a_stranger_takes_the_credit(open_backend: 
     assert credited == {"any": "thief", "signed": "mail"}
 
 
-async def test_public_links_at_their_bounds_leave_signed_links_and_orders_alone(open_backend: OpenBackend) -> None:
-    """A stranger who uses up all links of a user and of a visitor takes none of the shop's."""
+async def test_used_up_public_links_do_not_affect_signed_links_and_orders(open_backend: OpenBackend) -> None:
+    """A stranger uses up all public links of a user and of a visitor. The shop's signed links still work."""
     flood = [Sent(True, None, f"robot {number}", "u", batch=number % 2 == 0) for number in range(5)]
     flood += [Sent(True, None, "thief", f"victim {number}") for number in range(5)]
     again = [Sent(False, None, "a", user, signed=True) for user in ("v", "u", "v", "u")]

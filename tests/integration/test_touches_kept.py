@@ -1,4 +1,4 @@
-"""Touchpoints of a visitor over months: what several share lives as long as any of them, whatever is swept."""
+"""Touchpoints of a visitor over months: parts shared by several live as long as any of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = state_key("touches", "shop", "visitor")
 
 
 def touch(chance: random.Random, position: int, at: int) -> Touch:
-    """One of few campaigns, in one of few sessions."""
+    """A touch with one of few campaigns and one of few sessions."""
     session = str(UUID(int=chance.randrange(5)))
     source, name = chance.choice(["news", "search"]), chance.choice(["autumn", "winter", None])
     return Touch(position, at, str(UUID(int=position)), session, source, None, name, None, None, None)
@@ -31,7 +31,7 @@ def touch(chance: random.Random, position: int, at: int) -> Touch:
 
 @asynccontextmanager
 async def sqlite(folder: Path) -> AsyncIterator[SqliteBackend]:
-    """With so little memory that nothing stays in it for long."""
+    """A back end with a very small cache."""
     backend = SqliteBackend(folder / "ingestd.db", cache=10, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
@@ -47,7 +47,7 @@ async def add(store: Store, new: Touch, now: int) -> None:
 
 
 async def sweep(backend: SqliteBackend) -> None:
-    """As the daemon does in its idle moments, all of it."""
+    """Do a complete sweep, which the daemon does in its idle moments."""
     assert backend.database.commits is not None
     sweeper = Sweeper(backend.database, backend.database.commits)
     for _ in range(10):
@@ -55,7 +55,7 @@ async def sweep(backend: SqliteBackend) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_for_half_a_year_all_that_counts_is_there_and_whole(tmp_path: Path, seed: int) -> None:
+async def test_for_half_a_year_all_touches_within_their_time_are_complete(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with sqlite(tmp_path) as backend:
         touches: list[Touch] = []
@@ -70,8 +70,8 @@ async def test_for_half_a_year_all_that_counts_is_there_and_whole(tmp_path: Path
         assert now - START > 150 * DAY
 
 
-async def test_amid_the_sweep_what_is_over_is_not_there(tmp_path: Path) -> None:
-    """Parts may be swept in a step, and what had them in the next: who comes in between is not kept waiting."""
+async def test_touches_without_their_parts_are_not_found(tmp_path: Path) -> None:
+    """A sweep may remove shared parts before the touches that have them. Readers in between do not wait."""
     async with sqlite(tmp_path) as backend:
         for position in range(1, 4):
             await add(backend.store, touch(random.Random(1), position, START + position), START + position)
@@ -82,12 +82,12 @@ async def test_amid_the_sweep_what_is_over_is_not_there(tmp_path: Path) -> None:
         assert await read_touches(backend.store.begin(START + 10), KEY) == []
 
 
-async def test_in_the_end_nothing_is_left(tmp_path: Path) -> None:
+async def test_after_the_sweep_of_expired_touches_nothing_is_left(tmp_path: Path) -> None:
     async with sqlite(tmp_path) as backend:
         for position in range(1, 30):
             await add(backend.store, touch(random.Random(1), position, START + position * DAY), START + position * DAY)
         backend.store.begin(START + 30 * DAY + 7 * WEEK + GRACE + PAUSE)
         await sweep(backend)
-        for key in range(20):  # others, so that it is not in memory any more
+        for key in range(20):  # other keys evict it from the cache
             await backend.store.begin(START).get(f"other:{key}")
         assert await backend.store.begin(START).window(KEY) == []

@@ -1,4 +1,4 @@
-"""Signed outranks public: whatever a public key sends, what comes of signed orders stays the same, to the byte."""
+"""Records of a public key never change the attribution of signed orders, compared byte by byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.attribution_reference import HOUR, Reference, Rules
 LONG_AFTER = START + 1000 * 24 * HOUR
 CONFLICTS = pytest.mark.logs("sent again with another value", "is in another currency", "came before its order")
 
-# A stranger
+# Records of the shop and of strangers
 
 OWN = st.sampled_from(["thief-1", "thief-2"])
 USERS = st.sampled_from([None, "u", "u", "v", "thief"])
@@ -40,7 +40,7 @@ ORDERS = ["Order Completed", "Order Completed", "Order Refunded", "Order Refunde
 
 
 class Sent(NamedTuple):
-    """What somebody sends, `pause` milliseconds after the record before it."""
+    """A record of the shop or of a stranger, `pause` milliseconds after the previous one."""
 
     stranger: bool
     what: str
@@ -64,7 +64,7 @@ STRANGERS = st.builds(
     source=CAMPAIGNS,
     pause=PAUSES,
     signed=st.just(False),
-    linked=st.just(False),  # where links are signed
+    linked=st.just(False),  # with links = "signed"
 )
 SHOPS = st.builds(
     Sent,
@@ -124,10 +124,10 @@ def of_signed_orders(bodies: Sequence[bytes], records: Sequence[Record]) -> list
 @CONFLICTS
 @given(JOURNALS, st.sampled_from([2 * HOUR, 9600 * HOUR]), st.sampled_from([2, 100]))
 @settings(max_examples=120, deadline=None)
-def test_nothing_of_a_stranger_changes_what_comes_of_signed_orders(
+def test_no_record_of_a_stranger_changes_the_attribution_of_signed_orders(
     journal: list[Sent], order_memory: int, max_visitors: int
 ) -> None:
-    """With signed orders and links nothing else comes of anything; with any orders, the same of signed ones."""
+    """With orders = "signed" nothing else is derived. With orders = "any" signed orders give the same bytes."""
     records = play(journal)
     own = [record for record, sent in zip(records, journal, strict=True) if not sent.stranger]
     rules = Rules(orders="signed", order_memory=order_memory, max_visitors=max_visitors)
@@ -137,11 +137,11 @@ def test_nothing_of_a_stranger_changes_what_comes_of_signed_orders(
     assert of_signed_orders(any_orders, own) == without
 
 
-# By hand
+# Examples
 
 
 async def worked_off(folder: Path, records: Sequence[Record], rules: Rules | None = None) -> Attribution:
-    """The plugin after it has done with these records, which the reference agrees with; it is closed by then."""
+    """The closed plugin after these records. The reference must agree."""
     rules = rules or Rules()
     async with attributing(folder, rules) as attribution:
         await attribution.append(records)
@@ -151,7 +151,7 @@ async def worked_off(folder: Path, records: Sequence[Record], rules: Rules | Non
 
 
 async def told(folder: Path, records: Sequence[Record], rules: Rules | None = None) -> list[tuple[str, float | None]]:
-    """What comes of records: of an attribution the source that is credited, of a reversal its reason; and amounts."""
+    """The amounts of derived records, each with the credited source of an attribution, or the reason of a reversal."""
     rules = rules or Rules()
     async with attributing(folder, rules) as attribution:
         await attribution.append(records)
@@ -190,7 +190,7 @@ async def test_a_stranger_reverses_no_signed_order(tmp_path: Path) -> None:
 
 
 async def test_signed_refunds_of_a_public_order_apply_again_to_the_signed_one(tmp_path: Path) -> None:
-    """Whether they came before or after the public one; what a stranger refunded does not."""
+    """Signed refunds from before and after the public order apply again. A stranger's refund does not."""
     shop = Shop()
     records = [
         shop.refund(revenue=5, signed=True),
@@ -206,7 +206,7 @@ async def test_signed_refunds_of_a_public_order_apply_again_to_the_signed_one(tm
 
 
 @pytest.mark.logs("came before its order")
-async def test_a_stranger_takes_neither_room_nor_refund_ids_of_the_shop(tmp_path: Path) -> None:
+async def test_a_stranger_uses_up_neither_waiting_refunds_nor_refund_ids_of_the_shop(tmp_path: Path) -> None:
     shop = Shop()
 
     def refund(revenue: float, refund_id: str, *, signed: bool = False) -> Record:
@@ -221,13 +221,13 @@ async def test_a_stranger_takes_neither_room_nor_refund_ids_of_the_shop(tmp_path
     assert found == [("direct", 100), *[("refund", 1)] * 30, ("refund", 2)]
 
 
-async def test_an_order_that_is_gone_is_superseded_with_nothing(tmp_path: Path) -> None:
+async def test_an_order_without_a_rest_is_superseded_with_zero(tmp_path: Path) -> None:
     shop = Shop()
     records = [shop.order("a"), shop.refund(), shop.order("a", signed=True)]
     assert await told(tmp_path, records) == [("direct", 40), ("refund", 40), ("superseded", 0), ("direct", 40)]
 
 
-async def test_where_orders_are_signed_those_of_public_keys_decide_nothing(tmp_path: Path) -> None:
+async def test_with_signed_orders_only_public_orders_decide_nothing(tmp_path: Path) -> None:
     shop = Shop()
     records = [shop.order("a"), shop.refund(), shop.order("b", "o-2"), shop.refund(signed=True)]
     records += [shop.order("a", signed=True), shop.order("c", None), shop.order("a")]
@@ -236,7 +236,7 @@ async def test_where_orders_are_signed_those_of_public_keys_decide_nothing(tmp_p
     assert attribution.counted("reversals") == {"untrusted": 1, "waiting": 1, "reversed": 1}
 
 
-async def test_an_identify_record_that_made_no_link_joins_no_visitors(tmp_path: Path) -> None:
+async def test_an_identify_record_without_a_link_joins_no_visitors(tmp_path: Path) -> None:
     shop = Shop()
     touch = shop.touch("thief", "thief")
     order = shop.order("a", user="u", signed=True)
@@ -259,7 +259,7 @@ async def test_an_older_record_is_signed_if_its_endpoint_is_for_servers(tmp_path
         assert attribution.counted("reversals") == {"superseded": 1}
 
 
-async def test_amounts_over_a_million_million_do_not_count(tmp_path: Path) -> None:
+async def test_amounts_over_ten_to_the_twelfth_do_not_count(tmp_path: Path) -> None:
     shop = Shop()
     records = [
         shop.event("Order Completed", "a", {"order_id": "o-1", "revenue": 1e300, "total": 50}),

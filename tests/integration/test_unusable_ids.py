@@ -1,4 +1,4 @@
-"""An event whose anonymousId is a word for nothing is stored and answered, and remembered nowhere, on any back end."""
+"""An event with an unusable anonymousId is stored and answered, and leaves no state, on any back end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server
 
-WARNINGS = pytest.mark.logs(r"ingestd\.ids WARNING clients send a word for nothing as (anonymousId|userId|order_id)")
+WARNINGS = pytest.mark.logs(r"ingestd\.ids WARNING clients send unusable ids as (anonymousId|userId|order_id)")
 KINDS = ("session", "link", "anonymous-profile", "user-profile")
 VALIDATOR = Validator.load(None)
 SUPPLIED = "5C3F1F0E-3F0A-4F0C-8F53-3A4A4C7F0A11"
@@ -112,7 +112,7 @@ async def open_door(kind: str, folder: Path, redis: RedisServer) -> AsyncIterato
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bool, dict[str, Any]]:
-    """Whether it is an identify request, and its body: of one of the words, as clients spell it."""
+    """Whether it is an identify request, and a body with an unusable anonymousId in any spelling."""
     word = draw(st.sampled_from(UNUSABLE))
     body: dict[str, Any] = {"anonymousId": draw(st.sampled_from([word, word.upper(), f" {word}\n", f'"{word}"', " "]))}
     is_identify = draw(st.booleans())
@@ -127,7 +127,7 @@ def bodies(draw: st.DrawFn) -> tuple[bool, dict[str, Any]]:
 
 
 @WARNINGS
-def test_no_word_for_nothing_is_ever_remembered(kind: str, tmp_path: Path, redis: RedisServer) -> None:
+def test_unusable_ids_leave_no_state(kind: str, tmp_path: Path, redis: RedisServer) -> None:
     with asyncio.Runner() as runner:
         opened = open_door(kind, tmp_path, redis)
         door = runner.run(opened.__aenter__())
@@ -154,7 +154,9 @@ def test_no_word_for_nothing_is_ever_remembered(kind: str, tmp_path: Path, redis
 
 
 @WARNINGS
-async def test_an_event_without_visitor_has_a_session_of_its_own(kind: str, tmp_path: Path, redis: RedisServer) -> None:
+async def test_each_event_without_a_visitor_has_a_separate_session(
+    kind: str, tmp_path: Path, redis: RedisServer
+) -> None:
     page: dict[str, Any] = {"key": "Page View", "data": {}, "anonymousId": "undefined"}
     async with open_door(kind, tmp_path, redis) as door:
         answers = [await door.send(Endpoint.TRACK, page) for _ in range(3)]
@@ -172,7 +174,7 @@ async def test_an_event_without_visitor_has_a_session_of_its_own(kind: str, tmp_
 
 
 @WARNINGS
-async def test_a_message_of_nobody_is_stored_once(kind: str, tmp_path: Path, redis: RedisServer) -> None:
+async def test_a_message_without_a_visitor_is_stored_once(kind: str, tmp_path: Path, redis: RedisServer) -> None:
     page: dict[str, Any] = {"key": "Page View", "data": {}, "anonymousId": "undefined", "messageId": "m"}
     async with open_door(kind, tmp_path, redis) as door:
         answers = await asyncio.gather(*(door.send(Endpoint.TRACK, page) for _ in range(5)))
@@ -184,7 +186,7 @@ async def test_a_message_of_nobody_is_stored_once(kind: str, tmp_path: Path, red
 
 
 @WARNINGS
-async def test_an_event_without_visitor_gets_nobody_s_user(kind: str, tmp_path: Path, redis: RedisServer) -> None:
+async def test_an_event_without_a_visitor_gets_no_user(kind: str, tmp_path: Path, redis: RedisServer) -> None:
     page: dict[str, Any] = {"key": "Page View", "data": {}}
     async with open_door(kind, tmp_path, redis) as door:
         for visitor, user in ("undefined", "ann"), ("visitor", "bob"), ("visitor", "undefined"):
@@ -198,7 +200,7 @@ async def test_an_event_without_visitor_gets_nobody_s_user(kind: str, tmp_path: 
 
 
 @WARNINGS
-async def test_an_order_id_that_is_a_word_for_nothing_is_counted(kind: str, tmp_path: Path, redis: RedisServer) -> None:
+async def test_unusable_order_ids_are_counted(kind: str, tmp_path: Path, redis: RedisServer) -> None:
     async with open_door(kind, tmp_path, redis) as door:
         for order_id in "undefined", "NaN ", "o-1", "":
             data = {"order_id": order_id}
@@ -208,7 +210,7 @@ async def test_an_order_id_that_is_a_word_for_nothing_is_counted(kind: str, tmp_
 
 
 @WARNINGS
-def test_each_field_is_warned_of_once_an_hour_with_how_many_there_were(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_field_has_one_warning_an_hour_with_the_number_of_unusable_ids(caplog: pytest.LogCaptureFixture) -> None:
     time, counted = 0.0, dict.fromkeys(IdField, 0)
 
     def count(field: IdField) -> None:
@@ -221,7 +223,7 @@ def test_each_field_is_warned_of_once_an_hour_with_how_many_there_were(caplog: p
         if minute == 30:
             reports.report(IdField.ORDER_ID)
     lines = [record.getMessage() for record in caplog.records if record.name == "ingestd.ids"]
-    assert [line.partition(" since ")[0].removeprefix("clients send a word for nothing as ") for line in lines] == [
-        "userId; 1 such ids", "order_id; 1 such ids", "userId; 60 such ids", "userId; 60 such ids",
+    assert [line.partition(" since ")[0].removeprefix("clients send unusable ids as ") for line in lines] == [
+        "userId; 1 of them", "order_id; 1 of them", "userId; 60 of them", "userId; 60 of them",
     ]  # fmt: skip
     assert counted == {IdField.ANONYMOUS_ID: 0, IdField.USER_ID: 121, IdField.ORDER_ID: 1}

@@ -1,4 +1,4 @@
-"""The webhook sink against real servers: what it sends, what each answer means, and what an operator is told."""
+"""The webhook sink against real servers: its requests, the meaning of answers, and its errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def numbers(received: Received) -> list[int]:
 
 
 def refusing(*bad: int, status: int = 400, text: bytes = b"") -> Callable[[Received], Reply]:
-    """Refuses what has one of those records in it."""
+    """Refuses requests that contain one of these records."""
 
     def answer(received: Received) -> Reply:
         return Reply(status if {*bad} & {*numbers(received)} else 200, {}, text)
@@ -89,7 +89,7 @@ def server() -> Iterator[WebhookServer]:
 
 @pytest.fixture(scope="module")
 def is_genuine() -> Verify:
-    """The function that the page shows."""
+    """The verification function in the documentation."""
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(source, PAGE.name, "exec"), names)
@@ -122,7 +122,7 @@ class TestContractWithGzip(TestContract):
         return make(self.server.url, gzip=True)
 
 
-# What is sent
+# Requests
 
 
 async def test_a_batch_is_one_json_array_of_the_records_byte_for_byte(server: WebhookServer) -> None:
@@ -139,7 +139,7 @@ async def test_a_batch_is_one_json_array_of_the_records_byte_for_byte(server: We
 
 @pytest.mark.parametrize("secret", [SECRET, "sixteen letters!", "zażółć gęślą jaźń"])
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_what_is_signed_verifies_as_the_page_says(
+async def test_the_documented_function_verifies_signatures(
     server: WebhookServer, is_genuine: Verify, secret: str, compressed: bool
 ) -> None:
     async with opened(server.url, secret=Secret(secret), gzip=compressed) as sink:
@@ -153,7 +153,7 @@ async def test_what_is_signed_verifies_as_the_page_says(
     assert not is_genuine(received.headers, received.content, secret, tolerance=-1)
 
 
-def test_what_the_page_shows_verifies_the_example_of_standard_webhooks(is_genuine: Verify) -> None:
+def test_the_documented_function_verifies_the_example_of_standard_webhooks(is_genuine: Verify) -> None:
     headers = {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
@@ -164,7 +164,7 @@ def test_what_the_page_shows_verifies_the_example_of_standard_webhooks(is_genuin
     assert not is_genuine(headers, body, secret)
 
 
-async def test_the_same_batch_has_the_same_id_whenever_it_comes(server: WebhookServer) -> None:
+async def test_a_repeated_batch_has_the_same_id(server: WebhookServer) -> None:
     batch = make_records(3)
     server.answer = always(503)
     for _ in range(2):
@@ -184,7 +184,7 @@ async def test_the_same_batch_has_the_same_id_whenever_it_comes(server: WebhookS
     assert all(abs(time.time() - stamp) < 30 for stamp in stamps)
 
 
-async def test_own_headers_and_the_user_of_the_url_are_sent(server: WebhookServer) -> None:
+async def test_configured_headers_and_the_user_of_the_url_are_sent(server: WebhookServer) -> None:
     url = server.url.replace("://", "://sho%40p:pass%2Fw%C3%B3rd@") + "?team=7&x=%20#part"
     async with opened(url, headers={"X-Api-Key": Secret("k-1234"), "x-env": Secret("prod")}) as sink:
         await sink.write(make_records(1))
@@ -197,13 +197,13 @@ async def test_own_headers_and_the_user_of_the_url_are_sent(server: WebhookServe
     assert credentials == "sho@p:pass/wórd"
 
 
-async def test_an_authorization_of_ones_own_is_sent(server: WebhookServer) -> None:
+async def test_a_configured_authorization_is_sent(server: WebhookServer) -> None:
     async with opened(server.url, headers={"Authorization": Secret("Bearer abc")}) as sink:
         await sink.write(make_records(1))
     assert server.received[0].headers["authorization"] == "Bearer abc"
 
 
-async def test_a_client_that_others_configure_is_not_its_own(server: WebhookServer) -> None:
+async def test_the_client_configured_by_others_is_not_used(server: WebhookServer) -> None:
     AsyncHTTPClient.configure(None, max_header_size=10)
     try:
         async with opened(server.url) as sink:
@@ -212,11 +212,11 @@ async def test_a_client_that_others_configure_is_not_its_own(server: WebhookServ
         AsyncHTTPClient.configure(None)
 
 
-# What answers mean
+# Answers
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-async def test_2xx_is_taken(server: WebhookServer, status: int) -> None:
+async def test_2xx_means_delivered(server: WebhookServer, status: int) -> None:
     server.answer = always(status, b"thanks")
     async with opened(server.url) as sink:
         await sink.write(make_records(2))
@@ -227,7 +227,7 @@ async def test_2xx_is_taken(server: WebhookServer, status: int) -> None:
 @pytest.mark.parametrize(
     "status", [301, 302, 307, 308, 304, 401, 403, 404, 405, 408, 409, 410, 425, 429, 451, 500, 502, 503, 507, 599]
 )
-async def test_what_is_neither_taken_nor_refused_comes_again(server: WebhookServer, status: int) -> None:
+async def test_other_answers_are_temporary_failures(server: WebhookServer, status: int) -> None:
     server.answer = always(status, b"<html>", Location="/elsewhere?token=hidden")
     error = await failure(server.url.replace("://", "://user:hidden@") + "?key=hidden", headers={"A": Secret("hidden")})
     assert f"localhost:{server.port} answers {status}" in str(error)
@@ -236,7 +236,7 @@ async def test_what_is_neither_taken_nor_refused_comes_again(server: WebhookServ
     assert ("redirects are not followed" in str(error)) == (300 <= status < 400)
     assert error.after is None
     assert len(server.received) == 1
-    # What is the receiver's own trouble never counts against a record.
+    # The receiver's own failures never count against a record.
     assert isinstance(error, SinkRetry) == (status in {408, 425, 429} or status >= 500)
 
 
@@ -260,10 +260,10 @@ async def test_what_is_neither_taken_nor_refused_comes_again(server: WebhookServ
         ("", None, None),
     ],
 )
-async def test_retry_after_is_kept_to_up_to_an_hour(
+async def test_retry_after_is_respected_up_to_an_hour(
     server: WebhookServer, text: str | int, least: float | None, most: float | None
 ) -> None:
-    """A number stands for the date in so many seconds."""
+    """A number is replaced by the date after so many seconds."""
     if isinstance(text, int):
         text = formatdate(time.time() + text, usegmt=True)
     for status in (429, 503, 403):
@@ -277,7 +277,7 @@ async def test_retry_after_is_kept_to_up_to_an_hour(
 
 
 @pytest.mark.parametrize(("status", "title"), [(400, "Bad Request"), (413, ".*"), (422, ".*")])
-async def test_a_single_record_that_is_refused_is_rejected(server: WebhookServer, status: int, title: str) -> None:
+async def test_a_single_refused_record_is_rejected(server: WebhookServer, status: int, title: str) -> None:
     server.answer = always(status, "zły\n\n  \x00\x1b[31mtotal\u202e".encode() + b"\xff" + b"x" * 500)
     async with opened(server.url) as sink:
         with pytest.raises(SinkReject) as raised:
@@ -289,7 +289,7 @@ async def test_a_single_record_that_is_refused_is_rejected(server: WebhookServer
     assert len(reason.partition(": ")[2]) == 201
 
 
-async def test_the_reason_does_not_repeat_what_the_request_kept_secret(server: WebhookServer) -> None:
+async def test_the_reason_contains_no_secret_of_the_request(server: WebhookServer) -> None:
     def echo(received: Received) -> Reply:
         return Reply(400, {}, f"{received.path} hidden q hidden/w hidden-t {sorted(received.headers.items())}".encode())
 
@@ -305,7 +305,7 @@ async def test_the_reason_does_not_repeat_what_the_request_kept_secret(server: W
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 @pytest.mark.parametrize("bad", [{1}, {8}, {3, 4}, {1, 5, 8}, {*range(1, 9)}], ids=str)
-async def test_of_a_batch_exactly_those_are_rejected_that_are_refused(
+async def test_exactly_the_refused_records_of_a_batch_are_rejected(
     server: WebhookServer, status: int, bad: set[int]
 ) -> None:
     server.answer = refusing(*bad, status=status, text=b"no")
@@ -313,19 +313,19 @@ async def test_of_a_batch_exactly_those_are_rejected_that_are_refused(
     async with opened(server.url) as sink:
         with pytest.raises(SinkReject) as raised:
             await sink.write(batch)
-        assert {place + 1 for place in raised.value.reasons} == bad
+        assert {index + 1 for index in raised.value.reasons} == bad
         assert {*raised.value.reasons.values()} == {raised.value.reasons[min(bad) - 1]}
         taken = [number for received in server.taken for number in numbers(received)]
         assert taken == [number for number in range(1, 9) if number not in bad]
         # Delivery writes the others again.
         server.received.clear()
-        if others := [record for place, record in enumerate(batch) if place + 1 not in bad]:
+        if others := [record for index, record in enumerate(batch) if index + 1 not in bad]:
             await sink.write(others)
             assert server.received[0].records == values(others)
             assert len(server.received) == 1
 
 
-async def test_a_batch_that_is_only_too_large_is_taken_in_parts(server: WebhookServer) -> None:
+async def test_a_too_large_batch_is_delivered_in_parts(server: WebhookServer) -> None:
     server.answer = lambda received: Reply(413 if len(received.body) > 2000 else 200, {}, b"")
     batch = make_records(13)
     async with opened(server.url) as sink:
@@ -333,8 +333,8 @@ async def test_a_batch_that_is_only_too_large_is_taken_in_parts(server: WebhookS
     assert [each for received in server.taken for each in received.records] == values(batch)
 
 
-async def test_what_was_answered_is_not_asked_again_if_the_server_fails_amid_of_halving(server: WebhookServer) -> None:
-    """Else a batch whose parts take longer than the time limit would be begun again without end."""
+async def test_answered_parts_of_a_halved_batch_are_not_sent_again_after_a_failure(server: WebhookServer) -> None:
+    """Otherwise a batch whose parts take longer than the time limit would never end."""
     asked: list[list[int]] = []
     failing = 1
 
@@ -367,7 +367,7 @@ async def test_what_was_answered_is_not_asked_again_if_the_server_fails_amid_of_
         assert [each for each in asked if len(each) == 1 or not {2, 7} & {*each}] == [
             [1], [2], [3, 4], [5, 6], [7], [8],
         ]  # fmt: skip
-        # It is kept for that batch only, and until it is through.
+        # The answers are remembered for this batch only, until its end.
         asked.clear()
         server.answer = refusing(2)
         with pytest.raises(SinkReject):
@@ -393,10 +393,10 @@ async def test_a_batch_that_was_refused_is_forgotten_when_another_comes(server: 
     assert [each.records for each in server.received] == [values(first)]
 
 
-# Servers that are not there, hang, or talk nonsense
+# Unreachable, hanging and faulty servers
 
 
-async def test_a_server_that_is_not_there_is_named_and_the_batch_comes_again() -> None:
+async def test_an_unreachable_server_is_a_named_temporary_failure() -> None:
     port = free_port()
     assert str(await failure(f"http://user:hidden@127.0.0.1:{port}/in?hidden")) == (
         f"the connection to 127.0.0.1:{port} failed: Connection refused"
@@ -406,28 +406,28 @@ async def test_a_server_that_is_not_there_is_named_and_the_batch_comes_again() -
     assert str(error).startswith("the connection to no-such-host.invalid failed: ")
 
 
-async def test_a_server_that_goes_away_amid_a_write_and_comes_back_has_everything(server: WebhookServer) -> None:
-    before, amid, after = make_records(2), make_records(2), make_records(2)
+async def test_a_server_that_ends_during_a_write_and_returns_gets_everything(server: WebhookServer) -> None:
+    before, during, after = make_records(2), make_records(2), make_records(2)
     async with opened(server.url) as sink:
         await sink.write(before)
         server.answer = lambda _: None
-        writing = asyncio.create_task(sink.write(amid))
+        writing = asyncio.create_task(sink.write(during))
         await asyncio.to_thread(wait_until, lambda: server.silent == 1)
         await asyncio.to_thread(server.stop)
         with pytest.raises(SinkFailure, match="closed the connection without an answer"):
             await writing
         with pytest.raises(SinkRetry, match="Connection refused"):
-            await sink.write(amid)
+            await sink.write(during)
         server.answer = always(200)
         server.start()
         server.received.clear()
-        await sink.write(amid)
+        await sink.write(during)
         await sink.write(after)
-    assert [each.records for each in server.received] == [values(amid), values(after)]
+    assert [each.records for each in server.received] == [values(during), values(after)]
 
 
-async def test_a_write_that_is_cancelled_ends_its_request_too(server: WebhookServer) -> None:
-    """Else each attempt would leave a connection behind, and the eleventh would never be made."""
+async def test_a_cancelled_write_ends_its_request(server: WebhookServer) -> None:
+    """Otherwise each attempt would leave a connection, and the eleventh attempt would get none."""
     server.answer = lambda _: None
     async with opened(server.url) as sink:
         for _ in range(12):
@@ -442,23 +442,23 @@ async def test_a_write_that_is_cancelled_ends_its_request_too(server: WebhookSer
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/", "https://127.0.0.1:{}/"])
-async def test_a_server_that_says_nothing_can_be_given_up(url: str) -> None:
+async def test_a_write_to_a_silent_server_can_be_cancelled(url: str) -> None:
     with raw_server(b"", reads=False, hangs=True) as port:
         async with opened(url.format(port)) as sink:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sink.write(make_records(2)), 0.3)
     for _ in range(3):
-        await asyncio.sleep(0.01)  # the connection it was making ends with the server
+        await asyncio.sleep(0.01)  # the unfinished connection ends with the server
 
 
-async def test_a_connection_that_takes_too_long_to_make_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.webhook.target._CONNECT_TIMEOUT", 0.1)
     with raw_server(b"", reads=False, hangs=True) as port:
         error = await failure(f"https://127.0.0.1:{port}/in")
         assert str(error).startswith(f"the connection to 127.0.0.1:{port} failed: Timeout during TLS handshake")
 
 
-async def test_a_write_that_is_cancelled_while_it_connects_sends_nothing_later(tmp_path: Path) -> None:
+async def test_a_write_cancelled_during_its_connection_sends_nothing_later(tmp_path: Path) -> None:
     tls, certificate = make_certificate(tmp_path)
     with socket.create_server(("localhost", 0)) as listener:
 
@@ -489,34 +489,34 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-async def test_garbage_is_no_answer(garbage: bytes) -> None:
+async def test_garbage_is_a_failure_not_an_answer(garbage: bytes) -> None:
     with raw_server(garbage) as port:
         error = await failure(f"http://127.0.0.1:{port}/in")
     told = rf"127\.0\.0\.1:{port} closed the connection without|the connection to 127\.0\.0\.1:{port} failed: "
     assert re.match(told, str(error)), error
 
 
-TAKEN_ALL_THE_SAME = {
+DELIVERED_NEVERTHELESS = {
     "a body cut short": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc",
     "a body of a terabyte": b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\nabc",
-    "chunks that are none": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "invalid chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "no length": b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_000,
-    "gzip that is none": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+    "invalid gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\n\r\n",
-    "hints before it": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + TAKEN,
+    "hints before the answer": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + TAKEN,
     "a Retry-After": b"HTTP/1.1 200 OK\r\nRetry-After: 100\r\n\r\n",
 }
 
 
-@pytest.mark.parametrize("answer", TAKEN_ALL_THE_SAME.values(), ids=TAKEN_ALL_THE_SAME)
+@pytest.mark.parametrize("answer", DELIVERED_NEVERTHELESS.values(), ids=DELIVERED_NEVERTHELESS)
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_2xx_is_taken_whatever_the_body_is(answer: bytes, hangs: bool) -> None:
+async def test_2xx_means_delivered_whatever_the_body_is(answer: bytes, hangs: bool) -> None:
     with raw_server(answer, hangs=hangs) as port:
         async with opened(f"http://127.0.0.1:{port}/in") as sink, asyncio.timeout(3):
             await sink.write(make_records(2))
 
 
-async def test_2xx_before_everything_was_sent_is_not_believed() -> None:
+async def test_2xx_before_the_end_of_the_request_is_a_failure() -> None:
     with raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", reads=False, hangs=True) as port:
         async with opened(f"http://127.0.0.1:{port}/in") as sink:
             with pytest.raises(SinkFailure, match=r"answers 200 before it has received the whole request"):
@@ -533,7 +533,7 @@ async def test_2xx_before_everything_was_sent_is_not_believed() -> None:
         (b"HTTP/1.1 400 Bad Request\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nsh\r\n3\r\nort\r\n0\r\n\r\n", ": short"),
     ],
 )
-async def test_of_a_refusal_only_the_beginning_is_read(answer: bytes, text: str) -> None:
+async def test_only_the_beginning_of_a_refusal_is_read(answer: bytes, text: str) -> None:
     with raw_server(answer, hangs="…" in text) as port:
         async with opened(f"http://127.0.0.1:{port}/in") as sink, asyncio.timeout(3):
             with pytest.raises(SinkReject) as raised:
@@ -541,7 +541,7 @@ async def test_of_a_refusal_only_the_beginning_is_read(answer: bytes, text: str)
     assert re.fullmatch(r".* answers 400 Bad Request" + text, raised.value.reasons[0])
 
 
-async def test_a_refusal_whose_text_never_ends_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_without_an_end_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.sinks.webhook.connection._TEXT_PATIENCE", 0.1)
     with raw_server(b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\nbeg", hangs=True) as port:
         async with opened(f"http://127.0.0.1:{port}/in") as sink:
@@ -553,7 +553,7 @@ async def test_a_refusal_whose_text_never_ends_is_one(monkeypatch: pytest.Monkey
 # TLS
 
 
-async def test_a_certificate_of_ones_own_is_trusted_if_it_is_named(tmp_path: Path) -> None:
+async def test_a_self_signed_certificate_is_trusted_with_ca_file(tmp_path: Path) -> None:
     tls, certificate = make_certificate(tmp_path)
     with webhook_server(tls) as server:
         async with opened(server.url, ca_file=certificate, secret=Secret(SECRET)) as sink:
@@ -567,7 +567,7 @@ async def test_a_certificate_of_ones_own_is_trusted_if_it_is_named(tmp_path: Pat
 
 
 @pytest.mark.logs(TLS_LINE)
-async def test_a_certificate_that_nobody_vouches_for_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate(tmp_path: Path) -> None:
     tls, certificate = make_certificate(tmp_path)
     _, other = make_certificate(tmp_path, name="other.example")
     with webhook_server(tls) as server:
@@ -585,7 +585,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_nothing_is_s
 
 @pytest.mark.logs(TLS_LINE)
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x15\x03\x01\x00\x02\x02\x28"])
-async def test_https_where_there_is_none_says_so(answer: bytes) -> None:
+async def test_https_to_a_server_without_tls_is_reported(answer: bytes) -> None:
     with raw_server(answer, reads=False) as port:
         error = await failure(f"https://127.0.0.1:{port}/in")
         assert re.match(rf"(no TLS connection to|the connection to) 127\.0\.0\.1:{port}", str(error)), error
@@ -593,7 +593,7 @@ async def test_https_where_there_is_none_says_so(answer: bytes) -> None:
             await make(f"https://127.0.0.1:{port}/in").check()
 
 
-# check
+# The method `check`
 
 
 async def test_check_connects_and_sends_nothing(server: WebhookServer) -> None:
@@ -608,7 +608,7 @@ async def test_check_connects_and_sends_nothing(server: WebhookServer) -> None:
 
 
 @pytest.mark.logs(TLS_LINE)
-async def test_check_looks_at_the_certificate(tmp_path: Path) -> None:
+async def test_check_verifies_the_certificate(tmp_path: Path) -> None:
     tls, certificate = make_certificate(tmp_path)
     with webhook_server(tls) as server:
         await make(server.url, ca_file=certificate).check()
@@ -654,7 +654,7 @@ async def test_check_looks_at_the_certificate(tmp_path: Path) -> None:
         ({"ca_file": "empty.pem"}, r"ca_file: .*empty\.pem holds no certificates in PEM"),
     ],
 )
-def test_options_that_cannot_work_are_refused_without_showing_secrets(
+def test_invalid_options_are_refused_without_showing_secrets(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "empty.pem").touch()
@@ -663,12 +663,12 @@ def test_options_that_cannot_work_are_refused_without_showing_secrets(
     assert "hidden" not in str(raised.value)
 
 
-def test_the_host_may_be_written_in_letters() -> None:
+def test_the_host_may_have_letters_beyond_ascii() -> None:
     target = Target(WebhookOptions(url=Url("https://user:pass@żółw.example:8443/in?x=1")), "sinks.crm")
     assert target.host == "xn--w-uga1v8h.example:8443"
 
 
-def test_options_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_may_be_in_files_and_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "url").write_text("https://user:hidden@crm.example/in\n")
     (tmp_path / "key").write_text(SECRET + "\n")
     monkeypatch.setenv("CRM_KEY", "hidden")
@@ -684,7 +684,7 @@ def test_options_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
 # The installed daemon
 
 
-def test_what_was_sent_while_the_server_was_down_arrives_later_in_order(tmp_path: Path) -> None:
+def test_records_from_an_outage_arrive_later_in_order(tmp_path: Path) -> None:
     server = WebhookServer()
     url = server.url.replace("://", "://shop:hidden@")
     shop = Shop(

@@ -1,4 +1,4 @@
-"""Where many records wait, the next batch is written while the place moves behind the one before."""
+"""With many pending records, the next batch is written while the cursor moves past the previous one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.journals import append, running, until
 
 
 class Gated(SqliteJournal):
-    """Its places move when `gate` is open, and not while it `fails`, or `refuses` since they are another's."""
+    """Cursors move only while `gate` is open. `fails` fails their appends, and `refuses` reports a lost cursor."""
 
     def __init__(self, backend: Backend) -> None:
         assert isinstance(backend, SqliteBackend)
@@ -44,7 +44,7 @@ class Gated(SqliteJournal):
 
 
 class Noting(Sink):
-    """Keeps what it takes; `refuses` says of a batch whether it is to fail."""
+    """Keeps its batches. `refuses` decides whether a batch fails."""
 
     def __init__(self) -> None:
         super().__init__("noting", self.Options())
@@ -54,7 +54,7 @@ class Noting(Sink):
 
     async def write(self, batch: Sequence[Record]) -> None:
         self.writing += 1
-        assert self.writing == 1, "two writes at a time"
+        assert self.writing == 1, "two simultaneous writes"
         try:
             await asyncio.sleep(0)
             if self.refuses(batch):
@@ -65,7 +65,7 @@ class Noting(Sink):
 
 
 class Hanging(Noting):
-    """Takes what comes before that position."""
+    """Hangs with the batch that begins at the position `at`."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Hanging(Noting):
 
 
 def feed(sink: Sink) -> SinkConsumer:
-    """Its sink is never asked, after many failures, for one record it has already taken."""
+    """A consumer with so many attempts that it never probes the sink with a delivered record."""
     retry = RetryOptions(attempts=1000)
     consumer = SinkConsumer(sink, SinkOptions(type="noting", start="beginning", retry=retry))
     consumer.max_records, consumer.linger = 10, 0.0
@@ -92,7 +92,7 @@ async def delivered(backend: Backend) -> int:
     return 0 if progress is None else progress.delivered
 
 
-async def test_one_batch_is_written_ahead_of_its_place_and_no_more(tmp_path: Path) -> None:
+async def test_only_one_batch_is_written_ahead_of_the_cursor(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
         journal, sink = Gated(backend), Noting()
@@ -106,7 +106,7 @@ async def test_one_batch_is_written_ahead_of_its_place_and_no_more(tmp_path: Pat
 
 
 @pytest.mark.logs("sink:noting: the disk is away; it is tried again")
-async def test_what_was_written_is_not_written_again_while_it_is_the_store_that_fails(tmp_path: Path) -> None:
+async def test_a_failing_store_causes_no_repeated_write(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
         journal, sink = Gated(backend), Noting()
@@ -121,7 +121,7 @@ async def test_what_was_written_is_not_written_again_while_it_is_the_store_that_
 
 
 @pytest.mark.logs("sink:noting: busy; it is tried again")
-async def test_a_batch_that_fails_ahead_of_its_place_holds_up_no_place_before_it(tmp_path: Path) -> None:
+async def test_a_batch_failing_ahead_of_the_cursor_does_not_delay_the_previous_step(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
         sink = Noting()
@@ -135,7 +135,7 @@ async def test_a_batch_that_fails_ahead_of_its_place_holds_up_no_place_before_it
         assert await delivered(backend) == 50
 
 
-async def test_a_stop_ends_a_consumer_whose_place_has_become_anothers_just_then(tmp_path: Path) -> None:
+async def test_a_stop_ends_a_consumer_that_loses_its_cursor_at_the_same_time(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
         journal, sink = Gated(backend), Hanging(at=11)
@@ -147,7 +147,7 @@ async def test_a_stop_ends_a_consumer_whose_place_has_become_anothers_just_then(
 
 
 @pytest.mark.logs("sink:noting: 30 records left for the next start")
-async def test_a_stop_amid_a_write_ahead_keeps_the_place_of_what_was_written_before(tmp_path: Path) -> None:
+async def test_a_stop_during_a_write_ahead_keeps_the_cursor_of_the_previous_batch(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(50))
         sink, hanging = Noting(), Hanging(at=21)

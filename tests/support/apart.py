@@ -1,4 +1,4 @@
-"""Two back ends as one: the state in one of them, the journal in the other."""
+"""Two back ends used as one: the state is in one of them and the journal in the other."""
 
 from __future__ import annotations
 

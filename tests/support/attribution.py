@@ -1,4 +1,4 @@
-"""The plugin `attribution` over a real journal, what callers send it, and what must come of it."""
+"""The plugin `attribution` with a real journal: its input, and the comparison of its output with the reference."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .journals import read_all
 __all__ = ["START", "Attribution", "OpenBackend", "Shop", "agrees", "attributing"]
 
 START = 4_000_000_000_000
-"""Some time to begin at, in milliseconds: far ahead of the real time, which must not matter."""
+"""The start time in milliseconds. It is far ahead of the real time, on which nothing may depend."""
 
 
 class Shop:
-    """Makes what the journal has of events and identify requests. `now` is the time of receipt, in milliseconds."""
+    """Makes the records of events and identify requests. `now` is the time of receipt in milliseconds."""
 
     def __init__(self) -> None:
         self.now = START
@@ -55,7 +55,7 @@ class Shop:
         return self._record("event", key, visitor, data or {}, user, age, context or {}, dispatch, tenant, signed)
 
     def touch(self, visitor: str, source: str, *, age: int = 0, tenant: str = "shop") -> Record:
-        """A visit that a campaign of this source brought."""
+        """A visit from a campaign with this source."""
         return self.event("Page View", visitor, age=age, context={"campaign": {"source": source}}, tenant=tenant)
 
     def order(
@@ -84,7 +84,7 @@ class Shop:
         signed: bool = False,
         linked: bool | None = None,
     ) -> Record:
-        """`linked` is what the plugin that keeps links has said; None: nothing."""
+        """`linked` is the result of the identity plugin, or None if there is none."""
         return self._record("identify", None, visitor, {}, user, age, context or {}, None, tenant, signed, linked)
 
     def _record(
@@ -140,7 +140,7 @@ _ENDPOINTS = {
 
 
 class Attribution(NamedTuple):
-    """The plugin, started on a file of its own; nobody runs its consumer yet."""
+    """The started plugin with a separate file. Its consumer does not run yet."""
 
     backend: Backend
     consumer: Consumer
@@ -151,18 +151,18 @@ class Attribution(NamedTuple):
         return await self.backend.journal.commit(records, self.backend.store.begin(records[-1].at))
 
     async def work_off(self, sizes: Iterable[int], now: int) -> None:
-        """Have the consumer do what waits for it, in steps of these sizes, at that time in milliseconds."""
+        """Lets the consumer process all pending records in steps of these sizes. `now` is in milliseconds."""
         journal, store = self.backend.journal, self.backend.store
-        place = await journal.acquire_cursor(self.consumer.name, self.consumer.start)
+        cursor = await journal.acquire_cursor(self.consumer.name, self.consumer.start)
         for size in sizes:
-            records = await journal.read(place.position, size)
+            records = await journal.read(cursor.position, size)
             if not records:
                 return
             step = Step(store.begin(now, step=True))
             await self.consumer.process(records, step)
             done = len(records) if step.done is None else step.done
-            place = place._replace(position=records[done - 1].position)
-            await journal.commit(step.records, step.state, place)
+            cursor = cursor._replace(position=records[done - 1].position)
+            await journal.commit(step.records, step.state, cursor)
         raise AssertionError("there are not enough sizes")
 
     async def derived(self) -> list[bytes]:
@@ -171,7 +171,7 @@ class Attribution(NamedTuple):
         return [record.body for record in records if record.type.startswith("attribution")]
 
     def counted(self, name: str) -> dict[str, int]:
-        """What became of `orders` or `reversals`, as the metrics have it; those there are any of."""
+        """The counts above zero of `orders` or `reversals` by result, from the metrics."""
         samples = [sample for family in self.registry.collect() for sample in family.samples]
         values = [sample for sample in samples if sample.name == f"ingestd_attribution_{name}_total"]
         return {sample.labels["result"]: int(sample.value) for sample in values if sample.value}
@@ -188,7 +188,7 @@ OpenBackend = Callable[[Path], AbstractAsyncContextManager[Backend]]
 async def attributing(
     folder: Path, rules: Rules, open_backend: OpenBackend | None = None
 ) -> AsyncIterator[Attribution]:
-    """The plugin with these options, on the file of that folder unless another back end is opened."""
+    """The plugin with these options, with the file of the folder unless `open_backend` opens another back end."""
     async with (open_backend or sqlite_backend)(folder) as backend:
         daemon = PluginDaemon(backend)
         daemon.unusable_ids = UnusableIds(rules.unusable)
@@ -217,7 +217,7 @@ async def attributing(
 
 
 def agrees(found: Sequence[bytes], reference: Reference) -> None:
-    """Assert that these records are those the reference has."""
+    """Asserts that the records equal the records of the reference."""
     orders: dict[str, str] = {}
     for body, expected in zip(map(msgspec.json.decode, found), reference.derived, strict=True):
         if body["type"] == "attribution":
@@ -232,7 +232,7 @@ def agrees(found: Sequence[bytes], reference: Reference) -> None:
             model: {share["eventId"]: share["weight"] for share in shares} for model, shares in body["credits"].items()
         }
         for model, shares in expected["credits"].items():
-            whole = dict.fromkeys(shares, 0.0) | weights.pop(model)  # a record leaves out those without a share
+            whole = dict.fromkeys(shares, 0.0) | weights.pop(model)  # a record does not contain touches without a share
             assert whole == pytest.approx(shares, abs=1e-9)
         assert not weights
         assert {**body, "credits": ..., "value": _exact(body)} == {

@@ -1,6 +1,6 @@
-"""What attribution has to say of a journal: docs/attribution.md as a plain model, slow and obvious.
+"""The expected attributions of a journal: docs/attribution.md as a plain model, slow and obvious.
 
-It shares nothing with the plugin, and keeps no state that it could look up in the journal instead.
+The model shares no code with the plugin, and keeps no state that it could look up in the journal instead.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class _Waiting(NamedTuple):
 
 
 class Reference:
-    """Give it the events and identify requests of a journal, in its order, as `Record.decode` makes them.
+    """`records` are the events and identify requests of a journal in its order, decoded by `Record.decode`.
 
-    `derived` are the records that come of it, in order. They have neither `id` nor `ignored`, their credits map
+    `derived` are the resulting records in order. They have neither `id` nor `ignored`, their credits map
     events to weights, and in place of `attributionId` a reversal has `attributionOf`: the id of the order's event.
-    `orders` and `reversals` count what became of each.
+    `orders` and `reversals` count the results.
     """
 
     def __init__(self, rules: Rules, records: Sequence[Mapping[str, Any]]) -> None:
@@ -106,7 +106,7 @@ class Reference:
                 self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
 
     def _named(self, text: str | None) -> str | None:
-        """The id, or None where it names nobody."""
+        """The id, or None if the text names nobody."""
         return None if not text or text in self._rules.unusable else text
 
     def _links_its_visitor(self, record: Mapping[str, Any], *, named: bool) -> bool:
@@ -146,7 +146,7 @@ class Reference:
         }
         if superseded is not None:
             self._supersede(superseded, order)
-        self._decided[self._name(order)] = _Decided(order, weights)
+        self._decided[self._order_name(order)] = _Decided(order, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
@@ -168,10 +168,10 @@ class Reference:
                 "leftOut": left_out,
             }
         )
-        waiting = self._waiting.pop(self._name(order), [])
+        waiting = self._waiting.pop(self._order_name(order), [])
         waiting = [each for each in waiting if self._age(order, each.refund) <= self._rules.order_memory]
         if not order["signed"]:
-            self._waiting[self._name(order)] = [
+            self._waiting[self._order_name(order)] = [
                 _Waiting(each.refund, True) for each in waiting if each.refund["signed"]
             ]
             waiting = [each for each in waiting if not each.applied]
@@ -179,10 +179,10 @@ class Reference:
             if order["signed"] and not each.refund["signed"]:
                 self.reversals["untrusted"] += 1
             else:
-                self._reverse(each.refund, self._decided[self._name(order)], order["receivedAt"])
+                self._reverse(each.refund, self._decided[self._order_name(order)], order["receivedAt"])
 
     def _supersede(self, superseded: _Decided, order: Mapping[str, Any]) -> None:
-        """A signed order takes the place of a public key's: what is left of that is taken back."""
+        """A signed order replaces one of a public key. The rest of the replaced order is reversed."""
         value = _value(superseded.order)
         whole = amount_of(value)
         left = None if whole is None else whole - sum(each for each in superseded.reversed if each)
@@ -220,15 +220,15 @@ class Reference:
             self.reversals[self._wait(refund, applied=False)] += 1
 
     def _wait(self, refund: Mapping[str, Any], *, applied: bool) -> str:
-        """Have it wait for an order; `applied`: for a signed one that comes after that of a public key."""
-        waiting = self._waiting.get(self._name(refund), [])
+        """Lets the refund wait for an order. With `applied` it waits for a signed order after one of a public key."""
+        waiting = self._waiting.get(self._order_name(refund), [])
         waiting = [each for each in waiting if self._age(refund, each.refund) <= self._rules.order_memory]
         alike = [each.refund for each in waiting if each.refund["signed"] == refund["signed"]]
-        if self._refund_id(refund) is not None and self._terms(refund) in map(self._terms, alike):
+        if self._refund_id(refund) is not None and self._content(refund) in map(self._content, alike):
             return "repeated"
         if len(alike) == MAX_WAITING:
             return "too_many"
-        self._waiting[self._name(refund)] = [*waiting, _Waiting(refund, applied)]
+        self._waiting[self._order_name(refund)] = [*waiting, _Waiting(refund, applied)]
         return "waiting"
 
     def _reverse(self, refund: Mapping[str, Any], decided: _Decided, decided_at: str) -> None:
@@ -246,7 +246,7 @@ class Reference:
             return
         whole = amount_of(value)
         amount = None
-        if whole is None or not whole:  # there is nothing to divide: one reversal says so
+        if whole is None or not whole:  # there is no amount to divide, so there is one reversal without an amount
             nothing_left = bool(decided.reversed)
             amount = whole
         else:
@@ -277,19 +277,19 @@ class Reference:
         )
 
     def _earlier(self, record: Mapping[str, Any]) -> _Decided | None:
-        """The decision on the order this is or refers to, while it is remembered."""
-        decided = self._decided.get(self._name(record))
+        """The remembered decision on the order of this record, or None."""
+        decided = self._decided.get(self._order_name(record))
         if decided is None:
             return None
         return decided if self._age(record, decided.order) <= self._rules.order_memory else None
 
     @staticmethod
     def _age(now: Mapping[str, Any], record: Mapping[str, Any]) -> int:
-        """How long before the one the other was received."""
+        """The time in milliseconds from the receipt of `record` to the receipt of `now`."""
         return _moment(now["receivedAt"]) - _moment(record["receivedAt"])
 
     def _id(self, value: Any) -> str | None:
-        """The text of an id, unless it is a word for nothing."""
+        """The text of an id, None if the id is unusable."""
         text = str(value)
         return None if text.strip().lower() in {"", *self._rules.unusable} else text
 
@@ -300,17 +300,17 @@ class Reference:
         refund_id = self._id(refund["data"].get("refund_id", ""))
         return None if refund_id is None or refund["key"] == "Order Cancelled" else refund_id.strip()
 
-    def _terms(self, refund: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What makes two waiting refunds the same."""
+    def _content(self, refund: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values that two copies of a waiting refund share."""
         return refund["key"], self._refund_id(refund), _amount_of_refund(refund), _value(refund)["currency"]
 
-    def _name(self, record: Mapping[str, Any]) -> tuple[str, str]:
-        """What there is one attribution of."""
+    def _order_name(self, record: Mapping[str, Any]) -> tuple[str, str]:
+        """The identity of an order. Each identity has one attribution."""
         order_id = self._order_id(record)
         return record["tenant"], f"event {record['id']}" if order_id is None else f"order {order_id}"
 
     def _visitors(self, tenant: str, user: str | None) -> list[str]:
-        """The visitors that are the user's by now; of too many those linked last."""
+        """The visitors of the user at this time. Beyond the limit only the ones linked last."""
         found: list[str] = []
         for link in self._links:
             if link.tenant == tenant:
@@ -321,7 +321,7 @@ class Reference:
         return found
 
     def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
-        """What is left of a visitor's touches: of those too old nothing, of too many the first and the newest."""
+        """The remembered touches of a visitor: no old ones, and beyond the limit the first and the newest ones."""
         found: list[_Touch] = []
         for touch in self._touches:
             if (touch.tenant, touch.visitor) == (tenant, visitor):
@@ -342,13 +342,13 @@ class Reference:
 
 
 def amount_of(value: Mapping[str, Any]) -> Fraction | None:
-    """What the `value` of a record comes to: its revenue, else its total."""
+    """The amount of a record's `value`: its revenue, or else its total."""
     amount = value["revenue"] if value["revenue"] is not None else value["total"]
     return None if amount is None else Fraction(str(amount))
 
 
 def _amount_of_refund(refund: Mapping[str, Any]) -> Fraction | None:
-    """What a refund asks for; None for all that is left."""
+    """The amount that a refund asks for, or None for the rest of the order."""
     data = refund["data"]
     if refund["key"] == "Order Cancelled":
         return None
@@ -372,7 +372,7 @@ def _is_too_large(value: Any) -> bool:
 
 
 def _value(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells two values apart."""
+    """The members in which two values can differ."""
     data = record["data"]
     currency = data.get("currency", "").strip().upper()
     amounts = {name: None if _is_too_large(data.get(name)) else data.get(name) for name in ("revenue", "total")}
@@ -409,7 +409,7 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:
-    """The exact part of each touch, oldest first."""
+    """The exact share of each touch, oldest first."""
     count = len(ages)
     if count <= 1:
         return [Fraction(1)] * count
@@ -422,7 +422,7 @@ def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:
         return [Fraction(2, 5), *(Fraction(1, 5) / len(middle) for _ in middle), Fraction(2, 5)]
     if model == "time_decay":
         with localcontext() as context:
-            context.prec = 50  # a float's smallest share is far from the end of what a Decimal can say
+            context.prec = 50  # a Decimal can hold shares far below the smallest float
             parts = [Fraction(Decimal(2) ** (Decimal(-age) / half_life)) for age in ages]
         return [part / sum(parts) for part in parts]
     return [Fraction(1, count)] * count

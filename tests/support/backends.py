@@ -1,4 +1,4 @@
-"""The SQLite back end, opened as the daemon opens it, and as much of a daemon as plugins get to see."""
+"""The SQLite back end, opened like in the daemon, and the part of a daemon that plugins use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
 
 
 class PluginDaemon:
-    """What plugins get of a daemon (`ingestd.api.hookspecs.Daemon`)."""
+    """The part of a daemon that plugins use (`ingestd.api.hookspecs.Daemon`)."""
 
     def __init__(self, backend: Backend) -> None:
         self.plugins: dict[str, object] = {}
@@ -51,7 +51,7 @@ async def sqlite_backend(folder: Path, *, serving: bool = True) -> AsyncIterator
 
 @asynccontextmanager
 async def sqlite_daemon(folder: Path, *, serving: bool = True) -> AsyncIterator[PluginDaemon]:
-    """A daemon on that back end; at its end it cancels the tasks it watches, and fails if one of them did."""
+    """A daemon with that back end. At its end it cancels its watched tasks, and fails if one of them has failed."""
     async with sqlite_backend(folder, serving=serving) as backend:
         daemon = PluginDaemon(backend)
         try:

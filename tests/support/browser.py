@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol: what a page shows, asks for and complains of."""
+"""A headless Chromium, driven over its DevTools protocol. It shows a page's content, requests and console messages."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SWITCHES = (
     "--force-color-profile=srgb",
 )  # fmt: skip
 _KEY_CODES = {"ArrowDown": 40}
-_MOST = 64 * 1024 * 1024  # bytes of a message; a picture is one
+_MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
 
 
 class Browser:
-    """Use it as a context. Its profile is in the folder."""
+    """A browser, used as a context manager. Its profile is in the folder."""
 
     def __init__(self, folder: Path) -> None:
         command = shutil.which("chromium")
         assert command is not None, "there is no chromium; scripts/need chromium chromium installs it"
-        # As root it has no sandbox; it is shown nothing but pages of ours.
+        # Chromium has no sandbox for root. The tests open only ingestd's pages.
         as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
         self._process = subprocess.Popen(
             [command, *_SWITCHES, *as_root, f"--user-data-dir={folder}", "about:blank"],
@@ -47,7 +47,7 @@ class Browser:
         self._socket = self._runner.run(self._connect(f"ws://127.0.0.1:{port}{path}"))
 
     def _told(self, file: Path) -> list[str]:
-        """Where it listens: two lines, once it does."""
+        """The lines with the port and the path on which Chromium listens, as soon as it does."""
         deadline = time.monotonic() + PATIENCE
         while not file.exists() or len(lines := file.read_text().split("\n")) != 2:
             assert self._process.poll() is None, f"chromium ended with {self._process.returncode}"
@@ -59,7 +59,7 @@ class Browser:
         return await websocket_connect(url, max_message_size=_MOST)
 
     def tab(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Tab:
-        """A new one, of that size and colour scheme."""
+        """A new tab with this size and colour scheme."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = self._tabs[session] = Tab(self, session)
@@ -74,7 +74,7 @@ class Browser:
         return tab
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """Ask, and take in what happens until the answer is there."""
+        """Sends a command, and handles events until its answer arrives."""
         return self._runner.run(asyncio.wait_for(self._call(method, session, params), PATIENCE))
 
     async def _call(self, method: str, session: str | None, params: dict[str, Any]) -> Any:
@@ -84,7 +84,7 @@ class Browser:
         await self._socket.write_message(json.dumps(message | ({"sessionId": session} if session else {})))
         while True:
             told = await self._socket.read_message()
-            assert told is not None, "chromium has hung up"
+            assert told is not None, "chromium has closed the connection"
             answer = json.loads(told)
             if answer.get("id") == number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
@@ -110,7 +110,7 @@ class Browser:
 
 
 class Tab:
-    """`requests` are the URLs it has asked for, `complaints` what its console would show in red or yellow."""
+    """A tab. `requests` are the requested URLs, and `complaints` the warnings and errors of the console."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self.requests: list[str] = []
@@ -135,7 +135,7 @@ class Tab:
                 self.complaints.append(json.dumps(told["exceptionDetails"]))
 
     def open(self, url: str) -> None:
-        """Begin to; `wait_for` knows when it is there."""
+        """Starts to load the URL. `wait_for` waits until the page is there."""
         self.call("Page.navigate", url=url)
 
     def evaluate(self, expression: str) -> Any:
@@ -148,25 +148,25 @@ class Tab:
         """The value of the expression as soon as it is true."""
         deadline = time.monotonic() + patience
         while not (value := self.evaluate(expression)):
-            assert time.monotonic() < deadline, f"it did not come true in time: {expression}"
+            assert time.monotonic() < deadline, f"the condition did not become true in time: {expression}"
             time.sleep(0.05)
         return value
 
     def press(self, key: str) -> None:
-        """A key of the keyboard, by its name in JavaScript, for what has the focus."""
+        """Presses a key, given by its name in JavaScript, on the focused element."""
         code = _KEY_CODES[key]
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def accessibility(self) -> list[tuple[str, str]]:
-        """Role and name of all that assistive technology is shown, in order."""
+        """Role and name of all elements that assistive technology sees, in order."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
         ]
 
     def picture(self, file: Path) -> None:
-        """All of the page, as a PNG."""
+        """Saves the whole page as a PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

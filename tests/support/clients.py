@@ -1,4 +1,4 @@
-"""Clients at the same time: all at one moment, or as a load that goes on and remembers its answers."""
+"""Simultaneous clients: all at one moment, or as a continuous load that keeps its answers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _T = TypeVar("_T")
 
 
 def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Return as soon as the condition holds; fail if it does not within `patience` seconds."""
+    """Waits until the condition holds, and fails after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Make all calls at one moment, a thread each; returns their results in order."""
+    """Makes all calls at one moment, each in a thread, and returns their results in order."""
     barrier = threading.Barrier(len(calls))
 
     def run(call: Callable[[], _T]) -> _T:
@@ -41,22 +41,22 @@ def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:
 
 @dataclass
 class Sent:
-    """One event that was sent, and its answer if one came."""
+    """One sent event, and its answer if there was one."""
 
     number: str
-    """In the event's `data`; no other event has it."""
+    """The unique number in the event's `data`."""
     visitor: str
     begun: float
-    """When its sending began, by time.monotonic()."""
+    """The start of sending, by time.monotonic()."""
     status: int | None = None
     session: dict[str, Any] | None = None
 
 
 class Load:
-    """Threads that send events to /track one after the other, until `stop` or until nobody listens.
+    """Threads that send events to /track one after the other, until `stop` or until the daemon stops listening.
 
     Every second thread keeps its connection, the others open one for each event. Numbers begin with
-    `name`, so that loads can be told apart; all loads and threads share five visitors.
+    `name`, so that loads can be distinguished. All loads and threads share five visitors.
     """
 
     def __init__(self, port: int, key: str, name: str = "load", *, threads: int = 8) -> None:
@@ -76,12 +76,12 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Send nothing new, and wait for the answers that are due."""
+        """Sends no more events, and waits for the pending answers."""
         self._stopping.set()
         self.join()
 
     def join(self) -> None:
-        """Wait until nobody listens any more."""
+        """Waits until the daemon has stopped listening."""
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
@@ -105,7 +105,7 @@ class Load:
                 return
             sent.begun = time.monotonic()
             self.sent.append(sent)
-            # An event without an answer is what some tests are about; the thread goes on with the next.
+            # Some tests expect events without an answer. The thread continues with the next event.
             with suppress(OSError, http.client.HTTPException):
                 connection.request("POST", f"{BASE}/track", json.dumps(body), self._headers)
                 answer = connection.getresponse()

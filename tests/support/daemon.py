@@ -1,4 +1,4 @@
-"""The installed `ingestd` command, run as its users run it: a subprocess, a configuration, real sockets."""
+"""The installed `ingestd` command in a subprocess, with a configuration and real sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ADMIN = ("--app", "CRM", "--permission", "ADMIN")
 
 @dataclass(frozen=True)
 class Reply:
-    """One HTTP answer; header names are lower case."""
+    """One HTTP answer. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,15 +56,15 @@ def sign(secret: str, body: bytes) -> str:
 def run_ingestd(
     *arguments: str, config: Path | None = None, folder: Path | None = None, timeout: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, in that folder if one is given."""
-    place = ["--config", str(config)] if config is not None else []
+    """Runs a command to its end, in the folder if one is given."""
+    location = ["--config", str(config)] if config is not None else []
     return subprocess.run(
-        [INGESTD, *arguments, *place], capture_output=True, text=True, cwd=folder, timeout=timeout, check=False
+        [INGESTD, *arguments, *location], capture_output=True, text=True, cwd=folder, timeout=timeout, check=False
     )  # fmt: skip
 
 
 class Daemon:
-    """A running `ingestd serve`. Its log goes on in `log`, a line each."""
+    """A running `ingestd serve`. `log` has the lines of its log."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Daemon:
         arguments: tuple[str, ...] = (),
     ) -> None:
         self.log: list[str] = []
-        # No pipe: whoever logs much while nobody reads would wait for ever.
+        # Not a pipe: a daemon that logs much would block until a test reads the log.
         self._stderr = TemporaryFile(buffering=0)  # noqa: SIM115 - closed at the daemon's end
         self._process = subprocess.Popen(
             [*prefix, command, "serve", "--config", str(config), *arguments],
@@ -87,7 +87,7 @@ class Daemon:
         self._rest = b""
         self.host, port = self._wait_for_line(r'listening for events on http://([^"]*):(\d+)("|$)').group(1, 2)
         self.port = int(port)
-        # The operators' listener opens first, so its line is there already.
+        # The operators' listener opens first, so its line has been logged already.
         self.ops_port = int(self._wait_for_line(r'listening for operators on http://[^"]*:(\d+)("|$)')[1])
         self._wait_for_line("ready: ")
 
@@ -107,7 +107,7 @@ class Daemon:
                 raise AssertionError(f"exit {self._process.returncode}:\n" + "\n".join(self.log))
 
     def read_log(self, patience: float = 0.0) -> bool:
-        """Take in what the daemon has logged; returns whether anything new came."""
+        """Reads new lines of the daemon's log, and returns whether there were any."""
         deadline = time.monotonic() + patience
         while True:
             over = self._process.poll() is not None or time.monotonic() >= deadline
@@ -131,7 +131,7 @@ class Daemon:
         port: int | None = None,
         timeout: float = PATIENCE,
     ) -> Reply:
-        """One request on a connection of its own."""
+        """Sends one request on a new connection."""
         host, port = (self.host, self.port) if port is None else ("127.0.0.1", port)
         connection = http.client.HTTPConnection(host, port, timeout=timeout)
         try:
@@ -142,7 +142,7 @@ class Daemon:
             connection.close()
 
     def post(self, path: str, body: Any, key: str | None, **headers: str) -> Reply:
-        """Post a JSON body, or raw bytes, with a public key."""
+        """Posts a JSON body or raw bytes with a public key."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
@@ -150,7 +150,7 @@ class Daemon:
         return self.request("POST", BASE + path, raw, named)
 
     def post_signed(self, body: Any, key: Key, **headers: str) -> Reply:
-        """Post to /customer-events, signed over the raw body."""
+        """Posts to /customer-events, signed over the raw body."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.post("/customer-events", raw, key.id, **{"x_signature": sign(key.secret, raw), **headers})
 
@@ -158,7 +158,7 @@ class Daemon:
         return self.request("GET", path, port=self.ops_port)
 
     def metric(self, line: str) -> float:
-        """The value of one sample, named as Prometheus shows it; 0 if it is not there yet."""
+        """The value of one sample, named as Prometheus shows it, or 0 if it does not exist yet."""
         for shown in self.ops("/metrics").body.decode().splitlines():
             name, _, value = shown.rpartition(" ")
             if name == line:
@@ -166,18 +166,18 @@ class Daemon:
         return 0.0
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Sends SIGKILL and waits for the end."""
         self._process.kill()
         self._process.wait(PATIENCE)
         self._stderr.close()
 
     def terminate(self) -> int:
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for the end, which someone else has ordered; returns the exit code."""
+        """Waits for the end, which something else has caused, and returns the exit code."""
         deadline = time.monotonic() + PATIENCE
         while self._process.poll() is None and time.monotonic() < deadline:
             self.read_log(0.1)
@@ -205,16 +205,16 @@ def _create_key(config: Path, kind: str, tenant: str, *grants: str) -> Key:
 
 @cache
 def _new_database(tenant: str) -> tuple[bytes, Key, Key]:
-    """A database as the key commands leave it, with its public and its server key.
+    """A database after the key commands, with its public key and its server key.
 
-    Made once and copied: there are many shops, and two commands for each would take most of their time.
+    It is made once and copied, because two commands for each of the many shops would take most of the tests' time.
     """
     with TemporaryDirectory() as folder:
         config = Path(folder) / "ingestd.toml"
         config.write_text('[store]\nurl = "sqlite:ingestd.db"\n')
         public = _create_key(config, "public", tenant)
         server = _create_key(config, "server", tenant, *_ADMIN)
-        assert [file.name for file in config.parent.glob("ingestd.db-wal")] == []  # the file is all there is of it
+        assert [file.name for file in config.parent.glob("ingestd.db-wal")] == []  # the database has no other files
         return config.with_name("ingestd.db").read_bytes(), public, server
 
 
@@ -224,10 +224,10 @@ class Shop:
 
     folder: Path
     tables: dict[str, str] = field(default_factory=dict)
-    """Further TOML by section name, put under the section's header."""
+    """Additional TOML by section name, inserted after the section's header."""
     tenant: str = "shop"
     host: str = "127.0.0.1"
-    """Where it listens for events."""
+    """The address for events."""
 
     def __post_init__(self) -> None:
         self.config = self.folder / "ingestd.toml"
@@ -248,33 +248,33 @@ class Shop:
         self.database.write_bytes(content)
 
     def command(self, *arguments: str) -> str:
-        """Run a command that must succeed, and return what it printed."""
+        """Runs a command that must succeed, and returns its output."""
         done = run_ingestd(*arguments, config=self.config)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def is_done(self, *consumers: str) -> bool:
-        """Whether these consumers have durably done with all records there are.
+        """Whether these consumers have durably processed all records.
 
-        By what is on the disk: how many are pending by the metrics may be a quarter of a second old.
+        The answer comes from the disk, because the metrics may be a quarter of a second old.
         """
         with self._journal() as journal:
             (last,) = journal.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
-            places = dict(journal.execute("SELECT name, position FROM cursors").fetchall())
-        return all(places.get(name, 0) >= last for name in consumers)
+            positions = dict(journal.execute("SELECT name, position FROM cursors").fetchall())
+        return all(positions.get(name, 0) >= last for name in consumers)
 
     def create_key(self, kind: str, tenant: str, *, grants: bool = True) -> Key:
         return _create_key(self.config, kind, tenant, *(_ADMIN if kind == "server" and grants else ()))
 
     @contextmanager
     def serve(self) -> Iterator[Daemon]:
-        """The daemon, stopped with SIGTERM at the end, which must exit 0."""
+        """A running daemon. At the end it is stopped with SIGTERM and must exit 0."""
         with Daemon(self.config) as daemon:
             yield daemon
             assert daemon.terminate() == 0, "\n".join(daemon.log)
 
     def stored(self, containing: str = "") -> list[dict[str, Any]]:
-        """The journal's records with this text, as they are on the disk. As `exported`, without starting a command."""
+        """The journal's records with this text, read from the disk without starting a command."""
         return [json.loads(body) for body in self._bodies() if containing.encode() in body]
 
     def _bodies(self) -> list[bytes]:
@@ -293,11 +293,11 @@ class Shop:
 
     def exported(self, *arguments: str) -> list[dict[str, Any]]:
         """The journal's records."""
-        # Not `splitlines`, for which other characters end a line too.
+        # Not `splitlines`, because it also splits at other characters.
         return [json.loads(line) for line in self.command("events", "export", *arguments).split("\n")[:-1]]
 
     def archived(self, containing: str = "") -> list[dict[str, Any]]:
-        """The archive's records with this text, whole lines only (it may be being written)."""
+        """The archive's records with this text. An unfinished line at the end is left out."""
         if not self.archive.exists():
             return []
         *lines, _ = self.archive.read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""Disks that fill up soon, and what the system keeps of one in memory."""
+"""Small disks, and the pages of a file in the system's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["held_in_memory", "small_disk"]
 
 @contextmanager
 def small_disk(folder: Path, *, megabytes: int) -> Iterator[None]:
-    """A disk of its own for the folder; skips where the test may not mount one."""
+    """A separate small disk for the folder. The test is skipped if it cannot mount one."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
     if not mounted:
@@ -29,7 +29,7 @@ def small_disk(folder: Path, *, megabytes: int) -> Iterator[None]:
 
 
 def held_in_memory(path: Path) -> list[bool]:
-    """Which pages of a file the system has in memory; skips where all files are there only."""
+    """Which pages of a file are in memory. The test is skipped on a file system that exists only in memory."""
     kind = subprocess.check_output(["stat", "--file-system", "--format=%T", str(path)], text=True).strip()
     if kind in {"tmpfs", "ramfs"}:
         pytest.skip(f"{path} is on {kind}")
@@ -39,7 +39,7 @@ def held_in_memory(path: Path) -> list[bool]:
     with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
         held = ctypes.c_char.from_buffer(mapped)
         failed = libc.mincore(ctypes.byref(held), ctypes.c_size_t(size), pages)
-        del held  # or the map could not be closed
+        del held  # otherwise the map could not be closed
     if failed:
         raise OSError(ctypes.get_errno(), "mincore")
     return [bool(page & 1) for page in pages]

@@ -1,4 +1,4 @@
-"""Third-party distributions, as an installer leaves them in a folder of the module path."""
+"""Third-party distributions, written to a folder of the module path like by an installer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_distribution(
     """Write a distribution into a folder that is, or will be, on the module path, and return the folder.
 
     `modules` maps the names of top-level modules to their source, `plugins` the names of plugins to
-    what they are: `module` or `module:attribute`.
+    their entry points: `module` or `module:attribute`.
     """
     metadata = folder / f"{name}-{version}.dist-info"
     metadata.mkdir(parents=True)

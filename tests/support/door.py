@@ -1,4 +1,4 @@
-"""The HTTP side on a real socket and a real store, in the test's own process, with plugins of the test's choice."""
+"""The HTTP endpoints with a real socket and a real store, in the process of the test, with plugins of the test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
 
 class Everyone:
-    """Lets everyone in, as the tenant they name."""
+    """Authenticates everybody as the tenant in the credential."""
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:
@@ -52,7 +52,7 @@ class Door(NamedTuple):
     port: int
 
     def at(self, seconds: float) -> None:
-        """Keep the limits of time as they are so many seconds after the start."""
+        """Enforces the timeouts as if so many seconds had passed since the start."""
         self.connections.look(self.started + seconds)
 
     async def post(self, body: Any = PAGE_VIEW, path: str = "/track", **headers: str) -> HTTPResponse:
@@ -72,7 +72,7 @@ class Door(NamedTuple):
 
 
 class MakeDoor(Protocol):
-    """`open_door` with one server or the other."""
+    """`open_door` with a certain HTTP server."""
 
     def __call__(
         self, folder: Path, *plugins: object, options: HttpOptions | None = None
@@ -109,7 +109,7 @@ async def open_door(
 
 
 class Slow:
-    """Holds events until told to let them go."""
+    """Holds events until `go` is set."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()

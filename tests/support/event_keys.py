@@ -1,4 +1,4 @@
-"""The event keys and known fields of the contract with callers, written down a second time, by hand."""
+"""The event keys and known fields of the contract with callers, written by hand independently of the schemas."""
 
 from __future__ import annotations
 
@@ -80,34 +80,34 @@ JSON_TYPES = {str: "string", int: "number", float: "number"}
 
 
 def wanted_type(key: str, field: str) -> str:
-    """A known field has the same type wherever it is known, but for `position`."""
+    """The type of a known field. Only `position` has another type with other event keys."""
     if field == "position":
         return "string" if key.startswith("Promotion") else "number"
     return "number" if field in NUMBERS else "string"
 
 
-def wrong_places(key: str, data: dict[str, Any]) -> set[str]:
-    """Where the known fields of the contract have another type than it says, without any JSON Schema."""
+def wrong_pointers(key: str, data: dict[str, Any]) -> set[str]:
+    """The JSON pointers of known fields with a wrong type, found without JSON Schema."""
     own, _, inner = KNOWN_FIELDS.get(key, "").partition("products:")
 
-    def wrong(value: dict[str, Any], names: str, place: str) -> set[str]:
+    def wrong(value: dict[str, Any], names: str, pointer: str) -> set[str]:
         known = [name for name in names.split() if name in value]
-        return {f"{place}/{name}" for name in known if JSON_TYPES.get(type(value[name])) != wanted_type(key, name)}
+        return {f"{pointer}/{name}" for name in known if JSON_TYPES.get(type(value[name])) != wanted_type(key, name)}
 
-    places = wrong(data, own, "/data")
+    pointers = wrong(data, own, "/data")
     lists = {"products": inner.strip()} if inner else {}
     if key == "Product List Filtered":
         lists |= {"filters": "type", "sorts": "type"}
     for name, names in lists.items():
         if name in data and not isinstance(data[name], list):
-            places.add(f"/data/{name}")
+            pointers.add(f"/data/{name}")
             continue
         for index, item in enumerate(data.get(name, [])):
-            place = f"/data/{name}/{index}"
+            pointer = f"/data/{name}/{index}"
             if not isinstance(item, dict):
-                places.add(place)
+                pointers.add(pointer)
             elif name == "products":
-                places |= wrong(item, names, place)
+                pointers |= wrong(item, names, pointer)
             elif not isinstance(item.get("type", ""), str):
-                places.add(f"{place}/type")
-    return places
+                pointers.add(f"{pointer}/type")
+    return pointers

@@ -1,4 +1,4 @@
-"""A stand-in for PID 1: it passes listening sockets, hears what it is told, and minds the watchdog, as systemd does."""
+"""A stand-in for PID 1 that, like systemd, passes listening sockets, receives notifications and runs a watchdog."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["NAMES", "Init", "listener"]
 
 NAMES = ("ingestd", "ingestd-ops")
 
-# What systemd does between fork and exec: the sockets from 3 on, and variables that name the process.
+# systemd's work between fork and exec: sockets as descriptors from 3, and variables that name the process.
 _LAUNCH = """
 import fcntl, os, sys
 count = int(sys.argv[1])
 aside = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in sys.argv[2 : 2 + count]]
-for place, number in enumerate(aside, start=3):
-    os.dup2(number, place)
+for target, number in enumerate(aside, start=3):
+    os.dup2(number, target)
     os.close(number)
 for name in ("LISTEN_PID", "WATCHDOG_PID"):
     if os.environ.get(name) == "own":
@@ -40,9 +40,9 @@ def listener() -> socket.socket:
 
 
 class Init:
-    """`ingestd serve` below a supervisor, started again when it fails, is killed or is silent for too long.
+    """`ingestd serve` with a supervisor that restarts it when it fails, is killed or is silent for too long.
 
-    `sockets` are passed with these names; `watchdog` is in seconds. Messages are kept as the lines of each.
+    `sockets` are passed with their names. `watchdog` is in seconds. `messages` has the lines of each notification.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class Init:
     ) -> None:
         self.messages: list[list[str]] = []
         self.ends: list[int] = []
-        """The exit codes of the processes that have ended; of one that a signal ended, minus its number."""
+        """The exit codes of ended processes. After a signal it is the negative number of the signal."""
         self.starved = 0
-        """How many processes were killed because they were silent."""
+        """The number of processes killed because they were silent."""
         self._command = [INGESTD, "serve", *arguments, "--config", str(config)]
         self._sockets = [sock for _, sock in sockets]
         self._watchdog = watchdog
         self._log = config.with_name("init.log")
-        place = f"\0ingestd-test-{os.urandom(8).hex()}" if abstract else str(config.with_name("notify"))
+        address = f"\0ingestd-test-{os.urandom(8).hex()}" if abstract else str(config.with_name("notify"))
         self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._told.bind(place)
+        self._told.bind(address)
         self._told.settimeout(0.02)
-        self._environment = {**os.environ, "NOTIFY_SOCKET": place.replace("\0", "@"), "PYTHONFAULTHANDLER": "1"}
+        self._environment = {**os.environ, "NOTIFY_SOCKET": address.replace("\0", "@"), "PYTHONFAULTHANDLER": "1"}
         if sockets:
             self._environment |= {
                 "LISTEN_PID": "own",
@@ -100,7 +100,7 @@ class Init:
         return self._log.read_text() if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start it, and return when it is ready."""
+        """Starts the daemon, and returns when it is ready."""
         already = self.count("READY=1")
         self._wanted = True
         ended = len(self.ends)
@@ -109,14 +109,14 @@ class Init:
         assert self.count("READY=1") > already, f"exit {self.ends[-1]}:\n{self.log}"
 
     def run(self) -> int:
-        """Start it, and wait for it to end by itself; returns the exit code."""
+        """Starts the daemon, waits until it ends without a signal, and returns the exit code."""
         ended = len(self.ends)
         self._spawn()
         self.wait_until(lambda: len(self.ends) > ended)
         return self.ends[-1]
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         assert self._process is not None
         ended = len(self.ends)
         self._wanted = False
@@ -125,11 +125,11 @@ class Init:
         return self.ends[-1]
 
     def count(self, line: str) -> int:
-        """How often it was told."""
+        """The number of notifications with this line."""
         return sum(line in message for message in self.messages)
 
     def told(self, name: str) -> list[str]:
-        """The values it was told of this variable, in order."""
+        """The notified values of this variable, in order."""
         lines = [line for message in self.messages for line in message]
         return [line.partition("=")[2] for line in lines if line.startswith(f"{name}=")]
 

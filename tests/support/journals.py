@@ -1,4 +1,4 @@
-"""Records into a journal, consumers on it, and waiting for what they do."""
+"""Helpers to append records to a journal, to run consumers, and to wait for their results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def read_all(journal: Journal) -> list[Record]:
 
 
 async def until(condition: Callable[[], object], patience: float = 10.0) -> None:
-    """Wait until a condition holds, which it must within `patience` seconds."""
+    """Waits until a condition holds, and fails after `patience` seconds."""
     deadline = asyncio.get_running_loop().time() + patience
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it does not come"
+        assert asyncio.get_running_loop().time() < deadline, "the condition does not become true"
         await asyncio.sleep(0.005)
 
 
@@ -47,7 +47,7 @@ async def running(
     now: Callable[[], int] = times.now,
     patience: float = 10.0,
 ) -> AsyncIterator[Sequence[ConsumerStatus]]:
-    """Consumers at work. At the end they catch up within `patience`; none of their tasks may have died."""
+    """Runs consumers. At the end they must catch up within `patience`, and none of their tasks may have failed."""
     died: list[tuple[str, BaseException]] = []
     runtime = Consumers(
         journal or backend.journal,

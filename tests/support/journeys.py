@@ -1,4 +1,4 @@
-"""A shop's visitors on their way to an order, sent to a daemon over HTTP, and what its archive tells of it."""
+"""Journeys of visitors to an order, sent to a daemon over HTTP, and the derived records of its archive."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DAY = 24 * HOUR
 
 
 class Sender:
-    """Sends to a daemon what happened up to an hour ago, which is when orders are completed.
+    """Sends past events to a daemon. Orders are completed an hour ago.
 
-    Ages are in milliseconds before that.
+    Ages are in milliseconds before the orders.
     """
 
     def __init__(self, shop: Shop, daemon: Daemon) -> None:
@@ -34,7 +34,7 @@ class Sender:
         return format_time(self._completed - age)
 
     def send(self, endpoint: str, visitor: str, age: int = 0, **members: Any) -> str:
-        """One event (of no further meaning, unless `members` say so) or identify request; returns its record's id."""
+        """Sends a page view with `members` or an identify request, and returns the id of its record."""
         body = {"anonymousId": visitor, "timestamp": self.time(age), **members}
         if endpoint != IDENTIFY:
             body = {"key": "Page View", "data": {}, **body}
@@ -56,11 +56,11 @@ class Sender:
 
 
 def derived(shop: Shop, kind: str = "attribution") -> list[dict[str, Any]]:
-    """What the archive has got of attributions, or of another kind of record, so far."""
+    """The present records of the archive that are attributions or of another kind."""
     return [record for record in shop.archived() if record["type"] == kind]
 
 
 def attributions(shop: Shop, order_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The attributions of these orders by order id, as soon as the archive has them all."""
+    """The attributions of these orders by order id. Waits until the archive has all of them."""
     wait_until(lambda: {*order_ids} <= {record["orderId"] for record in derived(shop)})
     return {record["orderId"]: record for record in derived(shop) if record["orderId"] in order_ids}

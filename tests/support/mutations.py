@@ -1,4 +1,4 @@
-"""Valid bodies spoilt by chance: the same seed spoils them alike."""
+"""Random mutations of valid bodies. The same seed makes the same mutations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PIECES = [
 
 
 def valid_bodies() -> Iterator[dict[str, Any]]:
-    """An event of each key, with all the envelope can have."""
+    """An event of each key, with all members of the envelope."""
     for key in KEYS:
         data = json.loads((PAYLOADS / f"{key.lower().replace(' ', '_')}.json").read_text(encoding="utf-8"))
         yield {
@@ -61,7 +61,7 @@ def valid_bodies() -> Iterator[dict[str, Any]]:
 
 
 def mutate_value(chance: random.Random, body: dict[str, Any]) -> dict[str, Any]:
-    """A few values, at any depth, replaced, renamed, added or taken away. The original stays as it is."""
+    """A copy with a few values, at any depth, replaced, renamed, added or removed."""
     spoilt: dict[str, Any] = json.loads(json.dumps(body))
     for _ in range(chance.choice([1, 1, 2, 5])):
         node: Any = spoilt
@@ -92,7 +92,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def mutate_bytes(chance: random.Random, raw: bytes) -> bytes:
-    """A few bytes changed, removed, doubled, moved or put in between."""
+    """A copy with a few bytes changed, removed, doubled, moved or inserted."""
     spoilt = bytearray(raw)
     for _ in range(chance.choice([1, 1, 1, 2, 4, 16])):
         at = chance.randrange(len(spoilt) + 1)

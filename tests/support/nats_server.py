@@ -1,4 +1,4 @@
-"""A real NATS server of its own for tests: JetStream on a free port, with its own data, killed at the end."""
+"""A real NATS server for a test: JetStream on a free port, with separate data. It is killed at the end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _T = TypeVar("_T")
 
 
 class NatsServer:
-    """`settings` go into its configuration file as they are; those of JetStream are there unless `jetstream=False`."""
+    """`settings` are written unchanged to the configuration file. JetStream is configured unless `jetstream=False`."""
 
     def __init__(self, folder: Path, settings: str = "", *, jetstream: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
         self.login = ""
-        """What stands before the host in a URL that may do everything, such as `user:password@`."""
+        """The credentials of a URL with all permissions, such as `user:password@`."""
         self._jetstream = jetstream
         self._process: subprocess.Popen[bytes] | None = None
         self.configure(settings)
@@ -43,7 +43,7 @@ class NatsServer:
         return f"nats://{self.login}127.0.0.1:{self.port}"
 
     def configure(self, settings: str) -> None:
-        """Have other settings from the next start on."""
+        """Writes other settings, which apply from the next start."""
         lines = [f"listen: 127.0.0.1:{self.port}", settings]
         if self._jetstream:
             lines.append(f"jetstream {{ store_dir: {json.dumps(str(self.folder))} }}")
@@ -63,7 +63,7 @@ class NatsServer:
             time.sleep(0.02)
 
     def _is_ready(self) -> bool:
-        # It listens last of all, when what JetStream holds has been read.
+        # The server starts to listen after it has read JetStream's data.
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 return connection.recv(5) == b"INFO "
@@ -74,12 +74,12 @@ class NatsServer:
         return (self.folder / "log").read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP, it hangs; SIGCONT, it goes on; SIGHUP, it reads its configuration."""
+        """Sends a signal: SIGSTOP suspends the server, SIGCONT resumes it, and SIGHUP reloads its configuration."""
         assert self._process is not None
         send_signal(self._process, number)
 
     def stop(self) -> None:
-        """SIGTERM, and wait for the end."""
+        """Sends SIGTERM and waits for the end."""
         self.signal(signal.SIGTERM)
         self._end()
 
@@ -94,7 +94,7 @@ class NatsServer:
         self._process = None
 
     async def do(self, work: Callable[[JetStreamContext], Awaitable[_T]]) -> _T:
-        """Do something with a connection of its own."""
+        """Runs `work` with a new connection."""
         client = Client()
         await client.connect(self.url, connect_timeout=5)
         try:
@@ -103,7 +103,7 @@ class NatsServer:
             await client.close()
 
     async def messages(self, stream: str) -> list[tuple[str, dict[str, str], bytes]]:
-        """All a stream holds, in order: subject, headers and body of each message."""
+        """All messages of a stream in order: subject, headers and body."""
 
         async def read(jetstream: JetStreamContext) -> list[tuple[str, dict[str, str], bytes]]:
             state = (await jetstream.stream_info(stream)).state

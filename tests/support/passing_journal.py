@@ -1,4 +1,4 @@
-"""A journal that passes everything on to another one, for tests that change some of it."""
+"""A journal that delegates all methods to another journal. Tests override some of them."""
 
 from __future__ import annotations
 

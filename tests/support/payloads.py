@@ -1,4 +1,4 @@
-"""Payloads made by others, beside the checkout, where there are any."""
+"""Payloads from other sources, in a folder beside the checkout that may be missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_PAYLOADS = Path(__file__).parents[2].parent / "shared" / "payloads"
 
 
 def shared_payloads() -> list[Any]:
-    """An event key and its `data` each, as parameters of a test; none where the folder is absent."""
+    """Event keys with their `data` as parameters of a test. There are none without the folder."""
     cases = []
     for file in sorted(SHARED_PAYLOADS.glob("*.jsonl")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):

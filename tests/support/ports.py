@@ -1,4 +1,4 @@
-"""Free ports for servers that must be told theirs, and an address for those whose ports nobody else is to get."""
+"""Free ports for servers, and a local address for ports that no other test can get."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import socket
 
 __all__ = ["free_port", "own_host"]
 
-_PORTS = range(15_000, 32_000)  # below those the system gives to clients, one of which might be quicker
+_PORTS = range(15_000, 32_000)  # below the ports of clients, one of which could take the port first
 
 
 def free_port() -> int:
-    """One that nobody listens on. Another test may ask at the same time, so it is any."""
+    """A port without a listener. It is random, because another test may ask at the same time."""
     while True:
         port = random.SystemRandom().choice(_PORTS)
         with socket.socket() as listener:
@@ -25,6 +25,6 @@ def free_port() -> int:
 
 
 def own_host() -> str:
-    """An address of this machine for this process alone: no other test gets a port that was left there."""
+    """A local address that only this process uses, so that no other test gets its released ports."""
     high, low = divmod(os.getpid(), 254)
     return f"127.1.{1 + high % 254}.{1 + low}"

@@ -1,4 +1,4 @@
-"""A real PostgreSQL of its own for tests: on a free port, with its own data, killed at the end."""
+"""A real PostgreSQL server for a test: on a free port, with separate data. It is killed at the end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PATIENCE = 30.0
 
 
 class PostgresServer:
-    """Runs as nobody for root, whom it refuses. `options` are those of postgresql.conf.
+    """A server. It refuses root, so root runs it as nobody. `options` are those of postgresql.conf.
 
-    What it has told the system survives a kill, so fsync would only cost time.
+    The system keeps written data after a kill, so fsync would only cost time.
     """
 
     user = "postgres"
@@ -54,7 +54,7 @@ class PostgresServer:
         )  # fmt: skip
 
     def own(self, path: Path) -> None:
-        """Give the server's user what a test has put there."""
+        """Makes the server's user the owner of a file of the test."""
         if self._as:
             os.chown(path, self._as["user"], self._as["group"])
 
@@ -63,7 +63,7 @@ class PostgresServer:
         return f"postgresql://{user}:{quoted}@127.0.0.1:{self.port}/{database}{more}"
 
     def sql(self, commands: str, *, schema: str = "public") -> list[str]:
-        """What psql prints of it as the superuser: a line each row, the columns with | between them."""
+        """The output of psql as the superuser: a line for each row, with | between columns."""
         done = subprocess.run(
             [_program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
              "--host", "127.0.0.1", "--port", str(self.port), "--username", self.user, "--dbname", "postgres"],
@@ -72,7 +72,7 @@ class PostgresServer:
                  "PGOPTIONS": f"--search_path={schema}"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return done.stdout.split("\n")[:-1]  # not `splitlines`, for which other characters end a line too
+        return done.stdout.split("\n")[:-1]  # not `splitlines`, because it also splits at other characters
 
     def start(self) -> None:
         options = [f"--{name}={value}" for name, value in self.options.items()]
@@ -84,7 +84,7 @@ class PostgresServer:
                      *options],
                     stdout=log, stderr=log, cwd=self.folder, **self._as,
                 )  # fmt: skip
-            # It ends at once where children of one that was killed have not noticed yet, and is started again.
+            # If children of a killed server still run, the new server ends at once and is started again.
             while self._process.poll() is None:
                 if self._answers():
                     return
@@ -107,14 +107,14 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """As a restart does it: sessions are told, and ended."""
+        """Stops the server like a restart: sessions get a message and are closed."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
     def end(self) -> None:
-        """At once, and with all its children, so that nothing writes into a folder that is being removed."""
+        """Ends the server and all its children at once, because the folder is removed afterwards."""
         self._end(signal.SIGQUIT)
 
     def _end(self, number: signal.Signals) -> None:
@@ -133,7 +133,7 @@ def _program(name: str) -> str:
 
 @contextmanager
 def postgres_server(options: Mapping[str, str] = _NONE) -> Iterator[PostgresServer]:
-    # Not below a test's folder, which is its user's alone.
+    # Not below a test's folder, because only the user of the test can read that one.
     with tempfile.TemporaryDirectory(prefix="ingestd-postgres-") as folder:
         server = PostgresServer(Path(folder), options)
         try:

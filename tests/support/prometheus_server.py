@@ -1,4 +1,4 @@
-"""A real Prometheus of its own for tests: on a free port, with its own data, killed at the end."""
+"""A real Prometheus server for a test: on a free port, with separate data. It is killed at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def promtool(*arguments: str | Path, text: bytes = b"") -> subprocess.CompletedP
 
 
 class PrometheusServer:
-    """Runs with a configuration file as it is; `folder` has its data and log."""
+    """A server with this configuration file. `folder` has its data and its log."""
 
     def __init__(self, config: Path, folder: Path) -> None:
         self.port = free_port()
@@ -49,7 +49,7 @@ class PrometheusServer:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait(self) -> None:
-        """Until it answers questions."""
+        """Waits until the server answers queries."""
         deadline = time.monotonic() + 20
         while not self._is_ready():
             assert self._process.poll() is None, self._log.read_text()
@@ -64,7 +64,7 @@ class PrometheusServer:
             return False
 
     def get(self, path: str, **parameters: str) -> Any:
-        """What its API answers, which must be a success."""
+        """The answer of the API, which must be a success."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=20) as answer:
@@ -74,12 +74,12 @@ class PrometheusServer:
                 raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that an expression has now: `metric` has the labels, `value` or `values` what they are."""
+        """The present series of an expression. `metric` has the labels, `value` or `values` the values."""
         found: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return found
 
     def rules(self, kind: str) -> list[dict[str, Any]]:
-        """All rules that are `recording` or `alerting`."""
+        """All rules of a kind, `recording` or `alerting`."""
         groups = self.get("rules")["groups"]
         return [rule for group in groups for rule in group["rules"] if rule["type"] == kind]
 

@@ -1,4 +1,4 @@
-"""What an expression of PromQL asks for, as far as ours go: series, and labels they are chosen or grouped by."""
+"""The series and labels in an expression of PromQL. Only the syntax of ingestd's rules is supported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = _GROUPS | {"and", "or", "unless", "offset", "bool", "Inf", "sum", "max"
 class Selector(NamedTuple):
     metric: str
     matches: tuple[tuple[str, str], ...]
-    """Label and value, or pattern."""
+    """Each label with its value or pattern."""
 
 
 def _is_name(token: str) -> bool:
@@ -46,7 +46,7 @@ def _split(expression: str) -> tuple[list[Selector], list[str]]:
 
 
 def selectors(expression: str) -> Iterator[Selector]:
-    """The series it asks for: every name that is no function and no word of the language."""
+    """The series of the expression: all names except functions and keywords."""
     yield from _split(expression)[0]
 
 

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what no HTTP library lets a client do; and what a daemon looks like from outside meanwhile."""
+"""HTTP over plain sockets for requests that HTTP libraries cannot send, and checks of the daemon meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def event(data: object = None, **fields: Any) -> bytes:
 
 
 def head(key: str, *lines: str | bytes, path: str = "/track") -> bytes:
-    """A request up to its empty line; `lines` are further headers as they are, in bytes or ISO 8859-1."""
+    """The head of a request with its empty line. `lines` are more raw headers, as bytes or in ISO 8859-1."""
     own = [f"POST {BASE}{path} HTTP/1.1", "Host: shop", f"Authorization: Bearer {key}"]
     raw = [line if isinstance(line, bytes) else line.encode("latin-1") for line in [*own, *lines]]
     return b"\r\n".join([*raw, b"", b""])
@@ -49,12 +49,12 @@ def post(key: str, body: bytes, *lines: str | bytes, path: str = "/track") -> by
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """A body of these chunks, and its end."""
+    """A chunked body with these chunks and the last chunk."""
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
 class Client:
-    """One connection. Whatever the daemon does not answer or end within `PATIENCE` fails the test: it hangs.
+    """One connection. The test fails if the daemon neither answers nor closes the connection within `PATIENCE`.
 
     `address` is the client's own.
     """
@@ -67,12 +67,12 @@ class Client:
         self.socket.sendall(data)
 
     def finish_sending(self) -> None:
-        """Half-close: nothing more will be sent, answers are still read."""
-        with suppress(OSError):  # the daemon may have closed it altogether
+        """Closes the sending half. Answers can still be read."""
+        with suppress(OSError):  # the daemon may have closed the connection
             self.socket.shutdown(socket.SHUT_WR)
 
     def reply(self) -> Reply:
-        """The next answer, which must come whole."""
+        """The next answer, which must be complete."""
         reply = self._take()
         while reply is None:
             assert self._receive(), f"closed before an answer, after {self._received!r}"
@@ -91,7 +91,7 @@ class Client:
         self.socket.close()
 
     def vanish(self) -> None:
-        """Close without the good manners of TCP, as a client does that crashes."""
+        """Resets the connection, like a client that crashes."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -130,16 +130,16 @@ class Client:
 
 
 def talk(port: int, data: bytes) -> list[Reply]:
-    """Send this and nothing more on a connection of its own; returns all answers."""
+    """Sends the data on a new connection, closes the sending half, and returns all answers."""
     with Client(port) as client:
-        with suppress(ConnectionError):  # the daemon may have heard enough; its answer is there to be read
+        with suppress(ConnectionError):  # the daemon may have closed the connection; its answer can be read
             client.send(data)
         client.finish_sending()
         return client.end()
 
 
 def assert_refused(reply: Reply, status: int, code: str, *, closes: bool = True) -> None:
-    """The one shape of errors, also below the endpoints; `closes` is whether the connection ends with it."""
+    """Checks the common form of errors. `closes` is whether the daemon closes the connection."""
     problem = reply.json()
     assert (reply.status, problem["status"], problem["code"]) == (status, status, code)
     assert problem["success"] is False
@@ -153,7 +153,7 @@ def assert_refused(reply: Reply, status: int, code: str, *, closes: bool = True)
 
 
 def assert_unharmed(shop: Shop, daemon: Daemon, most_memory: int, *secrets: str) -> None:
-    """The daemon serves on, within its memory. Nothing failed inside it, and its log has no secret."""
+    """Checks that the daemon still serves within its memory, without internal errors and without secrets in the log."""
     assert daemon.post("/track", event(), shop.public.id).status == 200
     assert daemon.post_signed(event(), shop.server).status == 200
     assert outcomes(daemon)["failed"] == 0
@@ -167,7 +167,7 @@ def assert_unharmed(shop: Shop, daemon: Daemon, most_memory: int, *secrets: str)
 
 
 def outcomes(daemon: Daemon) -> Counter[str]:
-    """How many requests to the endpoints have ended so, by outcome, over all endpoints and keys."""
+    """The number of requests by outcome, over all endpoints and keys."""
     counts: Counter[str] = Counter()
     for line in daemon.ops("/metrics").body.decode().splitlines():
         name, _, value = line.rpartition(" ")
@@ -178,18 +178,18 @@ def outcomes(daemon: Daemon) -> Counter[str]:
 
 @contextmanager
 def counting(daemon: Daemon, **expected: int) -> Iterator[None]:
-    """What is done within ends in exactly these outcomes, and none besides."""
+    """Checks that the requests inside the block have exactly these outcomes."""
     before = outcomes(daemon)
     yield
     wanted = Counter({outcome: count for outcome, count in expected.items() if count})
-    # A client may be gone before its request is counted.
+    # A client may disconnect before its request is counted.
     wait_until(lambda: (outcomes(daemon) - before).total() >= wanted.total())
     counted = outcomes(daemon) - before
     assert counted == wanted, f"counted {counted}, not {wanted}"
 
 
 def quiet(daemon: Daemon) -> None:
-    """Wait until the daemon has done with all that was sent, and with every client."""
+    """Waits until the daemon has processed all requests and has no connections."""
     wait_until(
         lambda: (
             daemon.metric("ingestd_http_connections") == daemon.metric("ingestd_waiting_events") == 0
@@ -199,7 +199,7 @@ def quiet(daemon: Daemon) -> None:
 
 
 def memory(pid: int, what: str) -> int:
-    """Bytes of a process's memory: `VmRSS` at the moment, `VmHWM` the most it ever was."""
+    """The memory of a process in bytes: `VmRSS` is the present value, `VmHWM` the maximum."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024

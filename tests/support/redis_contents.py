@@ -1,4 +1,4 @@
-"""Everything that can be read of a Redis, to look for what must not be there."""
+"""The whole content of a Redis, to search it for texts that must not be there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _read(client: redis.Redis, key: bytes) -> Any:
             return client.zrange(key, 0, -1)
         case b"stream":
             return client.xrange(key)
-        case b"none":  # it has just run out
+        case b"none":  # the key has just expired
             return None
         case other:
             raise AssertionError(f"{key!r} is a {other!r}, which ingestd has no use for")

@@ -1,4 +1,4 @@
-"""What is between a daemon and its Redis: it can hold back what flows, or lose it and cut the connection."""
+"""A proxy between a daemon and its Redis, which can delay data, or drop it and close the connection."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["RedisProxy", "redis_proxy"]
 _CHUNK = 1 << 16
 
 Judge = Callable[[bytes], bool]
-"""Says of bytes sent in one go whether the connection ends here."""
+"""Decides whether the connection is closed at these bytes, which arrived together."""
 
 
 class RedisProxy:
-    """Passes on everything, unless it is told otherwise."""
+    """A proxy that passes on all data, unless configured otherwise."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
         self.loses_request: Judge = lambda _: False
-        """Requests for which it is true do not arrive: the connection is cut instead."""
+        """If true for a request, the request is dropped and the connection is closed."""
         self.loses_reply: Judge = lambda _: False
-        """Requests for which it is true arrive, but instead of the reply the connection is cut."""
+        """If true for a request, the request arrives, but its reply is dropped and the connection is closed."""
         self.lost = 0
-        """How often it has cut a connection."""
+        """The number of closed connections."""
         self._target = target
         self._open = asyncio.Event()
         self._open.set()
@@ -37,7 +37,7 @@ class RedisProxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def hold(self) -> None:
-        """Keep what flows, either way, until `let_go`."""
+        """Delays data in both directions until `let_go`."""
         self._open.clear()
 
     def let_go(self) -> None:
@@ -53,7 +53,7 @@ class RedisProxy:
             self._passing.discard(task)
 
     async def end(self) -> None:
-        """Cut all connections, for good."""
+        """Closes all connections and ends the proxy."""
         self._ended.set()
         await asyncio.gather(*self._passing)
 
@@ -74,7 +74,7 @@ class RedisProxy:
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)  # an end may have been cut already
+            await asyncio.gather(*ways, return_exceptions=True)  # one side may be closed already
             for end in (writer, there):
                 end.transport.abort()
 
@@ -105,7 +105,7 @@ class RedisProxy:
 
 @asynccontextmanager
 async def redis_proxy(target: int) -> AsyncIterator[RedisProxy]:
-    """A proxy in front of the Redis on that port of this machine."""
+    """A proxy in front of the Redis on this local port."""
     proxy = RedisProxy(target)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]

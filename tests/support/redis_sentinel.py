@@ -1,4 +1,4 @@
-"""Redis servers that Sentinels watch: one primary and its replicas, known to them as `shop`."""
+"""Redis servers and Sentinels: one primary and its replicas, with the name `shop`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ URL = "redis://:shop@shop/0"
 _OPTIONS = {
     "repl-diskless-sync-delay": "0",
     "requirepass": "shop",
-    # Of Sentinels and replicas: without its rights on a server they are cut off from it, and daemons are not.
+    # The user of Sentinels and replicas. Without its rights they cannot reach a server, but daemons can.
     "user": "peers on >peers ~* &* +@all",
     "masteruser": "peers",
     "masterauth": "peers",
 }
-# Milliseconds between two looks at a server; and how long a Sentinel that was stopped trusts nothing.
+# The milliseconds between two checks of a server, and the time that a stopped Sentinel ignores its data.
 _PERIODS = ("info-period", 500, "publish-period", 500, "ping-period", 200, "tilt-period", 500)
 
 
 class _Server(RedisServer):
     @property
     def url(self) -> str:
-        """By the name that the Sentinels know the primary by."""
+        """The URL with the Sentinels' name of the primary as host."""
         return URL
 
     def client(self) -> redis.Redis:
@@ -47,7 +47,7 @@ class _Server(RedisServer):
         if self.is_running:
             with self.client() as client:
                 client.execute_command("ACL SETUSER", "peers", "on")
-                for kind in ("normal", "pubsub"):  # Sentinels would keep connections that were refused for 15 seconds
+                for kind in ("normal", "pubsub"):  # Sentinels would wait 15 seconds after a refused connection
                     client.client_kill_filter(_type=kind, skipme=True)
                 client.replicaof("127.0.0.1", primary.port)
         else:
@@ -77,7 +77,7 @@ class SentinelProcess:
                 [program, self._folder / "sentinel.conf", "--sentinel"], stdout=log, stderr=log
             )
         wait_until(self.answers)
-        with self.client() as client, suppress(redis.ResponseError):  # Redis 6 has no such command, and is slower
+        with self.client() as client, suppress(redis.ResponseError):  # Redis 6 has no such command, so it is slower
             client.execute_command("SENTINEL DEBUG", *_PERIODS)
 
     def end(self) -> None:
@@ -124,7 +124,7 @@ class SentinelProcess:
 
 
 class WatchedRedis:
-    """Servers, and the Sentinels that replace the primary."""
+    """Servers, and the Sentinels that watch them."""
 
     def __init__(self, servers: Sequence[_Server], sentinels: Sequence[SentinelProcess]) -> None:
         self.servers = servers
@@ -132,7 +132,7 @@ class WatchedRedis:
 
     @property
     def primary(self) -> _Server:
-        """As the Sentinels name it."""
+        """The primary according to the Sentinels."""
         (port,) = {sentinel.primary_port for sentinel in self.sentinels}
         return next(server for server in self.servers if server.port == port)
 
@@ -149,18 +149,18 @@ class WatchedRedis:
         return [sentinel.address for sentinel in self.sentinels]
 
     def fail_over(self) -> None:
-        """As an operator does it for maintenance: everything is alive."""
+        """Fails over like an operator during maintenance, with all servers running."""
         with self.sentinels[0].client() as client:
             client.execute_command("SENTINEL FAILOVER", "shop")
 
     def cut_off(self, server: RedisServer) -> None:
-        """From now on neither Sentinels nor replicas reach it, and daemons do."""
+        """Cuts off a server from Sentinels and replicas, but not from daemons."""
         with server.client() as client:
             client.execute_command("ACL SETUSER", "peers", "off")
             client.client_kill_filter(user="peers")
 
     def reunite(self) -> None:
-        """All servers run and follow the primary, and the Sentinels know it: what they would do in ten seconds."""
+        """Starts all servers, lets them follow the primary, and informs the Sentinels. They would take ten seconds."""
         processes: list[_Server | SentinelProcess] = [*self.servers, *self.sentinels]
         for process in processes:
             if process.is_running:
@@ -173,7 +173,7 @@ class WatchedRedis:
         self.settle()
 
     def settle(self) -> None:
-        """Returns once the replicas have what the primary has, and each Sentinel knows all servers and the others."""
+        """Waits until replicas have the primary's data, and each Sentinel knows all servers and the other Sentinels."""
         count, others = len(self.servers) - 1, len(self.sentinels) - 1
         with self.primary.client() as client:
             wait_until(lambda: bool(client.set("other", "")) and client.wait(count, 100) == count, 30)
@@ -182,7 +182,7 @@ class WatchedRedis:
 
 @contextmanager
 def watched_redis(folder: Path, *, replicas: int, sentinels: int) -> Iterator[WatchedRedis]:
-    """Returns once each Sentinel knows all servers and the others."""
+    """Servers and Sentinels. Each Sentinel knows all servers and the other Sentinels."""
     with ExitStack() as stack:
         servers: list[_Server] = []
         for number in range(replicas + 1):

@@ -1,4 +1,4 @@
-"""A real Redis of its own for tests: on a free port, with its own data, killed at the end."""
+"""A real Redis server for a test: on a free port, with separate data. It is killed at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class RedisServer:
-    """Keeps everything: appendonly yes, appendfsync always. `options` are redis-server's."""
+    """A durable server: appendonly yes, appendfsync always. `options` are those of redis-server."""
 
     def __init__(self, folder: Path, options: Mapping[str, str] = _NONE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class RedisServer:
 
     def kill(self) -> None:
         if self._process is not None:
-            # Also the child that writes its file anew: it would go on, in a folder that is just being removed.
+            # The child that rewrites the file is killed too, because the folder is removed afterwards.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(20)
             self._process = None

@@ -1,4 +1,4 @@
-"""A shop whose state and journal are on a Redis of its own, and several daemons that serve it together."""
+"""A shop with state and journal on a separate Redis, and several daemons that serve it together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["RedisShop", "redis_shop"]
 
 
 _made: dict[str, tuple[dict[bytes, bytes], Key, Key]] = {}
-"""By tenant: what the commands for its keys leave in an empty store, by its key without the prefix; and these keys."""
+"""By tenant: the content of the store after the commands for keys, by Redis key without prefix, and the API keys."""
 
 
 @dataclass
 class RedisShop(Shop):
-    """A `Shop` on that server. It has no database file.
+    """A `Shop` on a Redis server. It has no database file.
 
-    Several shops share a server with a prefix each: `tables={"plugins.redis": 'prefix = "other:"'}`.
+    Several shops can share a server with different prefixes: `tables={"plugins.redis": 'prefix = "other:"'}`.
     """
 
     redis: RedisServer = field(kw_only=True)
@@ -35,7 +35,7 @@ class RedisShop(Shop):
         self.public, self.server = self._make_keys()
 
     def _make_keys(self) -> tuple[Key, Key]:
-        """Made by the commands once and copied, as a `Shop` does it, unless the store has something already."""
+        """Makes the keys by commands once and copies them, like `Shop`, unless the store has content already."""
         prefix = self._prefix.encode()
         with self.redis.client() as client:
             is_empty = next(client.scan_iter(prefix + b"*"), None) is None
@@ -69,7 +69,7 @@ class RedisShop(Shop):
 
     @contextmanager
     def serve_with(self, count: int) -> Iterator[list[Daemon]]:
-        """So many daemons on the one configuration, stopped with SIGTERM at the end, each of which must exit 0."""
+        """`count` daemons with the same configuration. At the end each is stopped with SIGTERM and must exit 0."""
         with ExitStack() as stack:
             yield [stack.enter_context(self.serve()) for _ in range(count)]
 
@@ -82,6 +82,6 @@ def redis_shop(
     *,
     host: str = "127.0.0.1",
 ) -> Iterator[RedisShop]:
-    """A shop with a server, which is killed at the end. `options` are redis-server's."""
+    """A shop with a server that is killed at the end. `options` are those of redis-server."""
     with redis_server(folder / "redis", options or {}) as server:
         yield RedisShop(folder, tables or {}, host=host, redis=server)

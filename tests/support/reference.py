@@ -1,4 +1,4 @@
-"""What `jsonschema`, the reference, says of a body: told apart from ingestd's own reading of the files."""
+"""The faults of a body according to `jsonschema`, the reference, independent of ingestd's code for schemas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from referencing import Registry, Resource
 
 
 class Reference:
-    """The built-in schemas as they lie in their files, read anew."""
+    """The built-in schemas, read directly from their files."""
 
     def __init__(self) -> None:
         folder = files("ingestd.schemas")

@@ -1,4 +1,4 @@
-"""/metrics as a scraper reads it, docs/metrics.md as a table, and promtool."""
+"""Parsers for /metrics and for the tables of docs/metrics.md, and promtool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def parse(text: bytes) -> dict[str, Metric]:
-    """The families by the names they are shown under."""
+    """The families by their names in the output."""
     found: dict[str, Metric] = {}
     for family in text_string_to_metric_families(text.decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
@@ -28,10 +28,10 @@ def parse(text: bytes) -> dict[str, Metric]:
 
 
 def lint(text: bytes) -> str:
-    """What promtool finds wrong with metrics: nothing, if all is well."""
+    """The faults that promtool finds in metrics. The text is empty if there are none."""
     done = promtool("check", "metrics", text=text)
     output = (done.stdout + done.stderr).decode()
-    assert done.returncode == 0 or output, "promtool failed without a word"
+    assert done.returncode == 0 or output, "promtool failed without output"
     return output
 
 
@@ -39,7 +39,7 @@ class Documented(NamedTuple):
     type: str
     labels: frozenset[str]
     values: frozenset[str]
-    """Whatever its description sets as code."""
+    """All texts in code style in the description."""
 
 
 def tables() -> dict[str, list[list[str]]]:
@@ -66,7 +66,7 @@ def documented() -> dict[str, Documented]:
 
 
 def documented_labels() -> dict[str, frozenset[str]]:
-    """The documented labels, each with what its description sets as code."""
+    """The documented labels, each with the texts in code style of its description."""
     return {label: frozenset(_code(values)) for labels, values in tables()["label"] for label in _code(labels)}
 
 

@@ -1,4 +1,4 @@
-"""Messages sent to a journal without a pause, each until it is answered: what they may be found by afterwards."""
+"""Messages sent to a journal without a pause. Each is repeated until it is answered, and can be found afterwards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["LONG", "NOW", "Senders", "texts"]
 
 NOW = 1_795_233_906_000
 LONG = 30.0
-"""Seconds a failover may take, on a busy machine."""
+"""The seconds that a failover may take on a busy machine."""
 _DAY = 86_400_000
 
 
 class Senders:
-    """Each sends one message after the other, the same one until it is answered; they share the back ends."""
+    """Senders that repeat each message until it is answered. They share the back ends."""
 
     def __init__(self, backends: Sequence[Backend], count: int) -> None:
         self.answered: list[str] = []
@@ -33,12 +33,12 @@ class Senders:
         ]
 
     async def more(self, count: int) -> None:
-        """Wait until so many more have been answered."""
+        """Waits until `count` more messages have been answered."""
         before = len(self.answered)
         await until(lambda: len(self.answered) >= before + count, LONG)
 
     async def end(self) -> None:
-        """Wait until all that was begun is answered."""
+        """Waits until the last message of each sender is answered."""
         self._ending = True
         await asyncio.gather(*self._tasks)
 
@@ -62,7 +62,7 @@ class Senders:
 
 
 async def texts(backend: Backend, kind: str) -> list[str]:
-    """Of the journal as it is once it can be read: a Sentinel may take a primary that is slow for one that is down."""
+    """The texts in the journal, as soon as it can be read. A Sentinel may take a slow primary for a failed one."""
     async with asyncio.timeout(LONG):
         while True:
             try:

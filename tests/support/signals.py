@@ -12,7 +12,7 @@ __all__ = ["send_signal"]
 
 
 def send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """After SIGSTOP it returns once the process has stopped: on another core it goes on for a moment."""
+    """Sends a signal. After SIGSTOP it waits until the process has stopped, because another core stops it later."""
     process.send_signal(number)
     if number is signal.SIGSTOP:
         wait_until(lambda: all(_state(task) == "T" for task in Path(f"/proc/{process.pid}/task").iterdir()))

@@ -1,4 +1,4 @@
-"""A shop whose sink does as it is told, and whoever gives `ingestd sinks` commands there."""
+"""A shop with a sink that tests control, and methods to run `ingestd sinks` commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("beside", [True, False], ids=["beside a daemon", 
 
 @dataclass
 class Desk:
-    """A shop with a sink `crm` that does as it is told, and whoever gives it commands."""
+    """A shop with a sink `crm` that tests control, and methods to run commands."""
 
     folder: Path
     batch: int = 500
@@ -34,7 +34,7 @@ class Desk:
         self.crm = Told(self.folder)
         batch = f'batch = {{ max_wait = "0s", max_events = {self.batch} }}'
         tables = {
-            # When the daemon stops, a sink that fails is not worth waiting for, and neither is attribution.
+            # A stop need not wait long for a failing sink. There is no attribution for the same reason.
             "http": 'shutdown_timeout = "500ms"',
             "plugins": 'enabled = ["keys", "identity", "session", "sqlite"]',
             **self.crm.options(QUICK, batch),
@@ -51,7 +51,7 @@ class Desk:
         return self.shop.command("sinks", *arguments)
 
     def told(self, *arguments: str) -> Any:
-        """What a command says with `--json`, which must be one object."""
+        """The output of a command with `--json`, which must be one object."""
         return json.loads(self.run(*arguments, "--json"))
 
     def refused(self, *arguments: str, code: int = 1) -> str:
@@ -74,7 +74,7 @@ class Desk:
 
 
 def delivered(desk: Desk, daemon: Daemon, *numbers: int) -> None:
-    """Send events with these numbers, and wait until the sinks are done with them."""
+    """Sends events with these numbers, and waits until the sinks have processed them."""
     desk.send(daemon, *numbers)
     wait_until(lambda: desk.shop.is_done("sink:crm", "sink:archive"))
 

@@ -1,4 +1,4 @@
-"""What tests of sinks have in common: records as they are read back, options as from a file, an outage."""
+"""Helpers for tests of sinks: decoded records, options from a configuration, and an outage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _S = TypeVar("_S", bound=Sink)
 
 
 class Server(Protocol):
-    """What a sink writes to."""
+    """The server that a sink writes to."""
 
     def start(self) -> None: ...
 
@@ -38,13 +38,13 @@ def ids_of(records: Sequence[Record]) -> list[str]:
 
 
 def configured(sink_class: type[_S], name: str, table: Mapping[str, Any], folder: Path) -> _S:
-    """A sink as its table in a configuration file says. Raises `ConfigError`."""
+    """A sink with the options of this table of a configuration. Raises `ConfigError`."""
     options = read_options(sink_class.Options, table, path=f"sinks.{name}", source="x.toml", base=folder)
     return sink_class(name, options)
 
 
 def options_shown(page: str, kind: str, sink_class: type[Sink], folder: Path) -> Any:
-    """The options of the example on a sink's page, which must tell of each option there is and of no other."""
+    """The options of the example on a sink's page. The page must document exactly the existing options."""
     assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {*sink_class.Options.__struct_fields__}
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     [(name, table)] = tomllib.loads(example)["sinks"].items()
@@ -53,9 +53,9 @@ def options_shown(page: str, kind: str, sink_class: type[Sink], folder: Path) ->
 
 
 def send_through_an_outage(shop: Shop, sink: str, server: Server) -> list[str]:
-    """Thirty events to a daemon, a third of them while the sink's server is away.
+    """Sends thirty events to a daemon, a third of them while the sink's server is down.
 
-    Returns the log, when all is delivered and `ingestd check` finds nothing wrong with the sink.
+    Returns the log after all events were delivered and `ingestd check` found no fault of the sink.
     """
     with shop.serve() as daemon:
         for number in range(30):

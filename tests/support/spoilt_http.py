@@ -1,4 +1,4 @@
-"""Streams of HTTP requests, right, unusual and wrong, by chance: the same seed makes the same."""
+"""Random streams of valid, unusual and wrong HTTP requests. The same seed makes the same stream."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _BYTES = [
 
 
 def spoilt_stream(chance: random.Random) -> bytes:
-    """Some requests, most of them right, and some of all bytes changed in one stream of five."""
+    """Some requests, most of them valid. In one stream of five some bytes are changed."""
     stream = b"".join(_between(chance) + _request(chance) for _ in range(chance.choice([1, 1, 2, 3, 5])))
     if chance.random() < 0.2:
         for _ in range(chance.choice([1, 1, 2, 4])):
@@ -113,7 +113,7 @@ def spoilt_stream(chance: random.Random) -> bytes:
 
 
 def pieces(chance: random.Random, stream: bytes) -> Iterator[bytes]:
-    """The stream in pieces of any size; at most a few hundred."""
+    """The stream in at most a few hundred pieces of any size."""
     sizes = chance.choice([[1, 2, 3], [1, 10, 100], [50, 500], [1000, 20_000]])
     least = len(stream) // 300
     at = 0
@@ -140,7 +140,7 @@ def _request(chance: random.Random) -> bytes:
 
 
 def _framed(chance: random.Random) -> tuple[list[bytes], bytes]:
-    """The headers that tell where the body ends, and the body."""
+    """The headers with the length of the body, and the body."""
     kind = chance.choice(["length"] * 3 + ["chunks"] * 2 + ["odd length", "odd coding", "none", "large"])
     if kind == "none":
         return [], chance.choice([b"", b"", _BODY])

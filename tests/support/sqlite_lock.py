@@ -12,7 +12,7 @@ __all__ = ["locked"]
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """It takes its time: meanwhile the file can be read, and no commit gets through."""
+    """Holds the lock for writing inside the block. The file can be read, but no commit succeeds."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield

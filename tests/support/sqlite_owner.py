@@ -1,8 +1,8 @@
-"""A process that owns a SQLite file: run with the file, and what to do with it.
+"""A process that owns a SQLite file. Its arguments are the file and one of these words:
 
-`serve`: open it as the daemon, until the standard input ends. `write`: the same, and append one record
-with one state after the other, each printed once it is acknowledged. `command`: open it as a command
-does, store one state, and print who did it.
+`serve`: opens the file like the daemon, until the standard input ends. `write`: the same, and appends one record
+with one state after the other, each printed once it is acknowledged. `command`: opens the file like a command
+does, stores one state, and prints the process that stored it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Kept(NamedTuple):
 
 
 class Model:
-    """Each operation takes the time of its unit first."""
+    """Each operation takes the time of its transaction first."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Kept] = {}

@@ -1,4 +1,4 @@
-"""JSON by the letter of RFC 8259: slow, and short enough to be seen to be right."""
+"""A strict parser for JSON by RFC 8259. It is slow, and short enough to be checked by reading."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _CHARACTER = re.compile(r'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u([0-9a-fA-F]{4}))')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
-# RFC 8259 lets an implementation set limits on numbers (section 9); these are ours, and Python's.
+# RFC 8259 allows limits on numbers (section 9). These are the limits of ingestd and of Python.
 _MOST_DIGITS = 4300
 
 
 class NotJson(Exception):
-    """The text is not JSON, or beyond what any reader need take."""
+    """The text is not JSON, or beyond the limits that RFC 8259 allows."""
 
 
 def read_json(body: bytes) -> Any:
-    """The value of a JSON text in UTF-8. Of a name given twice the last counts."""
+    """The value of a JSON text in UTF-8. The last of two members with one name counts."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -94,7 +94,7 @@ def _quote(text: str, at: int) -> int:
 
 
 def _string(text: str, at: int) -> tuple[str, int]:
-    """`at` is behind the opening quotation mark."""
+    """`at` is the index after the opening quotation mark."""
     units: list[str] = []
     while text[at : at + 1] != '"':
         match = _CHARACTER.match(text, at)
@@ -108,7 +108,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
         else:
             units.append(_ESCAPES[match[0][1]])
     try:
-        # Two escapes may be the halves of one character; a half alone is none.
+        # Two escapes may be the surrogates of one character. A single surrogate is not a character.
         return "".join(units).encode("utf-16", "surrogatepass").decode("utf-16"), at + 1
     except UnicodeDecodeError as error:
         raise NotJson from error

@@ -1,4 +1,4 @@
-"""What a caller may send for a name to upset whoever looks at it; and a terminal to look at it on."""
+"""Hostile names that callers may send to disturb a terminal, and a terminal to show them on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = [
 
 @contextmanager
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of one: where it is read, and where programs write."""
+    """Both ends of a terminal: the end to read from, and the end that programs write to."""
     reading, writing = os.openpty()
     try:
         yield reading, writing
@@ -42,11 +42,11 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def shown_on_terminal(*arguments: str, config: Path) -> str:
-    """What a command that must succeed prints on one."""
+    """The output of a command that must succeed, on a terminal."""
     shown: list[bytes] = []
 
     def read(descriptor: int) -> None:
-        with suppress(OSError):  # nobody writes there any more
+        with suppress(OSError):  # no program has the terminal open any more
             while piece := os.read(descriptor, 65536):
                 shown.append(piece)
 

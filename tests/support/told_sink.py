@@ -1,4 +1,4 @@
-"""A third party's sink that does what a test tells it: it takes records, fails, hangs, is slow or rejects some."""
+"""A third-party sink that a test controls: it takes records, fails, hangs, is slow or rejects some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .distribution import write_distribution
 __all__ = ["Told", "told_installed"]
 
 _SOURCE = '''
-    """Appends records to a file, unless another file tells it otherwise. That one is read before each write."""
+    """Appends records to a file, unless the file `orders` says otherwise. It is read before each write."""
 
     import asyncio
     import json
@@ -63,7 +63,7 @@ _SOURCE = '''
 
 @contextmanager
 def told_installed(folder: Path) -> Iterator[None]:
-    """Daemons and commands that are started meanwhile find the sink of type `told`."""
+    """Daemons and commands that are started inside the block find the sink type `told`."""
     site = write_distribution(folder, "told-sink", modules={"told_sink": _SOURCE}, plugins={"told": "told_sink"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site))
@@ -71,7 +71,7 @@ def told_installed(folder: Path) -> Iterator[None]:
 
 
 class Told:
-    """The sink `[sinks.NAME]` of a shop, to be configured with `options`."""
+    """The sink `[sinks.NAME]` of a shop. `options` are the options for its configuration."""
 
     def __init__(self, folder: Path, name: str = "crm") -> None:
         self.name = name
@@ -79,26 +79,26 @@ class Told:
         self._orders = folder / f"{name}.orders"
 
     def options(self, *further: str) -> dict[str, str]:
-        """Its section for `Shop(tables=…)`, with further lines."""
+        """The sink's section for `Shop(tables=…)`, with additional lines."""
         lines = [f'type = "told"\npath = "{self._path.name}"\norders = "{self._orders.name}"', *further]
         return {f"sinks.{self.name}": "\n".join(lines)}
 
     def tell(self, **orders: Any) -> None:
-        """What it does from its next write on: `fail="why"`, `hang=True`, `seconds=1.5`, `reject={number: "why"}`.
+        """Controls the sink from its next write: `fail="why"`, `hang=True`, `seconds=1.5`, `reject={number: "why"}`.
 
-        `closed="why"` keeps it from being opened.
+        `closed="why"` makes opening the sink fail.
         """
         whole = self._orders.with_suffix(".new")
         whole.write_text(json.dumps(orders))
         whole.rename(self._orders)
 
     def records(self) -> list[dict[str, Any]]:
-        """What it has taken, whole lines only."""
+        """The records that the sink has written, without an unfinished line."""
         if not self._path.exists():
             return []
         *lines, _ = self._path.read_bytes().split(b"\n")
         return [json.loads(line) for line in lines]
 
     def numbers(self) -> list[int]:
-        """The `data.number` of the events among them."""
+        """The `data.number` of the written events."""
         return [record["data"]["number"] for record in self.records() if record["type"] == "event"]

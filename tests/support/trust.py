@@ -1,4 +1,4 @@
-"""A shop and its daemon, with requests of its backend and of strangers who have its public key."""
+"""A shop and its daemon, with requests of its backend and of strangers with its public key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .clients import wait_until
 from .daemon import Daemon, Key, Reply, Shop, sign
 from .redis_shop import redis_shop
 
-__all__ = ["PAIRS", "Pair", "Place", "open_place"]
+__all__ = ["PAIRS", "Pair", "Site", "open_site"]
 
 _EVENT: dict[str, Any] = {"key": "Page View", "data": {}}
 
@@ -28,13 +28,13 @@ class Pair(NamedTuple):
 PAIRS = [Pair(server, store) for server in ("fast", "tornado") for store in ("sqlite", "redis")]
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     shop: Shop
     daemon: Daemon
     without_grants: Key
 
     def send(self, path: str, visitor: str, /, *, status: int = 200, **members: Any) -> Reply:
-        """A request of the backend or of a stranger, by its path. It is an event unless the path is for identify."""
+        """Sends an event or, if the path contains `identify`, an identify request. The path also selects the key."""
         body = {**({} if "identify" in path else _EVENT), "anonymousId": visitor, **members}
         if path in {"/customer-events", "/identify"}:
             reply = self.signed(path, body)
@@ -57,7 +57,7 @@ class Place(NamedTuple):
         return self.send(path, "thief", key=key, data=data).headers["x-request-id"]
 
     def linked(self, path: str, visitor: str, user: str) -> bool:
-        """Send an identify request; returns whether its record says that it made the link."""
+        """Sends an identify request, and returns whether its record has made the link."""
         record_id = self.send(path, visitor, userId=user).headers["x-request-id"]
         [record] = self.shop.stored(containing=record_id)
         assert record["signed"] == (path == "/identify")
@@ -65,14 +65,14 @@ class Place(NamedTuple):
         return linked
 
     def user_of(self, visitor: str) -> str | None:
-        """Which user an event of this visitor gets."""
+        """The user of an event of this visitor."""
         record_id = self.send("/track", visitor).headers["x-request-id"]
         [record] = self.shop.stored(containing=record_id)
         user: str | None = record["userId"]
         return user
 
     def derived(self, order_id: str, count: int) -> list[dict[str, Any]]:
-        """The attributions and reversals of an order, as soon as there are so many."""
+        """The attributions and reversals of an order. Waits until there are `count` of them."""
         found: list[dict[str, Any]] = []
 
         def all_there() -> bool:
@@ -89,8 +89,8 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def open_place(pair: Pair, folder: Path, tables: Mapping[str, str], server_keys: Sequence[str] = ()) -> Iterator[Place]:
-    """`server_keys` are the ids of further server keys, which have no grants."""
+def open_site(pair: Pair, folder: Path, tables: Mapping[str, str], server_keys: Sequence[str] = ()) -> Iterator[Site]:
+    """`server_keys` are the ids of additional server keys without grants."""
     without_grants = Key(str(uuid.uuid4()), "a-secret-of-few-words")
     keys = [without_grants, *(Key(each, uuid.uuid4().hex) for each in server_keys)]
     declared = [f'{{ id = "{each.id}", kind = "server", tenant = "shop", secret = "{each.secret}" }}' for each in keys]
@@ -104,4 +104,4 @@ def open_place(pair: Pair, folder: Path, tables: Mapping[str, str], server_keys:
             shop: Shop = stack.enter_context(redis_shop(folder, tables, {"appendfsync": "no"}))
         else:
             shop = Shop(folder, tables)
-        yield Place(shop, stack.enter_context(shop.serve()), without_grants)
+        yield Site(shop, stack.enter_context(shop.serve()), without_grants)

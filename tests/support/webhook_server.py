@@ -1,4 +1,4 @@
-"""Who is posted to: a real HTTP(S) server on a thread of its own, and one that answers with any bytes."""
+"""The receivers of a webhook: a real HTTP(S) server in a thread, and a server that answers with any bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Received", "WebhookServer", "make_certificate", "raw_server", "webho
 
 @dataclass(frozen=True)
 class Received:
-    """One request that arrived whole; header names are lower case."""
+    """One complete request. Header names are in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -48,17 +48,17 @@ def _take(_: Received) -> Reply | None:
 
 
 class WebhookServer:
-    """Answers 204 unless `answer` says otherwise; None for an answer is silence."""
+    """A server that answers 204 unless `answer` returns another answer. If it returns None, there is no answer."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = free_port()
         self.received: list[Received] = []
-        """All requests, also those that are refused."""
+        """All requests, including refused ones."""
         self.taken: list[Received] = []
-        """Those that were answered 2xx."""
+        """The requests that were answered 2xx."""
         self.answer: Callable[[Received], Reply | None] = _take
         self.silent = 0
-        """How many requests are being kept waiting now."""
+        """The number of requests that wait for an answer now."""
         self._tls = tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -75,7 +75,7 @@ class WebhookServer:
         assert started.wait(PATIENCE)
 
     def stop(self) -> None:
-        """End all connections and listen no more."""
+        """Closes all connections and stops listening."""
         if self._thread is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(PATIENCE)
@@ -139,7 +139,7 @@ def webhook_server(tls: ssl.SSLContext | None = None) -> Iterator[WebhookServer]
 
 @contextmanager
 def raw_server(answer: bytes, *, reads: bool = True, hangs: bool = False) -> Iterator[int]:
-    """The port of a server that answers every request with these bytes, and then ends the connection or `hangs`.
+    """The port of a server that answers every request with these bytes, and then closes the connection or `hangs`.
 
     Unless it `reads`, it answers after the first bytes of a request.
     """
@@ -194,7 +194,7 @@ def _read_request(connection: socket.socket) -> None:
 
 
 def make_certificate(folder: Path, *, name: str = "localhost") -> tuple[ssl.SSLContext, Path]:
-    """For a server of that name, signed by itself; returns what the server takes, and the certificate's file."""
+    """A self-signed certificate for a server of this name: the server's TLS context, and the certificate's file."""
     key, certificate = folder / f"{name}-key.pem", folder / f"{name}.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",

@@ -1,4 +1,4 @@
-"""Runs as root in the container that `run` boots: what a real systemd makes of the units. It needs Python alone."""
+"""Checks of the units with a real systemd. `run` starts it as root in a container. It needs only Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ accept_loss = true
 """
 )
 
-# A third party's plugin that blocks the event loop at a visitor's word, once.
+# A third-party plugin that blocks the event loop once, at an event of a certain visitor.
 BLOCKING = """
 import os, time
 from pathlib import Path
@@ -78,7 +78,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-# Means
+# Helpers
 
 
 def run(*command: str, fails: bool = False) -> str:
@@ -94,7 +94,7 @@ def show(name: str, unit: str = "ingestd.service") -> str:
 def wait_until(condition: Callable[[], bool], patience: float = 20.0) -> None:
     deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.05)
 
 
@@ -125,9 +125,9 @@ def stored() -> list[int]:
 
 @contextlib.contextmanager
 def load(threads: int = 32) -> Iterator[tuple[list[int], list[str]]]:
-    """Clients that send all the time, every second one on a connection that it keeps.
+    """Clients that send without a pause. Every second client keeps its connection.
 
-    The numbers answered 200, and what else came of an event.
+    Yields the numbers answered 200, and the errors of the other events.
     """
     answered: list[int] = []
     lost: list[str] = []
@@ -163,7 +163,7 @@ def load(threads: int = 32) -> Iterator[tuple[list[int], list[str]]]:
 
 
 def more(answered: list[int], count: int) -> None:
-    """Wait until so many more are answered."""
+    """Waits until `count` more events are answered."""
     wanted = len(answered) + count
     wait_until(lambda: len(answered) >= wanted)
 
@@ -179,7 +179,7 @@ def drop_in(unit: str, text: str) -> None:
     run("systemctl", "daemon-reload")
 
 
-# What must hold, in this order
+# The checks, in the order of their runs
 
 
 @check
@@ -201,17 +201,17 @@ def the_units_start_from_a_fresh_installation() -> None:
 
 
 @check
-def a_credential_reaches_the_daemon_and_nobody_else() -> None:
+def a_credential_reaches_only_the_daemon() -> None:
     body = event()
     signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     headers = {"Authorization": "Bearer 6f9619ff-8b86-d011-b42d-00cf4fc964ff", "x-signature": signature}
     assert request("POST", "/api/v1/analytics/customer-events", body, headers)[0] == 200
-    os.environ["CREDENTIALS_DIRECTORY"] = "/etc/ingestd/credentials"  # for commands of root, from now on
+    os.environ["CREDENTIALS_DIRECTORY"] = "/etc/ingestd/credentials"  # from now on for commands of root
     assert len(stored()) == 2
 
 
 @check
-def the_daemon_is_a_dynamic_user_shut_in() -> None:
+def the_daemon_runs_in_a_sandbox_as_a_dynamic_user() -> None:
     pid = show("MainPID")
     assert Path(f"/proc/{pid}").stat().st_uid >= 61184
     assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -224,7 +224,7 @@ def the_daemon_is_a_dynamic_user_shut_in() -> None:
 
 
 @check
-def a_check_beside_it_finds_no_fault() -> None:
+def a_check_beside_the_daemon_finds_no_fault() -> None:
     run(INGESTD, "check")
 
 
@@ -237,12 +237,12 @@ def restarts_under_load_lose_nothing() -> None:
             run("systemctl", "restart", "ingestd.service")
     assert lost == [], lost[:5]
     kept = stored()
-    assert sorted(answered) == sorted(number for number in kept if number not in before)  # and nothing twice
+    assert sorted(answered) == sorted(number for number in kept if number not in before)  # each event once
     say(f"        ({len(answered)} events, 5 restarts)")
 
 
 @check
-def a_hung_loop_is_started_again_and_leaves_its_traceback() -> None:
+def a_daemon_with_a_hung_loop_is_restarted_and_leaves_its_traceback() -> None:
     drop_in("ingestd.service", "[Service]\nWatchdogSec=2s\n")
     run("systemctl", "restart", "ingestd.service")
     pid = show("MainPID")
@@ -264,7 +264,7 @@ def _try_to_block() -> None:
 
 
 @check
-def what_must_be_mended_is_not_tried_for_ever() -> None:
+def a_faulty_configuration_is_not_retried_for_ever() -> None:
     CONFIG.write_text("nonsense")
     run("systemctl", "restart", "ingestd.service", fails=True)
     assert (show("ActiveState"), show("ExecMainStatus")) == ("failed", "78")
@@ -276,8 +276,8 @@ def what_must_be_mended_is_not_tried_for_ever() -> None:
             track()
         return show("ActiveState", "ingestd.socket") == "failed"
 
-    wait_until(call, 30)  # callers start it a few times, and are refused then
-    say(f"        (after {time.monotonic() - began:.0f} s of callers)")
+    wait_until(call, 30)  # requests start the service a few times, and are refused afterwards
+    say(f"        (after {time.monotonic() - began:.0f} s of requests)")
     assert show("NRestarts") == restarts
     CONFIG.write_text(ALONE + ARCHIVE)
     run("systemctl", "start", "ingestd.service")
@@ -285,7 +285,7 @@ def what_must_be_mended_is_not_tried_for_ever() -> None:
 
 
 @check
-def a_reload_tells_whether_it_worked() -> None:
+def a_reload_reports_whether_it_worked() -> None:
     run("systemctl", "reload", "ingestd.service")
     CONFIG.write_text("nonsense")
     run("systemctl", "reload", "ingestd.service", fails=True)
@@ -311,7 +311,7 @@ def the_drop_in_opens_outgoing_connections() -> None:
 
 
 @check
-def several_share_one_port_and_one_redis() -> None:
+def several_daemons_share_one_port_and_one_redis() -> None:
     run("systemctl", "disable", "--now", "ingestd.service", "ingestd.socket", "ingestd-ops.socket")
     run("systemctl", "enable", "--now", "ingestd@1.service", "ingestd@2.service")
     before = set(stored())
@@ -329,7 +329,7 @@ def several_share_one_port_and_one_redis() -> None:
 
 
 @check
-def a_store_of_one_daemon_is_refused_to_several() -> None:
+def a_store_for_one_daemon_is_refused_to_several() -> None:
     CONFIG.write_text(ALONE.replace("main/ingestd.db", "1/ingestd.db"))
     run("systemctl", "restart", "ingestd@1.service", fails=True)
     assert show("ExecMainStatus", "ingestd@1.service") == "78"
@@ -348,13 +348,13 @@ def main() -> int:
         name = each.__name__.replace("_", " ")
         try:
             each()
-        except Exception:  # noqa: BLE001 - whatever it is, the next one is looked at too
+        except Exception:  # noqa: BLE001 - the next check runs after any failure
             failed += 1
             say(f"FAILED  {name}\n{traceback.format_exc()}")
             say(run("journalctl", "--no-pager", "--boot", "--lines", "30", "-u", "ingestd*"))
         else:
             say(f"ok      {name}")
-    say(f"{failed} of {len(CHECKS)} do not hold" if failed else "all of it holds")
+    say(f"{failed} of {len(CHECKS)} checks failed" if failed else "all checks passed")
     return min(failed, 1)
 
 

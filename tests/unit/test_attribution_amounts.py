@@ -20,12 +20,12 @@ ANYTHING = NUMBERS | NO_NUMBERS
 @pytest.mark.parametrize(
     ("amounts", "products", "asked"),
     [
-        # Its revenue, else its total, else its value,
+        # The refund's revenue, or else its total, or else its value,
         ((10, 20, 30), [{"price": 5}], 10),
         ((None, 20, 30), [{"price": 5}], 20),
         ((None, None, 30), [{"price": 5}], 30),
         ((0, 20, 30), [{"price": 5}], 0),
-        # else what its items are worth,
+        # or else the worth of its items,
         ((None, None, None), [{"price": 5}], 5),
         ((None, None, None), [{"price": 0.1, "quantity": 3}], 0.3),
         ((None, None, None), [{"price": 19.99, "quantity": 2}, {"product_id": "gift"}, {"price": 0.02}], 40),
@@ -36,7 +36,7 @@ ANYTHING = NUMBERS | NO_NUMBERS
         # Items without a price add nothing.
         ((None, None, None), [{"product_id": "p", "quantity": 2}], 0),
         ((None, None, None), [{"price": None}, {"price": "5"}, {"price": True}], 0),
-        # else all that is left.
+        # or else the rest of the order.
         ((None, None, None), None, None),
         ((None, None, None), [], None),
         ((None, None, None), {"price": 5}, None),
@@ -45,7 +45,7 @@ ANYTHING = NUMBERS | NO_NUMBERS
         ((None, None, "30.00"), None, None),
         ((None, None, True), [{"price": 5}], 5),
         ((False, 20, 30), None, 20),
-        # One that is too large is passed over, and never asks for all that is left.
+        # An amount that is too large is ignored, and never means the rest of the order.
         ((10**400, 20, 30), None, 20),
         ((10**12 + 1, None, 30), None, 30),
         ((10**12, 20, 30), None, 10**12),
@@ -53,7 +53,7 @@ ANYTHING = NUMBERS | NO_NUMBERS
         ((1e300, None, None), [{"price": 5}], 5),
         ((None, None, None), [{"price": 1e13}, {"price": 5}, {"price": 1, "quantity": 1e13}], 5),
         ((None, None, None), [{"price": 1e7, "quantity": 1e7}], 0),
-        # The size counts, whatever the sign.
+        # The sign does not count.
         ((-10, 20, 30), None, 10),
         ((None, None, None), [{"price": -5, "quantity": 2}], 10),
         ((None, None, None), [{"price": 5, "quantity": -2}], 10),
@@ -121,7 +121,7 @@ def test_a_blank_currency_is_none(sent: str | None) -> None:
 
 
 @given(st.text(max_size=200))
-def test_a_currency_is_short_and_its_form_is_the_same_in_any_form(sent: str) -> None:
+def test_the_code_of_a_currency_is_short_and_ignores_case_and_blanks(sent: str) -> None:
     code = currency_code(sent)
     assert code is None or 0 < len(code) <= 80
     assert currency_code(f" {sent}\n") == code

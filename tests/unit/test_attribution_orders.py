@@ -270,15 +270,15 @@ def test_a_reversal_refers_to_the_same_touches() -> None:
 @pytest.mark.parametrize(
     ("completed", "asked", "value"),
     [
-        # Its revenue, or else its total, or else what is left of the order;
+        # The refund's revenue, or else its total, or else the rest of the order.
         ((40, 50), (10, 12), {"revenue": 10}),
         ((40, 50), (None, 12), {"revenue": 12}),
         ((40, 50), (None, None), {"revenue": 40}),
-        # in the member the order has its worth in.
+        # It is in the same member as the value of the order.
         ((None, 50), (10, 12), {"total": 10}),
         ((None, 50), (None, 12), {"total": 12}),
         ((None, 50), (None, None), {"total": 50}),
-        # Never more than there is, and whatever its sign.
+        # Never more than the rest of the order. The refund's sign does not count.
         ((40, 50), (45, None), {"revenue": 40}),
         ((40, 50), (1e12, None), {"revenue": 40}),
         ((40, 50), (-10, None), {"revenue": 10}),
@@ -289,7 +289,7 @@ def test_a_reversal_refers_to_the_same_touches() -> None:
         ((-40, 50), (10, None), {"revenue": -10}),
         ((-40, 50), (-10, None), {"revenue": -10}),
         ((-40, 50), (None, None), {"revenue": -40}),
-        # Zero is a value, and none is none.
+        # Zero is a value. An order without a value has a refund without a value.
         ((0, 50), (None, None), {"revenue": 0}),
         ((0, 50), (10, None), {"revenue": 0}),
         ((None, None), (10, 12), {}),
@@ -310,14 +310,14 @@ def test_whole_amounts_have_no_point() -> None:
     found = reverse(refund(10.0), mark, RECEIVED)
     assert found is not None
     assert b'"value":{"revenue":10,' in found[0].body
-    assert b'"value":{"revenue":40.0,' in record.body  # as it was sent
+    assert b'"value":{"revenue":40.0,' in record.body  # the number as the caller wrote it
 
 
 def test_a_refund_of_zero_reverses_nothing() -> None:
     _, mark = decided(order(40))
     assert reverse(refund(0), mark, RECEIVED) is None
     assert reverse(refund(None, 0), mark, RECEIVED) is None
-    assert reverse(refund(0, 10), mark, RECEIVED) is None  # its revenue says it
+    assert reverse(refund(0, 10), mark, RECEIVED) is None  # its revenue counts, not its total
 
 
 def test_a_cancellation_reverses_the_rest_and_a_second_one_nothing() -> None:
@@ -399,7 +399,7 @@ def test_a_reversal_has_the_time_of_its_decision() -> None:
     assert found[0].decode()["decidedAt"] == format_time(RECEIVED + 2 * DAY)
 
 
-# Marks
+# Decided orders
 
 
 def test_the_same_value_is_the_same_money() -> None:
@@ -418,7 +418,7 @@ def test_a_decided_order_contains_no_personal_data() -> None:
 
 
 def test_a_decided_order_keeps_the_newest_refund_ids_and_is_bounded() -> None:
-    """However many refund ids public keys make up, the shop's own stay."""
+    """Refund ids sent with public keys never displace the refund ids of signed refunds."""
     _, mark = decided(order(1e9))
     digests = [refund_id_digest(f"r-{number}" * 1000) for number in range(MAX_REFUND_IDS + 5)]
     for number, digest in enumerate(digests):
@@ -432,11 +432,11 @@ def test_a_decided_order_keeps_the_newest_refund_ids_and_is_bounded() -> None:
 
 @pytest.mark.parametrize("members", [12, 13])
 def test_a_decided_order_of_an_earlier_version_can_be_read(members: int) -> None:
-    """It had no refund ids, or did not tell whether the order was signed."""
+    """An earlier version stored no refund ids, or not whether the order was signed."""
     _, mark = decided(order(40), candidates(DAY))
     read = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(mark)[:members]), type=DecidedOrder)
     assert read == replace(mark, signed=None, campaigns=None)
-    # Nobody knows who sent it, so it stays, and whatever reversed it before does so now.
+    # The sender is unknown. So no signed order supersedes it, and every refund may reverse it.
     assert not read.yields_to(order(40, signed=True))
     assert read.trusts(refund(10))
 
@@ -500,7 +500,7 @@ async def test_a_decided_order_is_found_until_it_expires(tmp_path: Path) -> None
             await marks.set(each, written[each.order_id])
         await backend.journal.commit([Record("event", RECEIVED, b"{}")], state)
     async with sqlite_backend(tmp_path) as backend:
-        # The clock of the records counts, not that of whoever reads.
+        # The time in the records counts, not the time of reading.
         marks = Marks(backend.store.begin(RECEIVED + memory + DAY), memory)
         assert await marks.of(completed) == await marks.find("shop", "o-1", "") == written["o-1"]
         assert await marks.of(nameless) == await marks.find("shop", None, "order-event") == written[None]

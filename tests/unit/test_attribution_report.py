@@ -28,11 +28,11 @@ from tests.support.terminal import HOSTILE
 WEEK = 7 * 86_400_000
 AT = 1_790_000_000_000
 
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets take the wide ones for the same
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets treat these wide characters alike
 
 
 class Ledger:
-    """Orders and refunds, one after the other, and the records that come of them."""
+    """Orders and refunds in sequence, and their records."""
 
     def __init__(self, model: Model = "last_touch") -> None:
         self.records: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ class Ledger:
         return index
 
     def supersede(self, index: int, revenue: float | None, *sources: str) -> int:
-        """Add the signed order that supersedes that one; returns its number."""
+        """Add a signed order that supersedes the order `index`; returns its number."""
         signed = self.order(revenue, *sources, signed=True)
         attribution = self.records.pop()
         self.records += [supersede(self._orders[signed], self._marks[index]).decode(), attribution]
@@ -118,7 +118,7 @@ def test_orders_revenue_and_reversals_by_campaign() -> None:
     assert Report.total(ledger.rows()) == row("total", 4, 200, 110)
 
 
-def test_by_medium_by_name_and_by_all_of_them() -> None:
+def test_groups_by_medium_by_name_and_by_all_fields() -> None:
     ledger = Ledger()
     ledger.order(100, "google")
     for record in ledger.records:
@@ -131,7 +131,7 @@ def test_by_medium_by_name_and_by_all_of_them() -> None:
     assert ledger.rows("campaign") == [row("cpc", 1, 100)]
 
 
-def test_a_touch_without_that_field_is_not_set_and_no_touch_is_direct() -> None:
+def test_a_touch_without_the_field_is_not_set_and_no_touch_is_direct() -> None:
     ledger = Ledger()
     ledger.order(100, None)
     ledger.order(10)
@@ -193,7 +193,7 @@ def test_case_and_blanks_of_a_currency_do_not_matter() -> None:
     assert ledger.rows() == [row("google", 3, 7, 3, None), row("google", 4, 15, 4, "EUR")]
 
 
-def test_revenue_else_total_else_nothing() -> None:
+def test_the_revenue_of_an_order_is_its_revenue_or_else_its_total() -> None:
     ledger = Ledger()
     ledger.order(0, "a", total=50)
     ledger.order(None, "b", total=50)
@@ -201,7 +201,7 @@ def test_revenue_else_total_else_nothing() -> None:
     assert ledger.rows() == [row("b", 1, 50), row("a", 1, 0), row("c", 1, 0)]
 
 
-def test_most_net_revenue_first_then_most_orders_then_by_name() -> None:
+def test_rows_are_sorted_by_net_revenue_then_orders_then_name() -> None:
     ledger = Ledger()
     for source in ("d", "b", "c", "c"):
         ledger.order(0, source)
@@ -236,7 +236,7 @@ def test_rows_sum_to_the_orders_exactly(orders: list[Any], model: Model | None, 
     if rows:
         total = Report.total(rows)
         assert total == Row("total", "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
-        with localcontext(prec=1500):  # a difference in the usual 28 digits is rounded, and parts may have more
+        with localcontext(prec=1500):  # Python's 28 digits would round a difference, because parts may have more digits
             assert all(each.net == each.revenue - each.reversed for each in rows)
         assert len({each.campaign for each in rows}) == len(rows)
     else:
@@ -260,7 +260,7 @@ def test_numbers_in_json(amount: str, shown: str) -> None:
 
 
 def test_absurd_amounts_do_not_affect_the_rest() -> None:
-    """As an earlier program kept them in the values of records, and this one does not."""
+    """An earlier version wrote such amounts into the values of records. This version does not."""
     ledger = Ledger()
     ledger.order(1.7e308, "a")
     ledger.order(None, "a")
@@ -354,7 +354,7 @@ def test_a_very_narrow_terminal_still_gets_a_table(width: int) -> None:
 
 def test_wide_names_are_aligned() -> None:
     rows = [row("東京", 1, 100), row("abcd", 1, 50), row("e\u0301te\u0301", 1, 25), row("𠮷", 1, 10)]
-    # The place of the decimal point, in columns of the terminal.
+    # The column of the decimal point in the terminal.
     places = {display_width(line.partition(".")[0]) for line in lines_of(rows)[1:]}
     assert len(places) == 1
 

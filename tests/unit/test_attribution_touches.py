@@ -25,7 +25,7 @@ LONGEST = 256
 
 
 def found(context: dict[str, Any]) -> dict[str, str]:
-    """The fields of the campaign that say anything."""
+    """The fields of the campaign that have a value."""
     campaign = campaign_of(context.get("campaign"), context.get("page"))
     return {name: value for name, value in zip(CAMPAIGN_FIELDS, campaign, strict=True) if value is not None}
 
@@ -34,11 +34,11 @@ def at(url: Any) -> dict[str, str]:
     return found({"page": {"url": url}})
 
 
-# What callers give
+# Campaigns in events
 
 
 @pytest.mark.parametrize("name", CAMPAIGN_FIELDS)
-def test_any_field_makes_a_campaign(name: str) -> None:
+def test_one_field_is_enough_for_a_campaign(name: str) -> None:
     assert found({"campaign": {name: "x"}}) == {name: "x"}
     assert at(f"https://shop.example/?{PARAMETERS[name]}=x") == {name: "x"}
 
@@ -50,7 +50,7 @@ def test_all_fields_of_a_campaign() -> None:
     assert at(f"https://shop.example/landing?page=2&{query}&utm_id=9#top") == given_all
 
 
-def test_the_address_counts_only_where_the_campaign_says_nothing() -> None:
+def test_the_address_counts_only_if_the_campaign_has_no_values() -> None:
     page = {"url": "https://shop.example/?utm_source=address&utm_medium=cpc"}
     assert found({"campaign": {"name": "given"}, "page": page}) == {"name": "given"}
     of_the_address = {"source": "address", "medium": "cpc"}
@@ -163,7 +163,7 @@ def test_a_long_name_is_cut() -> None:
     name = "a " * 5000
     for cut in (found({"campaign": {"name": name}}), at(f"?utm_campaign={quote_plus(name)}")):
         assert name.startswith(cut["name"])
-        assert len(cut["name"]) == LONGEST - 1  # no blank at its end
+        assert len(cut["name"]) == LONGEST - 1  # the blank at its end is removed
 
 
 def test_a_long_name_is_cut_between_letters() -> None:
@@ -197,7 +197,7 @@ CONTEXTS = st.dictionaries(TEXTS, VALUES, max_size=2).flatmap(
 
 
 def every_letter_escaped(text: str) -> str:
-    """JSON of a string with all of its letters as `\\uxxxx`."""
+    """JSON of a string with each letter as `\\uxxxx`."""
     units = text.encode("utf-16-be", "surrogatepass")
     return '"' + "".join(f"\\u{units[i]:02x}{units[i + 1]:02X}" for i in range(0, len(units), 2)) + '"'
 
@@ -209,7 +209,7 @@ def escaped(value: Any) -> str:
 
 
 def event(context: str, **members: Any) -> Record:
-    """A record of the journal with that JSON as its context."""
+    """A record of the journal with this JSON as its context."""
     body = {"id": "e", "type": "event", "tenant": "shop", "key": "Page View", "data": {}, "anonymousId": "v",
             "timestamp": "2026-11-21T10:00:00.000Z", "userId": None, "sessionId": "s", "dispatchId": None,
             **members}  # fmt: skip

@@ -11,7 +11,7 @@ from ingestd.pipeline.backpressure import Backpressure
 
 
 class Batch:
-    """Holds its turn until it is told to end."""
+    """Keeps its slot until the event `end` is set."""
 
     def __init__(self, backpressure: Backpressure, count: int) -> None:
         self.backpressure = backpressure
@@ -32,7 +32,7 @@ async def batches(backpressure: Backpressure, *counts: int) -> list[Batch]:
 
 
 class Clock:
-    """Moves when it is told to."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class Clock:
 
 
 async def pass_on(made: list[Batch]) -> None:
-    """End the oldest batch in hand, and have another one come."""
+    """End the oldest batch with a slot, and begin another batch."""
     ended = next(each for each in made if each.begun)
     made.remove(ended)
     ended.end.set()
@@ -51,7 +51,7 @@ async def pass_on(made: list[Batch]) -> None:
 
 
 async def in_hand_later(made: list[Batch]) -> int:
-    """How many have their turn once those that have it now have ended."""
+    """The number of batches with a slot after all present batches with a slot have ended."""
     for _ in range(60):
         await pass_on(made)
     return begun(made).count(True)
@@ -112,7 +112,7 @@ async def test_a_batch_cancelled_at_its_turn_passes_it_to_the_next() -> None:
     async with backpressure.batch_slot(2000):
         made = await batches(backpressure, 2000, 2000)
         assert begun(made) == [False, False]
-    made[0].task.cancel()  # its turn has come, and it does not know
+    made[0].task.cancel()  # it has its turn, but its task has not run since
     await turns()
     assert begun(made) == [False, True]
     made[1].end.set()
@@ -149,7 +149,7 @@ async def test_endless_batches_leave_turns_to_others() -> None:
         await pass_on(made)
         assert begun(made).count(True) == 2
     await all_through(made)
-    # What comes back sooner than after as long a pause is the same flood.
+    # Batches that come after a shorter pause than ten seconds continue the same flood.
     for pause in 0.01, 1, 9:
         clock.now += pause
         made = await batches(backpressure, *[100] * 64)
@@ -168,7 +168,7 @@ async def test_endless_batches_leave_turns_to_others() -> None:
 async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commits() -> None:
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
-    for in_hand in [8] * 319 + [2] * 600:  # ten seconds of wanting more, less those of wanting nothing
+    for in_hand in [8] * 319 + [2] * 600:  # ten seconds with waiting batches, minus the seconds without any batch
         made = await batches(backpressure, *[100] * 8)
         assert begun(made).count(True) == in_hand
         clock.now += 0.0625
@@ -180,7 +180,7 @@ async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: 
     monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
-    await backpressure.give_way(0)  # that is no burst
+    await backpressure.give_way(0)  # two batches are no burst
     more = await batches(backpressure, 1)
     waiting = asyncio.create_task(backpressure.give_way(0))
     await turns()

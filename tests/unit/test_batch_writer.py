@@ -1,4 +1,4 @@
-"""Batches for a sink that fails in any way: no record is lost or out of order, and only faulty ones are given up."""
+"""Batches for a failing sink: no record is lost or out of order, and only faulty records are given up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ingestd.delivery.options import BatchOptions, RetryOptions, SinkOptions
 from tests.support.journals import until
 
 Mood = Literal["up", "down", "hangs", "answer lost"]
-"""Of one write. Where the answer is lost the sink has taken the batch, and tells nobody."""
+"""The behaviour of a sink in one write. With "answer lost" the sink takes the batch, but the write fails."""
 
 _UP: list[Mood] = ["up"]
 _DOWN: list[Mood] = ["down"]
@@ -54,7 +54,7 @@ class Written:
 
 
 class Moody(Sink):
-    """Takes what it is given, but for `poison`, with which it takes nothing, and `refused`, which it rejects."""
+    """A sink that rejects the records in `refused`. A batch with a record in `poison` fails as a whole."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Moody(Sink):
         self.refused = refused
         self.moods = list(moods)
         self.tear = tear
-        """Whether it keeps what comes before poison, and says of all that it failed."""
+        """Whether a failing write keeps the records before the poison record."""
         self.writes: list[Written] = []
         self.has: list[int] = []
 
@@ -95,7 +95,7 @@ class Moody(Sink):
 
 @dataclass
 class Delivery:
-    """The writer as its consumer uses it: what fails comes again, while further visitors come if `newcomers`."""
+    """Calls the writer like its consumer: failed records come again. With `newcomers` each failure adds a visitor."""
 
     sink: Moody
     options: SinkOptions
@@ -104,7 +104,7 @@ class Delivery:
     given_up: dict[int, GivenUp] = field(default_factory=dict)
     given_up_at: list[int] = field(default_factory=list)
     failed_at: list[int] = field(default_factory=list)
-    """After how many writes that was, each time."""
+    """The number of writes before each failure."""
 
     @property
     def failures(self) -> int:
@@ -115,13 +115,13 @@ class Delivery:
         self.writer = BatchWriter(self.sink, self.options, self.evidence)
 
     async def deliver(self, records: Sequence[Record], patience: int = 2000) -> None:
-        """All of them; or as far as `patience` failures go. Newcomers are delivered only if they serve as probes."""
+        """Deliver all records, or stop after `patience` failures. Newcomers are delivered only as probes."""
         ahead = records
         while records:
             hand = records[: self.in_hand]
             try:
                 written = await self.writer.write(hand)
-            except Exception:  # noqa: BLE001 - whatever a sink raises
+            except Exception:  # noqa: BLE001 - a sink may raise anything
                 self.failed_at.append(len(self.sink.writes))
                 if self.failures >= patience:
                     return
@@ -143,7 +143,7 @@ def deliver(sink: Moody, records: Sequence[Record], *, newcomers: bool = False, 
 
 
 def assert_in_order(sink: Moody, records: Sequence[Record]) -> None:
-    """Each visitor's records came in their order, when they came first."""
+    """The first copies of each visitor's records came in order."""
     visitors = {each.position: each.decode()["anonymousId"] for each in records}
     newest: dict[str, int] = {}
     for position in dict.fromkeys(each for each in sink.has if each in visitors):
@@ -152,7 +152,7 @@ def assert_in_order(sink: Moody, records: Sequence[Record]) -> None:
 
 
 def assert_deserved(delivery: Delivery, position: int, attempts: int) -> None:
-    """It failed often enough, and twice by itself; between these the sink took another one that it never had."""
+    """The record failed often enough, and twice alone. Between these two the sink took a record that was new to it."""
     at = dict(zip(delivery.given_up, delivery.given_up_at, strict=True))[position]
     writes = delivery.sink.writes[:at]
     failed = [at for at, write in enumerate(writes) if position in write.positions and not write.taken]
@@ -169,7 +169,7 @@ moods = st.lists(
 
 @st.composite
 def journals(draw: st.DrawFn) -> tuple[list[Record], set[int], set[int]]:
-    """Records of one visitor or many, those that are poison, and those that are rejected."""
+    """Records of one or many visitors, the positions of poison records, and the positions of rejected records."""
     count = draw(st.integers(1, 60))
     visitors = draw(st.integers(1, 8))
     kinds = draw(st.lists(st.sampled_from("ggggggpr"), min_size=count, max_size=count))
@@ -239,12 +239,12 @@ def test_a_few_poison_records_of_a_full_batch_cost_a_few_writes(bad: set[int], a
     assert [each for each in dict.fromkeys(sink.has) if each not in bad]
     assert {*sink.has} == {*range(1, 501)} - bad
     assert len(sink.writes) <= len(bad) * (attempts + 4 * math.log2(500))
-    assert delivery.failures <= len(bad) * attempts  # all else happens at once
+    assert delivery.failures <= len(bad) * attempts  # only these wait; the search for the poison record does not
     for position, given_up in delivery.given_up.items():
         assert_deserved(delivery, position, attempts)
         failed = [write for write in sink.writes if position in write.positions]
         assert given_up.reason == "KeyError: 'price'"
-        assert len(failed) - 1 <= given_up.attempts <= len(failed)  # it may have been tried in another's place
+        assert len(failed) - 1 <= given_up.attempts <= len(failed)  # one may have been a probe for another
 
 
 @settings(max_examples=50, deadline=None)
@@ -261,7 +261,7 @@ def test_a_few_poison_records_of_a_full_batch_cost_a_few_writes(bad: set[int], a
 def test_an_outage_of_any_length_makes_no_dead_letters(
     length: int, kind: Mood, begins: int, visitors: int, poison: set[int], attempts: int, most: int
 ) -> None:
-    """Not of poison either, as long as it lasts."""
+    """During the outage not even poison records become dead letters."""
     records = [record(position, position % visitors) for position in range(1, 41)]
     sink = Moody(poison, moods=[*_UP * begins, *[kind] * length])
     delivery = Delivery(sink, options(most=most, attempts=attempts, timeout=0.0005))
@@ -272,18 +272,18 @@ def test_an_outage_of_any_length_makes_no_dead_letters(
     assert_in_order(sink, records)
     during = [at for at in delivery.failed_at if begins < at <= begins + length]
     given_up_during = [at for at in delivery.given_up_at if begins < at <= begins + length]
-    # One for which the sink has just taken another may be given up by the first write that fails, or by a half of it
-    # that is tried at once. After the first pause none is.
+    # If the sink has just taken another record, the first failing write may give up one record, or a half of the batch
+    # that is tried at once. After the first pause no record is given up.
     assert len(given_up_during) <= 1
     assert not [at for at in given_up_during if during and at > during[0]]
-    # And the sink is left alone in between: a write, halves of that once, and two for whether it takes others.
+    # Between pauses there are few writes: one, its halves once, and two to find out whether the sink takes others.
     assert all(later - earlier <= 3 + math.log2(most) for earlier, later in pairwise(during))
     assert sum(later - earlier > 3 for earlier, later in pairwise(during)) <= 1
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_slow_recovery_makes_no_dead_letters(seed: int) -> None:
-    """Three in ten writes still fail."""
+    """During the recovery three in ten writes fail."""
     chance = random.Random(seed)
     moods: list[Mood] = ["down" if chance.random() < 0.3 else "up" for _ in range(3000)]
     sink = Moody(moods=[*_DOWN * 40, *moods])
@@ -294,7 +294,7 @@ def test_a_slow_recovery_makes_no_dead_letters(seed: int) -> None:
 
 
 def test_a_poison_record_in_front_waits_until_the_sink_takes_another() -> None:
-    """However long that takes; then one other record is enough."""
+    """There is no limit of time. One other record is enough."""
     alone = [record(1, visitor=1), record(2, visitor=1)]
 
     async def scenario() -> None:
@@ -303,7 +303,7 @@ def test_a_poison_record_in_front_waits_until_the_sink_takes_another() -> None:
         await delivery.deliver(alone, patience=50)
         assert (delivery.failures, delivery.given_up, sink.has) == (50, {}, [])
         assert delivery.evidence.wanted
-        await delivery.deliver([*alone, record(3, visitor=2)])  # others come
+        await delivery.deliver([*alone, record(3, visitor=2)])  # a record of another visitor
         assert [*delivery.given_up] == [1]
         assert [*dict.fromkeys(sink.has)] == [3, 2]
 
@@ -311,7 +311,7 @@ def test_a_poison_record_in_front_waits_until_the_sink_takes_another() -> None:
 
 
 def test_a_record_that_the_sink_had_before_proves_nothing() -> None:
-    """It recognises what it had, and refuses all that is new: nobody's fault but its own, however long it takes."""
+    """The sink takes records that it had before, and refuses new ones. That is the sink's fault, not a record's."""
 
     class Full(Moody):
         room = 3
@@ -344,7 +344,7 @@ def test_a_record_that_the_sink_had_before_proves_nothing() -> None:
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 @pytest.mark.parametrize("every", [4, 5, 7, 10, 13])
 def test_a_sink_that_takes_a_record_now_and_then_makes_no_dead_letters(every: int, attempts: int) -> None:
-    """It is full again when the record that failed is tried anew. It has refused others before, or does next."""
+    """The sink is full again when a failed record is tried again, and it refuses other records too."""
     sink = Moody(moods=[*_DOWN * attempts, *([*_UP, *_DOWN * (every - 1)] * 60)])
     records = [record(position, position) for position in range(1, 31)]
     delivery = deliver(sink, records, most=30, attempts=attempts)
@@ -353,7 +353,7 @@ def test_a_sink_that_takes_a_record_now_and_then_makes_no_dead_letters(every: in
 
 
 def test_a_record_proves_once_that_the_sink_takes_others() -> None:
-    """Each record that is given up takes another one, which none of them has been compared with."""
+    """Each record to be given up needs another taken record as evidence. Each taken record counts once."""
 
     async def scenario() -> None:
         sink = Moody({1, 2})
@@ -371,7 +371,7 @@ def test_a_record_proves_once_that_the_sink_takes_others() -> None:
 
 
 def test_many_poison_records_are_found_by_one_probe_at_a_time() -> None:
-    """A refused probe is evidence against the sink once, or each newcomer would be taken for the sink's recovery."""
+    """A refused probe counts against the sink once. Otherwise each new record would look like the sink's recovery."""
 
     async def scenario() -> None:
         sink = Moody({1, 2})
@@ -405,7 +405,7 @@ def test_a_sink_with_room_for_a_part_of_a_batch_gets_that_part() -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 5])
 def test_a_failure_of_the_sink_counts_against_no_record(first: int) -> None:
-    """Not where it comes with one record alone, and all others are taken."""
+    """Not even if it happens with one record only, and the sink takes all others."""
 
     class Quota(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
@@ -433,7 +433,7 @@ def test_poison_after_poison_is_found_before_any_record_is_taken(count: int) -> 
 
 
 def test_probes_never_overtake_a_record_of_their_visitor() -> None:
-    """The first is poison, the next one fails for a while, and the one behind it is of the same visitor."""
+    """Record 1 is poison, record 2 fails for a while, and record 3 has the visitor of record 2."""
 
     class Late(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
@@ -450,7 +450,7 @@ def test_probes_never_overtake_a_record_of_their_visitor() -> None:
 
 
 def test_failures_of_some_records_are_not_held_against_others() -> None:
-    """They may be removed meanwhile, or the place may have been another daemon's."""
+    """The failed records may be gone: removed from the journal, or delivered by another daemon."""
     sink = Moody(moods=["up", "down", "down", "down", "up"])
 
     async def scenario() -> None:
@@ -459,7 +459,7 @@ def test_failures_of_some_records_are_not_held_against_others() -> None:
         await delivery.deliver([record(2)], patience=2)
         assert sink.moods == ["down", "up"]
         await delivery.deliver([record(3), record(4)], patience=3)
-        assert (len(sink.writes), sink.moods) == (4, ["up"])  # so it was not asked whether it takes others
+        assert (len(sink.writes), sink.moods) == (4, ["up"])  # so there was no probe
         await delivery.deliver([record(3), record(4)])
         assert sink.has == [1, 3, 4]
         sink.poison = {5}
@@ -472,7 +472,7 @@ def test_failures_of_some_records_are_not_held_against_others() -> None:
 
 
 def test_repeated_completed_records_cost_no_pauses() -> None:
-    """Their step could not be stored."""
+    """The sink has taken the records, but the step could not be stored. So they come again."""
     sink = Moody({7})
     records = [record(position, position) for position in range(1, 11)]
 
@@ -571,7 +571,7 @@ def test_a_record_always_rejected_with_wrong_indexes_becomes_a_dead_letter() -> 
     assert {*sink.has} == {1, 3}
 
 
-def test_any_reason_can_be_stored() -> None:
+def test_a_reason_of_any_characters_can_be_stored() -> None:
     class Odd(Moody):
         async def write(self, batch: Sequence[Record]) -> None:
             texts: dict[int, Any] = {2: "ab\udcff\x00ż" + "x" * 10_000, 3: ValueError("no"), 4: None}
@@ -591,7 +591,7 @@ def test_any_reason_can_be_stored() -> None:
     assert sink.has[0] == 1
 
 
-def test_all_may_be_rejected() -> None:
+def test_a_sink_may_reject_all_records_of_a_batch() -> None:
     sink = Moody(refused={1, 2, 3})
     delivery = deliver(sink, [record(1, 1), record(2, 2), record(3, 3)])
     assert delivery.given_up == {at: GivenUp(f"no {at}", 1) for at in (1, 2, 3)}
@@ -638,7 +638,7 @@ def test_a_timeout_of_the_sink_differs_from_the_timeout_of_the_writer() -> None:
     asyncio.run(scenario())
 
 
-def test_being_cancelled_ends_a_write_at_once() -> None:
+def test_cancellation_ends_a_write_at_once() -> None:
     sink = Moody(moods=["hangs"] * 10)
 
     async def scenario() -> None:
@@ -653,7 +653,7 @@ def test_being_cancelled_ends_a_write_at_once() -> None:
 
 
 def test_a_batch_may_contain_records_that_are_not_events() -> None:
-    """Plugins append records of their own, in which names may mean something else."""
+    """Plugins append other records, in which the same names may have other meanings."""
     odd = [Record("odd", 0, body, at) for at, body in enumerate([b'{"anonymousId":7}', b'{"tenant":[]}', b"[1]"], 2)]
     sink = Moody({1})
     delivery = deliver(sink, [record(1), *odd], attempts=1)

@@ -37,7 +37,7 @@ def test_the_limit_is_inclusive(size: int) -> None:
             decode_body(packed, "gzip", LIMIT)
 
 
-def test_a_bomb_is_not_unpacked() -> None:
+def test_a_bomb_is_not_decompressed() -> None:
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
     assert len(bomb) < 1 << 20
@@ -98,7 +98,7 @@ def test_a_bomb_in_a_later_member_is_not_unpacked() -> None:
 
 
 def test_members_are_not_copied_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes that decoders are given stay proportional to the body, however many members it has."""
+    """The bytes passed to decoders are proportional to the body, regardless of the number of its members."""
     given = 0
 
     class Counting:
@@ -121,7 +121,7 @@ def test_members_are_not_copied_again_and_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_body_of_too_many_members_is_refused() -> None:
-    """A member of a few bytes takes as long as one of many."""
+    """Each member costs time, however small it is."""
     with pytest.raises(BadRequest, match="too many members") as error:
         decode_body(gzip.compress(b"", mtime=0) * 50_000, "gzip", LIMIT)
     assert error.value.code == "invalid_encoding"

@@ -25,7 +25,7 @@ EMOJI = "\N{GRINNING FACE}"
 
 @contextmanager
 def measured() -> Iterator[Callable[[], int]]:
-    """A function that tells how many bytes have been taken since, and are still in use."""
+    """A function that returns the bytes allocated since the start of the context and still in use."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     try:
@@ -41,7 +41,7 @@ def digest(number: int) -> str:
 @given(st.text(st.characters(codec=None)))
 def test_a_text_takes_no_more_memory_than_is_counted(text: str) -> None:
     text.encode("utf-8", "surrogatepass")
-    assert text.__sizeof__() <= text_memory(text) + 30  # of the text's head, which is larger beyond ASCII
+    assert text.__sizeof__() <= text_memory(text) + 30  # 30 bytes: the header of a text is larger beyond ASCII
 
 
 def large_value(number: int) -> Row:
@@ -49,7 +49,7 @@ def large_value(number: int) -> Row:
 
 
 def large_set(number: int) -> Row:
-    """Of long members, the newest of which is short."""
+    """A set of long members and one short member, the newest."""
     members: dict[str, Change] = {f"{each} {number} {'x' * 1500}{EMOJI}": (each, each, None) for each in range(200)}
     return set_key(f"touches:{digest(number)}"), None, {**members, "short": (201, 201, None)}, None
 

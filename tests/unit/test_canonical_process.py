@@ -21,7 +21,7 @@ DOCUMENTS = [
     b"{}",
     b'{"b": 40.0, "2": 1e21, "1": "\\ud800"}',
     '[ "Größe" ]'.encode(),
-    b"[" + b"1e20," * 13_000 + b"0]",  # its canonical form is four times as long
+    b"[" + b"1e20," * 13_000 + b"0]",  # the canonical form is four times as long
     b'"%s"' % (b"x" * 65_000),
     b"",
     b"not JSON",
@@ -40,23 +40,23 @@ async def running() -> AsyncIterator[CanonicalProcess]:
         assert not children(os.getpid())
 
 
-async def test_its_answers_are_the_canonical_forms_also_of_many_at_a_time() -> None:
+async def test_answers_are_the_canonical_forms_even_of_simultaneous_requests() -> None:
     async with running() as process:
-        assert not children(os.getpid())  # nobody has needed it
+        assert not children(os.getpid())  # the process starts with the first request
         answers = await asyncio.gather(*map(process.canonical, DOCUMENTS * 3))
         assert answers == [canonical(document) for document in DOCUMENTS] * 3
         assert len(children(os.getpid())) == 1
 
 
 async def test_it_has_three_files_and_a_separate_process_group() -> None:
-    with open(os.devnull) as inheritable:  # noqa: ASYNC230 - no disk is waited for
+    with open(os.devnull) as inheritable:  # noqa: ASYNC230 - /dev/null never blocks
         os.set_inheritable(inheritable.fileno(), True)
         async with running() as process:
             await process.canonical(b"{}")
             [pid] = children(os.getpid())
             assert {*open_files(pid)} == {0, 1, 2}
             assert os.getpgid(pid) == pid != os.getpgid(0)
-            # Those of its own group would reach it: it ends as any program does.
+            # A signal to its process group ends it, like any program.
             os.kill(pid, signal.SIGTERM)
             assert wait_for_end(pid)
 

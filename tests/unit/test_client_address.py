@@ -16,7 +16,7 @@ PROXIES = ["10.0.0.0/8", "fd00::/8"]
 
 
 def client(peer: str, *forwarded: str, trusted: Sequence[str] = PROXIES) -> str:
-    """The client's address, for these headers in this order."""
+    """The client's address for these headers in this order."""
     headers = HTTPHeaders()
     for each in forwarded:
         headers.add("x-forwarded-for", each)
@@ -27,20 +27,20 @@ def client(peer: str, *forwarded: str, trusted: Sequence[str] = PROXIES) -> str:
     ("peer", "forwarded", "address"),
     [
         ("203.0.113.7", [], "203.0.113.7"),
-        ("203.0.113.7", ["198.51.100.1"], "203.0.113.7"),  # no proxy: anyone could write it
+        ("203.0.113.7", ["198.51.100.1"], "203.0.113.7"),  # not a trusted proxy: anyone can write the header
         ("10.0.0.1", [], "10.0.0.1"),
         ("10.0.0.1", ["203.0.113.7"], "203.0.113.7"),
         ("fd00::1", ["203.0.113.7"], "203.0.113.7"),
         ("fd00::1%eth0", ["203.0.113.7"], "203.0.113.7"),
         ("::ffff:10.0.0.1", ["203.0.113.7"], "203.0.113.7"),
-        # What the client wrote stands left of what its proxy appended.
+        # A proxy appends to the right of the text that the client sent.
         ("10.0.0.1", ["198.51.100.1, 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", ["10.9.9.9,203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", ["203.0.113.7, 10.0.0.2, fd00::3"], "203.0.113.7"),
         ("10.0.0.1", ["198.51.100.1, 203.0.113.7, 10.0.0.2"], "203.0.113.7"),
-        # All are trusted: the left-most.
+        # If all are trusted, the left-most counts.
         ("10.0.0.1", ["10.0.0.9, 10.0.0.2"], "10.0.0.9"),
-        # Several headers are one.
+        # Several headers count as one.
         ("10.0.0.1", ["198.51.100.1", "203.0.113.7", "10.0.0.2"], "203.0.113.7"),
         ("10.0.0.1", ["203.0.113.7, 10.0.0.3", "10.0.0.2"], "203.0.113.7"),
         # Forms of an entry.
@@ -54,7 +54,7 @@ def client(peer: str, *forwarded: str, trusted: Sequence[str] = PROXIES) -> str:
         ("10.0.0.1", ["::ffff:203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", ["[::ffff:cb00:7107]:99"], "203.0.113.7"),
         ("10.0.0.1", ["203.0.113.7, ::ffff:10.0.0.2"], "203.0.113.7"),
-        # What is no address ends the search at the one before.
+        # An invalid entry ends the search at the address to its right.
         ("10.0.0.1", [""], "10.0.0.1"),
         ("10.0.0.1", ["nonsense"], "10.0.0.1"),
         ("10.0.0.1", ["203.0.113.7, unknown"], "10.0.0.1"),
@@ -83,11 +83,13 @@ def test_trusted_proxies_name_the_client(peer: str, forwarded: list[str], addres
         ("2001:db8::7", "2001:db8::7"),
         ("fe80::1%eth0", "fe80::1"),
         ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("0.0.0.0", ""),  # a Unix socket, as Tornado has it
+        ("0.0.0.0", ""),  # Tornado's address of a Unix socket
         ("", ""),
     ],
 )
-def test_without_a_proxy_it_is_the_address_of_the_connection(trusted: list[str], peer: str, address: str) -> None:
+def test_without_a_proxy_the_connection_has_the_address_of_the_client(
+    trusted: list[str], peer: str, address: str
+) -> None:
     assert client(peer, "198.51.100.1", trusted=trusted) == address
 
 
@@ -103,7 +105,9 @@ def test_a_very_long_chain_of_proxies_is_not_followed() -> None:
     assert client("10.0.0.1", ", ".join(["203.0.113.7", *["10.0.0.2"] * 2000])) == "10.0.0.2"
 
 
-words = st.text(alphabet="0123456789.:,[]% afx", max_size=200).map(str.strip)  # as HTTP has the value of a header
+words = st.text(alphabet="0123456789.:,[]% afx", max_size=200).map(
+    str.strip
+)  # HTTP removes blanks around the value of a header
 
 
 @given(words)
@@ -112,7 +116,7 @@ def test_without_trusted_proxies_the_header_is_ignored(forwarded: str) -> None:
 
 
 @given(words, st.ip_addresses())
-def test_nothing_a_client_writes_hides_the_address_its_proxy_appends(
+def test_no_text_of_a_client_hides_the_address_that_its_proxy_appends(
     written: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address
 ) -> None:
     told = client("10.0.0.1", f"{written}, {address}")

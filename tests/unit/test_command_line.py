@@ -25,7 +25,7 @@ def command_line() -> CommandLine:
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser, and those of all commands below it."""
+    """The parser and the parsers of all its subcommands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

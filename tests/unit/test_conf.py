@@ -17,7 +17,7 @@ from ingestd.delivery import SinkOptions
 
 
 def shown() -> dict[str, Any]:
-    """The file with the options it can only show in a comment switched on."""
+    """The file with the options in its comments switched on."""
     text = files("ingestd.conf").joinpath("ingestd.toml").read_text()
     lines = []
     for line in text.splitlines():
@@ -28,7 +28,7 @@ def shown() -> dict[str, Any]:
 
 
 def sections() -> dict[str, type[Options]]:
-    """Every section the code reads, by its path."""
+    """Every section that the code reads, by its path."""
     found = {**SECTIONS}
     for point in entry_points(group="ingestd"):
         options = getattr(point.load(), "Options", None)
@@ -59,7 +59,7 @@ def test_every_default_shown_is_the_default_of_the_code() -> None:
 
 
 def sinks() -> dict[str, type[Sink]]:
-    """The built-in ones, by their type."""
+    """The built-in sinks by their type."""
     found: dict[str, type[Sink]] = {}
     for point in entry_points(group="ingestd"):
         if point.dist is not None and point.dist.name == "ingestd" and ".sinks." in point.value:
@@ -81,5 +81,5 @@ def test_the_options_of_every_sink_are_shown() -> None:
 
 def test_the_defaults_every_sink_has_are_shown() -> None:
     table = {name: value for name, value in shown()["sinks"]["archive"].items() if name in names(SinkOptions)}
-    del table["filter"]  # none unless given
+    del table["filter"]  # the default is no filter
     assert read_options(SinkOptions, table, path="sinks", source="conf", base=Path("/")) == SinkOptions(type="jsonl")

@@ -21,7 +21,7 @@ from ingestd.delivery import SinkOptions
 
 
 def load(folder: Path, text: str, *arguments: str) -> Config:
-    """The configuration of a file with this text, and the arguments of `--set` over it."""
+    """The configuration of a file with this text, overridden by these arguments of `--set`."""
     file = folder / "ingestd.toml"
     file.write_text(text)
     return load_config(file, arguments)

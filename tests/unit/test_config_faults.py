@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ingestd.cli.check.config_faults import every_fault
 
-# Each is a line of some section, and what is told of it.
+# Faulty lines by section, each with the expected message.
 FAULTS = {
     ("http", "lisen = 1"): "http.lisen: unknown option; did you mean http.listen?",
     ("http", 'max_body = "0B"'): "http.max_body: expected more than 0",

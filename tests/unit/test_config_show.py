@@ -32,7 +32,7 @@ def built_in() -> dict[str, type[Options]]:
     return {plugin.name: type(plugin.options) for plugin in parse({})[1].loaded if plugin.options is not None}
 
 
-# Any configuration, as the tables of a file
+# Configurations, as the tables of a file
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], include_characters='"\\\x7f\n'))
 WORDS = st.text("abc./\"' é", min_size=1)
@@ -40,7 +40,7 @@ NUMBERS = st.integers(1, 9000)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
     bool: st.booleans(),
-    int: st.integers(2, 2**70),  # some options take no less
+    int: st.integers(2, 2**70),  # some options must be at least 2
     float: st.floats(0, 1),
     Path: WORDS,
     Duration: st.builds("{}{}".format, NUMBERS, st.sampled_from([*Duration.units])),
@@ -59,24 +59,24 @@ KEYS = st.fixed_dictionaries({
     "label": TEXT,
 })  # fmt: skip
 SPECIAL = {
-    # A burst has no meaning without its rate, and each option here comes by itself.
+    # A burst needs its rate, but options are drawn independently.
     "plugins.rate_limit.per_key_burst": st.nothing(),
     "plugins.rate_limit.per_address_burst": st.nothing(),
     "plugins.bots.allow": st.lists(WORDS, max_size=3),
     "plugins.bots.deny": st.lists(WORDS, max_size=3),
     "plugins.scrub.drop": st.lists(st.builds("/data/{}".format, st.text('ab*/-"é', max_size=5)), max_size=3),
-    "plugins.scrub.hash": st.nothing(),  # it needs a secret
+    "plugins.scrub.hash": st.nothing(),  # needs a secret
     "plugins.scrub.secret": st.nothing(),  # printed as ***
     "plugins.redis.prefix": st.text("ab:*é", min_size=1, max_size=64),
     "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***
-    "schemas.directory": st.just("/"),  # it must exist
+    "schemas.directory": st.just("/"),  # the directory must exist
     "plugins.keys.declared": st.lists(KEYS, max_size=3, unique_by=lambda key: key["id"]),
 }
 
 
 def values(path: str, wanted: Any) -> st.SearchStrategy[Any]:
-    """What a file may say of an option of this type."""
+    """Values of an option of this type in a file."""
     if path in SPECIAL:
         return SPECIAL[path]
     if get_origin(wanted) is Literal:
@@ -87,7 +87,7 @@ def values(path: str, wanted: Any) -> st.SearchStrategy[Any]:
         return VALUES[wanted]
     if isinstance(wanted, type) and issubclass(wanted, Options):
         return options(path, wanted)
-    return values(path, get_args(wanted)[0])  # of `X | None`
+    return values(path, get_args(wanted)[0])  # `X | None`: values of X
 
 
 def options(path: str, type_: type[Options]) -> st.SearchStrategy[dict[str, Any]]:
@@ -112,7 +112,7 @@ def configurations() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def in_force(config: Config, plugins: Plugins) -> dict[str, Any]:
-    """Every option as the daemon gets it."""
+    """Every option with the value that the daemon gets."""
     return {
         **{name: getattr(config, name) for name in SECTIONS},
         **{f"plugins.{plugin.name}": plugin.options for plugin in plugins.loaded},
@@ -130,7 +130,7 @@ def test_the_output_is_the_same_configuration(tables: dict[str, Any]) -> None:
     text = as_toml(config, plugins)
     again = parse(tomllib.loads(text))
     assert in_force(*again) == in_force(config, plugins)
-    # Once written out, nothing is a default any more, and printing it changes nothing else.
+    # The output has every option. Printing the same configuration again gives the same output.
     assert tomllib.loads(as_toml(*again)) == tomllib.loads(text)
     shown: dict[str, Any] = json.loads(as_json(config, plugins))
     assert {"sinks": {}, **without_none(shown)} == {"sinks": {}, **tomllib.loads(text)}
@@ -150,7 +150,7 @@ def test_any_value_is_written_as_toml(value: Any) -> None:
     assert tomllib.loads(f"value = {to_toml(value)}  # comment") == {"value": value}
 
 
-def test_every_option_is_shown_with_its_value_and_where_that_comes_from(tmp_path: Path) -> None:
+def test_every_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "ingestd.toml"
     file.write_text(
         '[http]\nmax_body = "1MiB"\n[plugins.session]\nidle = "90m"\n[sinks.a]\ntype = "jsonl"\npath = "p"\n'

@@ -33,7 +33,7 @@ def admits(checks: CostlyChecks, who: Caller) -> bool:
 
 
 def fails(checks: CostlyChecks, who: Caller, cost: int = 1) -> bool:
-    """Whether a check that fails is admitted."""
+    """Make a check that fails, if it is admitted. Returns whether it is."""
     if not admits(checks, who):
         return False
     checks.failed(who, cost)
@@ -49,7 +49,7 @@ def test_an_address_has_a_burst_and_then_its_rate_over_all_keys() -> None:
     assert fails(checks, caller(peer="203.0.113.8"))
 
 
-def test_of_ipv6_a_customer_s_network_is_one_address() -> None:
+def test_an_ipv6_network_of_64_bits_counts_as_one_address() -> None:
     checks = CostlyChecks(clock=Clock())
     assert sum(fails(checks, caller(peer=f"2001:db8::{number:x}")) for number in range(1000)) == 64
     assert fails(checks, caller(peer="2001:db8:0:1::1"))
@@ -63,7 +63,7 @@ def test_success_takes_nothing() -> None:
     assert fails(checks, caller(), 64)
 
 
-def test_strangers_share_the_budget_of_a_key_and_its_owner_has_another() -> None:
+def test_strangers_share_the_budget_of_a_key_and_its_owner_has_a_separate_one() -> None:
     checks = CostlyChecks(clock=Clock())
     checks.succeeded(caller(peer="198.51.100.1"))
     flood = [caller(peer=f"192.0.{number // 250}.{number % 250}") for number in range(1000)]
@@ -77,7 +77,7 @@ def test_a_refusal_says_when_to_retry() -> None:
     clock = Clock()
     checks = CostlyChecks(clock=clock)
     checks.failed(caller(), 1)
-    checks.failed(caller(), 110)  # 47 more than there are
+    checks.failed(caller(), 110)  # 47 more than the rest of the budget
     with pytest.raises(Limited) as refused:
         checks.admit(caller())
     assert refused.value.retry_after == 3
@@ -89,7 +89,7 @@ def test_the_last_ten_thousand_successful_callers_are_remembered() -> None:
     checks = CostlyChecks(clock=Clock())
     for number in range(10_001):
         checks.succeeded(caller(f"key {number}"))
-    checks.failed(caller("a stranger's"), 64)  # uses up the address's own
+    checks.failed(caller("a stranger's"), 64)  # uses up the budget of the address
     assert [admits(checks, caller(f"key {number}")) for number in (0, 1, 10_000)] == [False, True, True]
 
 

@@ -112,7 +112,7 @@ def lines() -> Iterator[tuple[logging.Logger, RecentLines]]:
 @pytest.mark.logs("it fails", "quite")
 def test_lines_that_differ_only_in_numbers_are_one_row(lines: tuple[logging.Logger, RecentLines]) -> None:
     log, kept = lines
-    log.info("this is none of them")
+    log.info("a line below WARNING")
     for number in range(3):
         log.warning("it fails (failure %d in a row)", number)
     log.error("quite another")
@@ -166,12 +166,12 @@ def test_quoted_text_is_not_shown(text: str, shown: str) -> None:
     assert presentable(text) == shown
 
 
-# How it is made
+# Computing the page
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
-    """The sources of a daemon that has no consumer, and whose journal is not open yet."""
+    """The sources of a daemon without consumers, before its journal is open."""
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0)
     consumers = Consumers(backend.journal, backend.store, [], died=lambda name, error: None)
     retention = Retention(backend.journal, JournalOptions(), consumers, refuse=lambda problem: None)
@@ -232,7 +232,7 @@ async def test_a_viewer_who_leaves_does_not_disturb_the_others(sources: Sources)
 
 
 class Basis:
-    """What no daemon can be without."""
+    """The two hooks that every daemon needs."""
 
     @hookimpl
     def authenticate(self) -> None:

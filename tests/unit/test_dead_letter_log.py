@@ -17,7 +17,7 @@ pytestmark = pytest.mark.logs("sink:crm: .* dead letter")
 
 
 class Desk:
-    """A sink's log, with a clock that goes as told."""
+    """A sink's log of dead letters, with a clock that a test sets."""
 
     def __init__(self, messages: Callable[[], list[str]]) -> None:
         self.now = 0.0
@@ -26,7 +26,7 @@ class Desk:
         self._messages = messages
 
     def give_up(self, *reasons: str) -> list[str]:
-        """Returns the lines that this has made."""
+        """Report dead letters with these reasons. Returns the new lines."""
         before = len(self._messages())
         letters = []
         for reason in reasons:

@@ -1,4 +1,4 @@
-"""docs/glossary.md names things that the code has, and retired names stay away."""
+"""The terms in docs/glossary.md exist in the code, and the code uses no retired name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sources() -> list[Path]:
 
 
 def names_of_the_code() -> set[str]:
-    """Classes, modules, packages, and fields as records have them."""
+    """The names of classes, modules, packages and variables, and texts that may name a field of a record."""
     names: set[str] = set()
     for path in sources():
         names.update(path.relative_to(ROOT).with_suffix("").parts)

@@ -48,7 +48,7 @@ def manager() -> pluggy.PluginManager:
 
 @pytest.fixture
 def module() -> Iterator[ModuleType]:
-    """An importable module for an example: annotations are looked up there."""
+    """An importable module for an example, in which its annotations are looked up."""
     made = ModuleType("example_of_a_hook")
     sys.modules[made.__name__] = made
     yield made
@@ -56,7 +56,7 @@ def module() -> Iterator[ModuleType]:
 
 
 def register(manager: pluggy.PluginManager, module: ModuleType, source: str) -> set[str]:
-    """Run an example, register what it is, and return the hooks it implements."""
+    """Run an example, register its plugin, and return the hooks that it implements."""
     exec(compile(source, module.__name__, "exec", dont_inherit=True), vars(module))
     plugins: list[object] = [module]
     for made in vars(module).values():

@@ -24,7 +24,7 @@ def test_links_have_targets(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that headings of a page have in links."""
+    """The names of a page's headings in links."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,6 +1,6 @@
-"""docs/metrics.md and docs/api.md have the closed lists the code has, no more and no less.
+"""docs/metrics.md and docs/api.md have the same closed lists as the code.
 
-That the metrics themselves are those of the document is shown of the daemon (tests/acceptance/test_metrics.py).
+tests/acceptance/test_metrics.py compares the metrics of a running daemon with the document.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def test_every_status_with_its_code_is_documented() -> None:
         error = getattr(errors, name)
         if isinstance(error, type) and issubclass(error, errors.Refused) and hasattr(error, "status"):
             if error in {errors.BadRequest, errors.Forbidden, errors.Limited}:
-                continue  # each is raised with a code of its own, or by plugins only
+                continue  # raised with different codes, or by plugins only
             assert error.code in statuses[error.status], name

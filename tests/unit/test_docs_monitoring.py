@@ -12,7 +12,7 @@ ALERT = re.compile(r"- alert: (\w+)\n.*?severity: (\w+)\n.*?runbook: (\S+)\n", r
 
 
 def alerts() -> list[tuple[str, str, str]]:
-    """Name, severity and page of each, in the order of the file."""
+    """Name, severity and runbook of each alert, in the order of the file."""
     text = (FOLDER / "ingestd.alerts.yml").read_text()
     found = ALERT.findall(text)
     assert len(found) == text.count("- alert: ") > 0

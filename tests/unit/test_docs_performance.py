@@ -25,7 +25,7 @@ def table(section: str) -> list[list[str]]:
 
 
 def rounded(value: float, shown: str) -> str:
-    """A figure with as many decimals as the page shows of it."""
+    """The figure with as many decimals as on the page."""
     decimals = len(shown.partition(".")[2])
     return f"{value:,.{decimals}f}"
 

@@ -18,21 +18,21 @@ ROWS = re.findall(r"^\| (.*`.*) \| (reload|restart) \|$", TEXT, re.MULTILINE)
 
 
 def documented(path: str) -> str:
-    """By the row that names it, or else by that of its section."""
+    """How a change of the option takes effect, by its row or else by the row of its section."""
     told = [
         (len(name), how)
         for names, how in ROWS
         for name in re.findall(r"`([a-z_.]+)`", names)
         if path == name or path.startswith(f"{name}.")
     ]
-    assert told, f"no row tells of {path}"
+    assert told, f"no row documents {path}"
     longest = max(length for length, _ in told)
     (only,) = {how for length, how in told if length == longest}
     return str(only)
 
 
 def options() -> Iterator[tuple[str, str]]:
-    """Every option there is, with what the code says of it."""
+    """Every option, with the effect of a change according to the code."""
     for name, type_ in SECTIONS.items():
         for field in msgspec.structs.fields(type_):
             path = f"{name}.{field.name}"

@@ -1,4 +1,4 @@
-"""A domain has one form, in whatever form it was written."""
+"""Every spelling of a domain is brought into one form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_domain_has_the_form_that_browsers_send(written: str, form: str) -> No
 
 
 @given(st.text())
-def test_the_form_of_a_form_is_the_same(text: str) -> None:
+def test_normalising_a_domain_again_changes_nothing(text: str) -> None:
     form = ascii_domain(text)
     if form.isascii():
         assert ascii_domain(form) == form

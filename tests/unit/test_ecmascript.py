@@ -17,7 +17,7 @@ Rewrite = Callable[[bytes], bytes | None]
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        # numbers are doubles, written in the shortest way that reads back as the same
+        # numbers are doubles, in the shortest text that reads back as the same double
         ("9007199254740993", "9007199254740992"),
         ("1152921504606846976", "1152921504606847000"),
         ("123456789012345680000", "123456789012345680000"),
@@ -53,7 +53,7 @@ Rewrite = Callable[[bytes], bytes | None]
             '"\\u0000\\u001f\\b\\t\\n\\u000b\\f\\r\x7f"',
         ),
         ('"\\"\\\\"', '"\\"\\\\"'),
-        # objects: array indices first, in order; then the others as they came
+        # objects: array indices first, sorted; then the other names in their order
         (
             '{"b": 1, "10": 2, "9": 3, "a": 4, "01": 5, "-1": 6, "1.0": 7, "0": 8}',
             '{"0":8,"9":3,"10":2,"b":1,"a":4,"01":5,"-1":6,"1.0":7}',
@@ -156,7 +156,7 @@ def _containers(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 _documents = st.tuples(_whitespace, st.recursive(_scalars, _containers, max_leaves=20), _whitespace).map("".join)
-# Mostly refused, and close to the edge of the grammar.
+# Texts close to JSON, most of them invalid.
 _scribbles = st.text(alphabet='{}[]",:\\u0123456789eE+-. \n\ttrufalsn\ufeff\u00a0', max_size=14)
 
 _NODE_SCRIPT = """
@@ -171,7 +171,7 @@ require('readline').createInterface({ input: process.stdin }).on('line', line =>
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Rewrite]:
-    """JSON.stringify(JSON.parse(…)) of the real thing, in one process for all documents."""
+    """JSON.stringify(JSON.parse(…)) of Node.js, in one process for all documents."""
     program = shutil.which("node")
     if program is None:
         pytest.skip("node is not on PATH: the comparison with a real ECMAScript engine cannot run")
@@ -207,7 +207,7 @@ def test_texts_that_node_refuses_are_refused(node: Rewrite, scribble: str) -> No
 @settings(max_examples=100)
 @given(_documents)
 def test_other_members_of_a_document_change_nothing(document: str) -> None:
-    """A document is written by Python's encoder where that does as ECMAScript does; any of these prevents it."""
+    """Python's encoder writes a document if it agrees with ECMAScript. Each of these members prevents that."""
     alone = canonical(document.encode())
     assert alone is not None
     for other in (b"1e-7", b'{"1":0}', b"12345678901234567000"):

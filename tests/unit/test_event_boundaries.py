@@ -157,7 +157,7 @@ def test_the_limit_of_a_thousand_events_includes_spoilt_ones() -> None:
 
 
 def turns_of_parsing(body: bytes) -> list[float]:
-    """Seconds of the processor that each turn of the event loop takes."""
+    """The processor time of each turn of the event loop, in seconds."""
     parsing, turns = BatchParser().parse(body), list[float]()
     while True:
         before = time.thread_time()
@@ -182,7 +182,7 @@ def parse_all(body: bytes) -> None:
     ],
 )  # fmt: skip
 def test_a_megabyte_of_junk_is_read_a_few_times_at_most(junk: bytes) -> None:
-    """By its length squared it would take hours."""
+    """Reading it in quadratic time would take hours."""
     many = junk * (1_000_000 // len(junk))
     for body in (b'{"events": [' + many, b'{"events": [{}, ' + many + b"]}", b"{" + many, many):
         split(body)

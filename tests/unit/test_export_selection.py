@@ -51,7 +51,7 @@ EVERY = {
         ({"until": 5}, {"plugin's"}),
         ({"user": "ada", "keys": ["Page View"], "tenant": "shop"}, {"view"}),
         ({"user": "ada", "tenant": "other"}, set()),
-        ({"user": "\udcff"}, set()),  # a byte of the command line that is no text
+        ({"user": "\udcff"}, set()),  # a byte on the command line that is not UTF-8
     ],
 )
 def test_a_record_is_selected_if_it_meets_every_condition(options: Any, selected: set[str]) -> None:

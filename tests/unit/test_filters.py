@@ -56,7 +56,7 @@ def test_without_a_filter_no_record_is_decoded() -> None:
         ({"tenants": ("shop",)}, {"view", "order", "identify", "attribution", "erasure"}),
         ({"tenants": ("other",)}, {"other's"}),
         ({"tenants": ("shop", "other")}, {*EVERY}),
-        # Who has a person's events is told to forget them, unless it asks for types, and not for these.
+        # A sink that gets a person's events also gets their erasure, unless its `types` are without erasures.
         ({"keys": ("Page View",)}, {"view", "other's", "erasure"}),
         ({"keys": ("Page View", "Order Completed")}, {"view", "order", "other's", "erasure"}),
         ({"keys": ("Page View",), "types": ("event",)}, {"view", "other's"}),
@@ -65,12 +65,12 @@ def test_without_a_filter_no_record_is_decoded() -> None:
         ({"keys": ("Page View",), "tenants": ("other",)}, {"other's"}),
         ({"keys": ("Order Completed",), "tenants": ("other",)}, set()),
         ({"types": ("event",), "keys": ("Page View",), "tenants": ("shop",)}, {"view"}),
-        # Nothing chosen is nothing, which is not the same as no choice.
+        # An empty list passes nothing. It differs from a missing option.
         ({"types": ()}, set()),
         ({"keys": ()}, {"erasure"}),
         ({"tenants": ()}, set()),
         ({"types": (), "keys": (), "tenants": ()}, set()),
-        # Text is compared as it is.
+        # Comparisons respect case and blanks.
         ({"types": ("Event",)}, set()),
         ({"keys": ("page view",)}, {"erasure"}),
         ({"tenants": ("Shop", "shop ")}, set()),
@@ -87,7 +87,7 @@ def test_records_that_pass(options: dict[str, Any], passing: set[str]) -> None:
     [b"{}", b'{"key":7,"tenant":["shop"]}', b'{"key":null,"tenant":null}', b"[1]", b'"Page View"', b"null"],
 )
 def test_the_record_of_a_plugin_does_not_pass_by_members_that_it_lacks(body: bytes, options: Any) -> None:
-    """And is no reason to stand still."""
+    """It also does not stop the sink."""
     assert not filter_of(**options)(Record("shop:receipt", 0, body, 1))
     assert filter_of(types=("shop:receipt",))(Record("shop:receipt", 0, body, 1))
 
@@ -98,7 +98,7 @@ def test_nested_members_of_a_record_do_not_count() -> None:
     assert not filter_of(tenants=("shop",))(inner)
 
 
-def test_the_type_of_the_record_counts_and_not_of_the_body() -> None:
+def test_the_type_of_the_record_counts_and_not_the_type_in_its_body() -> None:
     odd = Record("event", 0, b'{"type":"erasure","tenant":"shop","key":"Other"}', 1)
     assert not filter_of(keys=("Page View",))(odd)
     assert filter_of(types=("event",))(odd)
@@ -156,7 +156,7 @@ def test_an_impossible_filter_is_refused_with_the_nearest_name(options: Any, mes
     [
         {},
         {"keys": KEYS, "types": ("event", "identify", "attribution", "attribution_reversal", "erasure")},
-        {"types": ("shop:receipt",), "tenants": ("any", "tenant")},  # a plugin's own
+        {"types": ("shop:receipt",), "tenants": ("any", "tenant")},  # a record type of a plugin
     ],
 )
 def test_a_possible_filter_is_accepted(options: Any) -> None:

@@ -90,7 +90,7 @@ async def shut_down_at_the_end(plugin: HmacPlugin) -> None:
 
 
 async def ask(plugin: HmacPlugin, request: Request) -> Principal | None:
-    """Who sent it, as the daemon asks."""
+    """The principal of the request. Calls the plugin like the daemon."""
     answer = plugin.authenticate(request)
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -194,7 +194,7 @@ async def test_large_bodies_must_be_signed_as_they_are_sent(tmp_path: Path, size
             await ask(plugin, request(b"x" * 65_537, sign(b"")))
 
 
-async def test_a_body_that_is_not_json_can_be_signed_only_as_it_is(tmp_path: Path) -> None:
+async def test_a_body_that_is_not_json_must_be_signed_as_sent(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         for body in b"", b"not json", b"\xff", b"[" * 60_000:
@@ -239,7 +239,7 @@ async def test_a_body_that_cannot_be_decoded_is_refused_and_counts_as_a_failure(
 
 
 def hostile(number: int = 0) -> bytes:
-    """A body that takes long to write again; 64 KiB at the most."""
+    """A body whose canonical form takes long to compute; 64 KiB at most."""
     return b"[" + b"0," * 32_000 + b"%d]" % number
 
 
@@ -250,7 +250,7 @@ async def test_simultaneous_failures_do_not_exceed_the_budget(tmp_path: Path) ->
         statuses = await asyncio.gather(*[status(plugin, each) for each in asked])
         assert 1 <= statuses.count(401) <= 3
         assert statuses.count(401) + statuses.count(429) == 20
-        # Of the bytes that are sent anybody may sign as many as they like.
+        # Signatures of the sent bytes need no budget.
         assert await status(plugin, request(BODY, sign(BODY))) == 200
 
 
@@ -259,12 +259,12 @@ async def test_strangers_cannot_lock_out_clients_of_another_form(tmp_path: Path)
         plugin = await started(daemon, KEY)
         backend = "198.51.100.1"
         assert await status(plugin, request(BODY, sign(REWRITTEN), peer=backend)) == 200
-        # One address comes to its own end, and leaves enough for a backend that has never come before.
+        # One address uses up its own budget. A new backend still has enough.
         for number in range(3):
             await status(plugin, request(hostile(number), sign(b"")))
         assert await status(plugin, request(hostile(), sign(b""))) == 429
         assert await status(plugin, request(BODY, sign(REWRITTEN), peer="198.51.100.2")) == 200
-        # Many addresses use up what strangers have of this key, and not what its backends have.
+        # Many addresses use up the strangers' budget of this key, but not the budget of its backends.
         flood = [f"192.0.2.{number}" for number in range(12)]
         assert 429 in [await status(plugin, request(hostile(), sign(b""), peer=peer)) for peer in flood]
         for known in backend, "198.51.100.2":
@@ -273,7 +273,7 @@ async def test_strangers_cannot_lock_out_clients_of_another_form(tmp_path: Path)
 
 
 async def test_a_client_of_the_canonical_form_is_not_slowed_by_strangers(tmp_path: Path) -> None:
-    """A flood of large bodies waits for its turns; usual bodies need none, in either form."""
+    """Large bodies wait for their turns during a flood. Bodies of usual size never wait, in either form."""
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = await started(daemon, KEY)
         strangers = [
@@ -290,7 +290,7 @@ async def test_a_client_of_the_canonical_form_is_not_slowed_by_strangers(tmp_pat
                 answer = ended.value.value
             assert answer == WHO
         assert not any(each.done() for each in strangers)
-        # A large one of this client has its turn, and a budget that is not the strangers'.
+        # A large body of this client gets its turn, and has a separate budget.
         large = b'{"a": "%s"}' % (b"x" * 5000)
         canonical = large.replace(b": ", b":")
         assert await status(plugin, request(large, sign(canonical), peer="198.51.100.1")) == 200
@@ -331,7 +331,7 @@ async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
         after.take_over(before)
         assert await status(after, request(BODY, sign(BODY))) == 200
         assert await status(after, request(hostile(), sign(b""))) == 429
-        # Both use one process, and the daemon ends it with the one in force.
+        # Both plugins share one process. The shutdown of the present plugin ends it.
         large = b'{"a": "%s"}' % (b"x" * 5000)
         signature = sign(large.replace(b": ", b":"))
         for plugin, peer in (before, "203.0.113.8"), (after, "203.0.113.9"):
@@ -368,22 +368,22 @@ def _wycheproof() -> list[Any]:
 
 
 @pytest.mark.parametrize(("key", "data", "tag"), _rfc4231())
-def test_rfc_4231(key: str, data: str, tag: str) -> None:
-    # The one vector for truncated output has 128 bits of it: a signature is never truncated.
+def test_the_vectors_of_rfc_4231_are_valid_unless_truncated(key: str, data: str, tag: str) -> None:
+    # One vector has an output truncated to 128 bits. A truncated signature is invalid.
     assert is_signed(bytes.fromhex(data), tag, [bytes.fromhex(key)]) == (len(tag) == 64)
 
 
 @pytest.mark.parametrize(("vector", "bits"), _wycheproof())
-def test_wycheproof(vector: Mapping[str, Any], bits: int) -> None:
+def test_the_vectors_of_wycheproof_are_judged_as_published(vector: Mapping[str, Any], bits: int) -> None:
     valid = vector["result"] == "valid" and bits == 256
     assert is_signed(bytes.fromhex(vector["msg"]), vector["tag"], [bytes.fromhex(vector["key"])]) == valid
 
 
-# What the documentation tells callers to do
+# The examples in the documentation
 
 
 def _script(language: str, before: str, after: str) -> str:
-    """The example of that language, between what gives it an event and a secret, and what prints its result."""
+    """The example in this language. `before` defines an event and a secret, `after` prints the result."""
     text = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
     block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert block is not None

@@ -19,13 +19,13 @@ from ingestd.api.store import State
 from ingestd.hooks.caller import HookFailure, Hooks, register_all
 
 REQUEST = Request(Endpoint.TRACK, {}, lambda: b"{}", received_at=0)
-STATE = cast("State", object())  # the hooks hand it on and never look at it
+STATE = cast("State", object())  # the hooks pass it on and do not use it
 
 
 @pytest.fixture(autouse=True)
 def no_coroutine_is_left_unawaited() -> Iterator[None]:
     yield
-    gc.collect()  # the warning of one that was is an error
+    gc.collect()  # Python warns of an unawaited coroutine, and tests fail on warnings
 
 
 def event() -> Event:
@@ -37,11 +37,11 @@ def event() -> Event:
 
 
 def plugin(*, awaits: bool = False, **implementations: Callable[..., Any]) -> object:
-    """A plugin with these hooks, each a plain function; with `awaits` each a coroutine function."""
+    """A plugin with these hooks as plain functions, or with `awaits` as coroutine functions."""
 
     def bound(function: Callable[..., Any]) -> Callable[..., Any]:
         names = ", ".join(function.__code__.co_varnames[: function.__code__.co_argcount])
-        # A hook's arguments are its signature, so the coroutine function needs the same one.
+        # pluggy passes arguments by the signature, so the coroutine function needs the same one.
         source = f"async def hook({names}):\n    await sleep(0)\n    return function({names})\n"
         namespace: dict[str, Any] = {"sleep": asyncio.sleep, "function": function}
         exec(source, namespace)
@@ -55,7 +55,7 @@ def plugin(*, awaits: bool = False, **implementations: Callable[..., Any]) -> ob
 
 
 def manager(**plugins: object) -> pluggy.PluginManager:
-    """A manager with these plugins, in this order; the two hooks no daemon is without come last."""
+    """A manager with these plugins, in this order. A plugin with the two required hooks comes last."""
     needed = plugin(
         authenticate=lambda request: Principal("shop", "last"), resolve_session=lambda: Session("last", is_new=False)
     )
@@ -155,7 +155,7 @@ def test_prepare_goes_from_plugin_to_plugin_until_one_drops_the_event() -> None:
 
     called = hooks(
         one=plugin(prepare=look),
-        two=plugin(prepare=lambda request: "" if request is REQUEST else None),  # a reason need not be true
+        two=plugin(prepare=lambda request: "" if request is REQUEST else None),  # a reason may be falsy
         late=plugin(prepare=look),
     )
     assert called.prepare is not None
@@ -188,7 +188,7 @@ def test_prepare_may_refuse_and_its_failure_names_the_plugin() -> None:
 
 
 def returns_coroutine() -> object:
-    """Hands on a coroutine that nobody awaits."""
+    """Returns a coroutine that nobody awaits."""
     return asyncio.sleep(0)
 
 
@@ -250,14 +250,14 @@ async def test_the_first_answer_counts_and_later_plugins_are_not_called(awaits: 
 
     called = hooks(
         silent=plugin(awaits=awaits[0], resolve_user=answers("silent", None)),
-        knows=plugin(awaits=awaits[1], resolve_user=answers("knows", "")),  # an answer need not be true
+        knows=plugin(awaits=awaits[1], resolve_user=answers("knows", "")),  # an answer may be falsy
         late=plugin(awaits=awaits[2], resolve_user=answers("late", "other")),
     )
     assert await called.resolve_user(event(), STATE) == ""
     assert order == ["silent", "knows"]
 
 
-async def test_no_answer_at_all_is_none() -> None:
+async def test_without_any_answer_the_result_is_none() -> None:
     called = hooks(silent=plugin(resolve_user=lambda: None))
     assert await called.resolve_user(event(), STATE) is None
     assert await called.filter_event(event()) is None
@@ -324,14 +324,14 @@ async def test_a_cancellation_is_not_a_failure_of_the_plugin() -> None:
 
 
 @BOTH
-async def test_startup_may_say_that_the_configuration_is_wrong(awaits: bool) -> None:
+async def test_startup_may_refuse_the_configuration(awaits: bool) -> None:
     called = hooks(picky=plugin(awaits=awaits, startup=raising(ConfigError("plugins.picky.level: too high"))))
     with pytest.raises(ConfigError, match=r"plugins\.picky\.level: too high"):
         await called.startup(cast("Daemon", object()))
 
 
 @BOTH
-async def test_shutdown_calls_all_in_reverse_whatever_they_raise(awaits: bool) -> None:
+async def test_shutdown_calls_all_plugins_in_reverse_order_despite_exceptions(awaits: bool) -> None:
     order: list[str] = []
     cause = OSError("disk")
 
@@ -346,7 +346,7 @@ async def test_shutdown_calls_all_in_reverse_whatever_they_raise(awaits: bool) -
     called = hooks(
         first=plugin(awaits=awaits, shutdown=ends("first")),
         second=plugin(awaits=awaits, shutdown=ends("second", cause)),
-        third=plugin(awaits=awaits, shutdown=ends("third", Limited("even a refusal"))),
+        third=plugin(awaits=awaits, shutdown=ends("third", Limited("also a refusal"))),
         fourth=plugin(awaits=awaits, shutdown=ends("fourth", ConfigError("or this"))),
     )
     failures = await called.shutdown()

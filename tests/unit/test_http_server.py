@@ -40,13 +40,13 @@ def test_headers_are_found_as_in_tornado_s(lines: list[tuple[str, str]], names: 
 
 
 @given(LINES)
-def test_headers_are_tornado_s_to_whoever_wants_all_of_them(lines: list[tuple[str, str]]) -> None:
+def test_the_list_of_all_headers_equals_tornado_s(lines: list[tuple[str, str]]) -> None:
     ours, theirs = headers_of(lines)
     assert (list(ours.items()), len(ours)) == (list(theirs.items()), len(theirs))
 
 
 def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:
-    """What the body is, and what stands behind it; None if it has no end."""
+    """The body and the bytes after its end; None instead of these if it has no end."""
     found = b""
     for at, part in enumerate(parts):
         found += body.feed(part)
@@ -57,14 +57,14 @@ def read(body: Body, parts: list[bytes]) -> tuple[bytes, bytes | None]:
     return found, None
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    at = sorted({0, len(data), *(each % (len(data) + 1) for each in cuts)})
     return [data[start:end] for start, end in pairwise(at)]
 
 
 @st.composite
 def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A body, and how it comes."""
+    """A body, and its bytes on the wire."""
     chunks = draw(st.lists(st.binary(min_size=1, max_size=20), max_size=5))
     extensions = st.sampled_from([b"", b";a", b' ; a="b;c"', b";" + b"a" * 70, b"\t;\xff"])
     digits = st.sampled_from([b"%x", b"%X", b"00%x"])
@@ -73,31 +73,29 @@ def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(chunks), sent + b"0" + draw(extensions) + b"\r\n" + b"".join(trailers) + b"\r\n"
 
 
-PLACES = st.lists(st.integers(0, 500), max_size=8)
+CUTS = st.lists(st.integers(0, 500), max_size=8)
 
 
-@given(chunked_bodies(), st.binary(max_size=10), PLACES)
+@given(chunked_bodies(), st.binary(max_size=10), CUTS)
 def test_a_body_in_chunks_is_read_to_its_end_and_no_further(
-    body: tuple[bytes, bytes], behind: bytes, places: list[int]
+    body: tuple[bytes, bytes], behind: bytes, cuts: list[int]
 ) -> None:
     content, sent = body
-    assert read(ChunkedBody(1000), cut(sent + behind, places)) == (content, behind)
+    assert read(ChunkedBody(1000), cut(sent + behind, cuts)) == (content, behind)
 
 
-@given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), PLACES)
+@given(chunked_bodies(), st.integers(0, 500), st.sampled_from(list(b"\r\n\0 ;:0gx")), CUTS)
 def test_a_spoilt_body_is_refused_however_it_is_divided(
-    body: tuple[bytes, bytes], place: int, wrong: int, places: list[int]
+    body: tuple[bytes, bytes], index: int, wrong: int, cuts: list[int]
 ) -> None:
     sent = bytearray(body[1])
-    sent[place % len(sent)] = wrong
-    assert read(ChunkedBody(1000), cut(bytes(sent), places)) == read(ChunkedBody(1000), [bytes(sent)])
+    sent[index % len(sent)] = wrong
+    assert read(ChunkedBody(1000), cut(bytes(sent), cuts)) == read(ChunkedBody(1000), [bytes(sent)])
 
 
-@given(st.integers(1, 50), st.binary(min_size=50, max_size=60), PLACES)
-def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(
-    length: int, data: bytes, places: list[int]
-) -> None:
-    assert read(FixedBody(length), cut(data, places)) == (data[:length], data[length:])
+@given(st.integers(1, 50), st.binary(min_size=50, max_size=60), CUTS)
+def test_a_body_of_a_known_length_is_read_to_its_end_and_no_further(length: int, data: bytes, cuts: list[int]) -> None:
+    assert read(FixedBody(length), cut(data, cuts)) == (data[:length], data[length:])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ LONG = {"prometheus_client", "tornado", "jsonschema", "referencing", "redis", "a
 
 
 def imported(code: str) -> set[str]:
-    """The packages that are there once the code has run, in a process of its own."""
+    """The packages that the code imports, directly or not. It runs in a new process."""
     whole = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in done.stderr.split()}

@@ -63,7 +63,7 @@ def request(credential: str | None, endpoint: Endpoint = Endpoint.TRACK) -> Requ
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """The promise is two seconds; a busy machine gets some more."""
+    """Wait until the condition holds. The promise is two seconds, but a busy machine may need more."""
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
@@ -276,7 +276,7 @@ async def test_keys_survive_a_restart(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 class Failing(Store):
-    """A store that can be cut off."""
+    """A store that fails while `cut` is true."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -21,7 +21,7 @@ LAYERS = [
     ["cli"],
     ["__main__", "testing"],
 ]
-"""The packages of `ingestd/`, from the bottom to the top. Those of one layer may know each other, but in no circle."""
+"""The packages of `ingestd/`, bottom layer first. Packages of one layer may import each other, but not in a circle."""
 
 
 def modules(folder: str, package: str) -> dict[str, Path]:
@@ -39,15 +39,15 @@ EVERY = CORE | PLUGINS
 
 
 def layer_of(module: str) -> int:
-    """The version, in `ingestd` itself, is below all."""
+    """The index of the module's layer. `ingestd` itself, with the version, is below all."""
     if module == "ingestd":
         return -1
-    (layer,) = [place for place, packages in enumerate(LAYERS) if module.split(".")[1] in packages]
+    (layer,) = [index for index, packages in enumerate(LAYERS) if module.split(".")[1] in packages]
     return layer
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
-    """How many dots it begins with, and the absolute name, of each import that runs."""
+    """The number of leading dots and the absolute name of each import that runs."""
     path = EVERY[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in running(ast.parse(path.read_text())):
@@ -62,7 +62,7 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
 
 
 def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those that only a type checker reads."""
+    """Every node except the code under `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -109,7 +109,7 @@ def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> N
 
 def test_no_module_imports_another_that_imports_it() -> None:
     needs = {module: {name for _, name in imports(module) if name in EVERY and name != module} for module in EVERY}
-    # A package's `__init__` is below what is in it.
+    # A package's `__init__` is below the modules in the package.
     needs = {module: {name for name in names if not module.startswith(f"{name}.")} for module, names in needs.items()}
     while free := [module for module, names in needs.items() if not names & {*needs}]:
         for module in free:

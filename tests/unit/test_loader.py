@@ -30,7 +30,7 @@ Offer = Callable[..., None]
 
 @pytest.fixture
 def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Offer]:
-    """Put distributions on the module path; what they bring is forgotten after the test."""
+    """Put distributions on the module path. Their modules are unloaded after the test."""
 
     def write(name: str = "shop-plugins", *, modules: dict[str, str], plugins: dict[str, str]) -> None:
         write_distribution(tmp_path, name, modules=modules, plugins=plugins)
@@ -196,7 +196,7 @@ BROKEN = {
     "no such module": ("", "lp_missing", "lp_missing.*cannot be imported: ModuleNotFoundError"),
     "no such attribute": ("", "lp_broken:Plugin", "lp_broken:Plugin.*cannot be imported: AttributeError"),
     "a misspelt hook": (HOOKS.replace("enrich", "enrch"), "lp_broken", "unknown hook 'enrch'"),
-    "an argument the hook has not": (HOOKS.replace("(event)", "(event, visitor)"), "lp_broken", "visitor"),
+    "an argument that the hook does not have": (HOOKS.replace("(event)", "(event, visitor)"), "lp_broken", "visitor"),
     "no hook": (
         "def enrich(event): pass",
         "lp_broken",
@@ -210,7 +210,7 @@ BROKEN = {
     "a constructor that raises": (
         "class P:\n    def __init__(self): raise ValueError('no key')", "lp_broken:P", r"up: ValueError\('no key'\)",
     ),
-    "a constructor that wants more": (
+    "a constructor with an unexpected argument": (
         "class P:\n    def __init__(self, options): pass",
         "lp_broken:P",
         r"P\.__init__, without Options, must take \(self\): missing a required argument: 'options'",

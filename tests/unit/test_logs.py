@@ -38,7 +38,7 @@ def record(message: object, *arguments: object, error: BaseException | None = No
 
 @contextmanager
 def answering(authorization: str = f"Bearer {KEY}", **headers: str) -> Iterator[Request]:
-    """What is logged within is logged while this request is answered."""
+    """Lines logged in this context are logged during the answer to this request."""
     named = {"Authorization": authorization, **{name.replace("_", "-"): value for name, value in headers.items()}}
     request = Request(Endpoint.TRACK, named, lambda: b"", received_at=0)
     token = current_request.set(request)
@@ -81,7 +81,7 @@ def test_any_message_is_one_line(text: str) -> None:
     line = JsonFormatter().format(record("%s", text))
     assert line.isascii()
     assert line.isprintable()
-    members = msgspec.json.decode(line)  # which is stricter than Python's own
+    members = msgspec.json.decode(line)  # msgspec is stricter than Python's decoder
     if not any(0xD800 <= ord(each) < 0xE000 for each in text) and not re.search(r"[\w-]{40}|://", text):
         assert members["message"] == text.rstrip()
 
@@ -168,7 +168,7 @@ def test_a_credential_is_hidden_where_its_context_identifies_it(formatter: loggi
 @example(secret="0198c5d2-7c8e-4f6b-9a51-3f0e6d2b7c44")
 @example(secret="correct-horse,battery,staple")
 def test_no_line_about_a_request_contains_its_credential(formatter: logging.Formatter, secret: str) -> None:
-    """Declared public keys are any 16 visible characters or more: nothing but the request tells them."""
+    """A declared public key is any 16 or more visible characters. Only the request shows that a text is one."""
     plain = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}
     for headers in ({"authorization": f"Bearer {secret}"}, {"x_shop_token": secret}, {"x_signature": secret}):
         with answering(**headers):
@@ -179,7 +179,7 @@ def test_no_line_about_a_request_contains_its_credential(formatter: logging.Form
 
 
 def test_both_of_two_credentials_are_blanked() -> None:
-    with answering("Bearer correct-horse-battery,Basic staple-of-the-shop"):  # as two header lines come together
+    with answering("Bearer correct-horse-battery,Basic staple-of-the-shop"):  # the joined form of two header lines
         shown = TextFormatter().format(record("neither correct-horse-battery nor staple-of-the-shop"))
     assert shown.endswith("neither *** nor ***")
 
@@ -209,7 +209,7 @@ def test_a_thousand_headers_do_not_make_a_line_expensive() -> None:
 
 def request(log: AccessLog, status: int = 401, **changes: object) -> None:
     log.answered(
-        **{  # type: ignore[arg-type]  # changes name its arguments
+        **{  # type: ignore[arg-type]  # the names in `changes` are its arguments
             "method": "POST", "endpoint": Endpoint.TRACK, "status": status, "code": "", "seconds": 0.0125, "size": 80,
             "peer": "192.0.2.7", "request_id": "0198c5d2-7c8e-7f6b-9a51-3f0e6d2b7c44", **changes,
         }
@@ -323,14 +323,14 @@ async def test_the_end_of_a_flood_is_logged_without_a_later_request_and_without_
             for _ in range(21):
                 request(log)
         async with asyncio.timeout(20):
-            while len(told) < 21:  # noqa: ASYNC110 - a line of the log wakes nobody
+            while len(told) < 21:  # noqa: ASYNC110 - the log has no event to wait for
                 await asyncio.sleep(0.05)
     finally:
         logging.getLogger("ingestd.access").removeHandler(listener)
     assert told[20] == ("1 more answers within a second (1 of status 401)", None)
 
 
-# What Python itself writes to standard error
+# Texts that Python writes to standard error
 
 
 ACCIDENTS = f"""

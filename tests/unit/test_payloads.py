@@ -10,7 +10,7 @@ import pytest
 
 from ingestd.api.errors import BadRequest, SchemaViolation
 from ingestd.validation.validator import Validator
-from tests.support.event_keys import KEYS, wrong_places
+from tests.support.event_keys import KEYS, wrong_pointers
 from tests.support.payloads import SHARED_PAYLOADS, shared_payloads
 from tests.support.reference import Reference
 
@@ -39,10 +39,10 @@ def test_a_realistic_payload_is_valid(validator: Validator, key: str) -> None:
     file = PAYLOADS / f"{key.lower().replace(' ', '_')}.json"
     data = json.loads(file.read_text(encoding="utf-8"))
     assert violations(validator, key, data) == []
-    assert wrong_places(key, data) == set()
+    assert wrong_pointers(key, data) == set()
 
 
-# Outside the folder they are in, these cases are not collected at all.
+# A checkout without the folder of these cases has no such tests.
 if SHARED_PAYLOADS.is_dir():
 
     @pytest.mark.parametrize(("key", "data"), shared_payloads())
@@ -50,5 +50,5 @@ if SHARED_PAYLOADS.is_dir():
         validator: Validator, key: str, data: dict[str, Any]
     ) -> None:
         pointers = {violation.pointer for violation in violations(validator, key, data)}
-        assert pointers == wrong_places(key, data)
+        assert pointers == wrong_pointers(key, data)
         assert pointers == Reference().data(key, {"data": data})

@@ -42,7 +42,7 @@ SUPER = "call super().__init__(name, options) first in ShopSink.__init__"
 
 
 def sink(body: str) -> str:
-    """The module with another body of its sink."""
+    """The module with this body of its sink class."""
     return MODULE.replace(WRITE, body.strip("\n") + "\n")
 
 
@@ -81,7 +81,7 @@ MISTAKES = {
         "",
         f"{SINK}: ShopSink.write must take (self, batch): too many positional arguments",
     ),
-    "a write that wants more": (
+    "a write with an unexpected argument": (
         sink("    async def write(self, batch, step): pass"),
         "",
         f"{SINK}: ShopSink.write must take (self, batch): missing a required argument: 'step'",
@@ -103,7 +103,7 @@ MISTAKES = {
         f"{SINK}: the types of ShopSink.Options cannot be read: NameError(\"name 'Paht' is not defined\");"
         " import them where the class is",
     ),
-    "a constructor of a sink that takes less": (
+    "a constructor of a sink with too few arguments": (
         sink(f"    def __init__(self, options): pass\n{WRITE}"),
         "",
         f"{SINK}: ShopSink.__init__ must take (self, name, options): too many positional arguments",
@@ -227,7 +227,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start(site: Path, source: str, target: str = "", name: str = "shop", **tables: Any) -> None:
-    """All that a start makes of a plugin and of a sink of the type `shop`."""
+    """The steps of a start for a plugin and a sink of the type `shop`."""
     write_distribution(site, "shop-plugins", modules={"pm_shop": dedent(source)}, plugins={name: target or "pm_shop"})
     importlib.invalidate_caches()
     tables = {"sinks": {"out": {"type": "shop"}}, **tables}

@@ -19,7 +19,7 @@ SECOND = 10**9
 
 
 class Gate:
-    """The plugin, at times of the test's choice."""
+    """The plugin, with a clock that a test sets."""
 
     def __init__(self, options: Options) -> None:
         self.now = 1000 * SECOND
@@ -42,7 +42,7 @@ def rate(text: str) -> Rate:
     return Rate.parse(text)
 
 
-# The buckets, beside a plain model of one
+# The buckets, compared with a plain model of a bucket
 
 rates = st.builds("{}/{}".format, st.integers(1, 1000) | st.integers(1, 999_999_999), st.sampled_from("smhd")).map(rate)
 bursts = st.integers(1, 20)
@@ -50,7 +50,7 @@ pauses = st.lists(st.integers(0, 3 * SECOND) | st.integers(0, 10**14) | st.just(
 
 
 class Model:
-    """A token bucket as the books have it, in exact fractions."""
+    """A token bucket by its textbook definition, in exact fractions."""
 
     def __init__(self, rate: Rate, burst: int) -> None:
         self.per_nanosecond = Fraction(rate.number, rate.period)
@@ -165,7 +165,7 @@ def test_full_buckets_are_forgotten() -> None:
     buckets = TokenBuckets(rate("10/s"), 5)
     for number in range(10_000):
         assert admitted(buckets, f"visitor {number}", number * SECOND // 100)
-    assert len(buckets) <= 20  # one is full again a tenth of a second after its only request
+    assert len(buckets) <= 20  # a bucket is full again a tenth of a second after its only request
 
 
 def test_beyond_the_limit_the_least_recently_used_buckets_are_forgotten() -> None:
@@ -207,7 +207,7 @@ def test_each_address_has_its_rate_for_all_keys() -> None:
     assert gate.admits("a", "203.0.113.8")
 
 
-def test_of_ipv6_each_network_of_64_bits_is_one_address() -> None:
+def test_each_ipv6_network_of_64_bits_is_one_address() -> None:
     gate = Gate(Options(per_address=rate("1/s")))
     peers = ["2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::", "2001:db8:0:1::1"]
     assert [gate.admits(peer=peer) for peer in peers] == [True, False, False, True]
@@ -226,7 +226,7 @@ def test_an_unknown_caller_counts_for_the_address_only() -> None:
 
 def test_an_unknown_caller_counts_ten_times_and_may_owe_a_part() -> None:
     gate = Gate(Options(per_address=rate("60/m"), per_address_burst=15))
-    assert [gate.admits(None) for _ in range(2)] == [True, True]  # which is five more than there were
+    assert [gate.admits(None) for _ in range(2)] == [True, True]  # five tokens more than the bucket had
     refusal = gate.refusal()
     assert refusal is not None
     assert refusal.retry_after == 6
@@ -243,7 +243,7 @@ def test_an_address_over_its_rate_is_refused_before_other_work() -> None:
 
     request = Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.7")
     for _ in range(10):
-        plugin.screen(request)  # which takes nothing
+        plugin.screen(request)  # takes no token
     plugin.admit(request, None)
     with pytest.raises(Limited, match="address"):
         plugin.screen(request)

@@ -25,25 +25,25 @@ def test_records_in_memory_equal_the_journal_or_are_missing(
     tail = Tail()
     journal: dict[int, Record] = {}
     last = 0
-    for what, how in story:
-        if what == "append":
-            assert isinstance(how, list)
-            records = [Record("event", 0, bytes(size)) for size in how]
+    for action, argument in story:
+        if action == "append":
+            assert isinstance(argument, list)
+            records = [Record("event", 0, bytes(size)) for size in argument]
             last += len(records)
             tail.add(records, last, size_of_all(records))
             for position, record in enumerate(records, last - len(records) + 1):
                 journal[position] = replace(record, position=position)
-        elif what == "trim":
-            assert isinstance(how, int)
-            tail.forget(how)
-            journal = {position: record for position, record in journal.items() if position > how}
-        elif what == "read":
-            assert isinstance(how, int)
-            tail.read(how, limit)
-        elif what == "replace":
+        elif action == "trim":
+            assert isinstance(argument, int)
+            tail.forget(argument)
+            journal = {position: record for position, record in journal.items() if position > argument}
+        elif action == "read":
+            assert isinstance(argument, int)
+            tail.read(argument, limit)
+        elif action == "replace":
             tail.forget()
             journal = {position: replace(record, body=b"{}") for position, record in journal.items()}
-        else:  # a commit of which nobody knows whether it happened
+        else:  # a commit with an unknown result
             last += 1
             journal[last] = Record("event", 0, b"unseen", last)
     given_back = tail.read(after, limit)

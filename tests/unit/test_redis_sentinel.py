@@ -20,7 +20,7 @@ def test_the_highest_epoch_names_the_primary(answers: list[Answer]) -> None:
 
 
 @given(st.lists(st.lists(ANSWERS, min_size=1, max_size=2), max_size=10), st.floats(0, 1e6))
-def test_a_minority_brings_no_older_primary_back_however_long_it_says_so(turns: list[list[Answer]], now: float) -> None:
+def test_a_minority_never_brings_an_older_primary_back(turns: list[list[Answer]], now: float) -> None:
     newest = NewestPrimary(5)
     newest.learn([Answer(6, PRIMARY)] * 3, 0.0)
     for answers in turns:
@@ -29,7 +29,7 @@ def test_a_minority_brings_no_older_primary_back_however_long_it_says_so(turns: 
 
 
 def test_an_outdated_majority_is_ignored_for_ten_seconds() -> None:
-    """It may be a second late. Sentinels that were set up anew begin with epoch 0, and must be believed in the end."""
+    """A majority may be a second late. But sentinels that were set up anew begin at epoch 0, and must count at last."""
     newest = NewestPrimary(3)
     newest.learn([Answer(1, FORMER)] * 2 + [Answer(2, PRIMARY)], 100.0)
     assert newest.address == PRIMARY

@@ -172,7 +172,7 @@ def test_rules_of_plugins_have_a_location_too() -> None:
     assert unknowable.value.fault == ("/messageId", "required")
 
 
-# How they are counted
+# Counting
 
 
 def test_a_refusal_counts_by_its_fault_or_else_by_its_code() -> None:
@@ -200,6 +200,6 @@ def test_series_are_bounded_and_nothing_is_left_uncounted(reasons: int, keys: in
     assert sum(counts.values()) == reasons
     others = {each.key: count for each, count in counts.items() if each.reason == OTHER}
     assert sum(others.values()) == max(0, reasons - MAX_SERIES)
-    # What is counted already goes on being counted by its place.
+    # An existing series still counts.
     counter.count(Endpoint.TRACK, "Key 0", BadRequest("no", fault=SchemaFault("/data/0", "type")), 1)
     assert counter.counts()[RefusalLabels(Endpoint.TRACK, "Key 0", "/data/0", "type")] == 2

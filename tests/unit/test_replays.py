@@ -20,7 +20,7 @@ DAY = Duration.parse("24h")
 
 
 def refusal(rules: ReplayRules, body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
-    """The code and the pointers, None if it is taken."""
+    """The code and the pointers of the refusal, None if the body is accepted."""
     try:
         rules.check(body, NOW)
     except BadRequest as refused:

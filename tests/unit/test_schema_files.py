@@ -56,7 +56,7 @@ def test_the_validator_knows_the_keys_and_their_files() -> None:
 
 
 def test_the_files_are_schemas_of_the_draft_and_refer_to_one_another() -> None:
-    """As `jsonschema` and `referencing` have it, which at a start look at a shop's files only."""
+    """Checked by `jsonschema` and `referencing`. A start checks only the files of a shop with them."""
     schemas = [json.loads(entry.read_text(encoding="utf-8")) for entry in schema_files()]
     references = References(schemas)
     for schema in schemas:
@@ -75,7 +75,7 @@ def test_a_file_describes_itself_and_every_field(entry: Traversable) -> None:
 
 @pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)
 def test_nothing_is_stricter_than_promised(entry: Traversable) -> None:
-    """Types only; the three identifiers with a bound or a form, and three required fields, are in the envelopes."""
+    """Schemas of keys have types only. The envelopes bound three identifiers, and require three fields."""
     schema = json.loads(entry.read_text(encoding="utf-8"))
     if entry.name == "envelope.json":
         assert schema.pop("required") == ["anonymousId"]
@@ -130,13 +130,13 @@ def validator() -> Validator:
     return Validator.load()
 
 
-@pytest.mark.parametrize(("key", "place", "field"), list(fields()))
-def test_a_known_field_takes_its_type_and_no_other(validator: Validator, key: str, place: str, field: str) -> None:
+@pytest.mark.parametrize(("key", "parent", "field"), list(fields()))
+def test_a_known_field_takes_its_type_and_no_other(validator: Validator, key: str, parent: str, field: str) -> None:
     wanted = wanted_type(key, field)
     for kind, values in VALUES.items():
         for value in values:
-            data = {field: value} if place == "/data" else {"products": [{field: value}]}
-            assert faults(validator, key, data) == (set() if kind == wanted else {f"{place}/{field}"})
+            data = {field: value} if parent == "/data" else {"products": [{field: value}]}
+            assert faults(validator, key, data) == (set() if kind == wanted else {f"{parent}/{field}"})
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -64,7 +64,7 @@ def test_only_the_member_of_a_pointer_is_dropped() -> None:
     assert event.extra == {"rows": [[], {}, 4]}
 
 
-def test_a_hash_is_a_keyed_one_of_the_value() -> None:
+def test_a_hash_depends_on_the_value_and_the_secret() -> None:
     plugin = make(hash=["/traits/*", "/data/rows/*"], drop=["/data/rows/0"], secret=SECRET)
     traits = {"email": "jürgen@shop.example", "age": 40, "tags": {"b": 1.5, "a": [True]}, "none": None}
     event = scrubbed(plugin, traits=traits, data={"rows": ["gone", "a", "a"]})
@@ -87,7 +87,7 @@ TOKENS = st.lists(NAMES, min_size=1, max_size=4)
 
 
 def without(value: Any, tokens: Sequence[str]) -> Any:
-    """The value as a pointer's tokens should leave it, made anew."""
+    """A copy of the value without the members that the pointer's tokens select."""
     token, rest = tokens[0], tokens[1:]
     if isinstance(value, dict):
         pairs = [(name, each, token in {"*", name}) for name, each in value.items()]
@@ -99,7 +99,7 @@ def without(value: Any, tokens: Sequence[str]) -> Any:
 
 
 def members(value: Any, tokens: Sequence[str]) -> list[Any]:
-    """What the tokens lead to."""
+    """The members that the pointer's tokens select."""
     if not tokens:
         return [value]
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -111,7 +111,7 @@ def test_any_pointer_drops_exactly_its_members_of_any_data(data: dict[str, Any],
     pointer = "/".join(["/data", *(token.replace("~", "~0").replace("/", "~1") for token in tokens)])
     assert scrubbed(make(drop=[pointer]), data=data).data == without(data, tokens)
     hashed_data = scrubbed(make(hash=[pointer], secret=SECRET), data=data).data
-    assert without(hashed_data, tokens) == without(data, tokens), "all else is as it was"
+    assert without(hashed_data, tokens) == without(data, tokens), "other members are unchanged"
     assert all(each is None or len(each) == 64 for each in members(hashed_data, tokens))
 
 

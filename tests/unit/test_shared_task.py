@@ -1,4 +1,4 @@
-"""Requests are handled in the order of their arrival, in a shared task, and none waits for another."""
+"""Requests are handled in the order of their arrival, in a shared task, and no request waits for another."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ whose: ContextVar[int | None] = ContextVar("whose", default=None)
 
 
 class Request:
-    """Does as it is told, and notes what it sees."""
+    """A request that waits `waits` times, and records its context and its tasks."""
 
     def __init__(self, number: int, waits: int = 0) -> None:
         self.number = number
         self.waits = waits
         self.seen: list[int | None] = []
-        """What the context says: at its begin, and then whose it is, again after each time it has waited."""
+        """The context variable at the begin, after the request has set it, and after each wait."""
         self.tasks: list[asyncio.Task[Any] | None] = []
         self.done = False
 
@@ -94,7 +94,7 @@ def test_each_has_its_own_context_and_task_for_as_long_as_it_waits(came: list[li
     assert len({*waited}) == len(waited)
 
 
-async def test_a_limit_of_time_is_that_of_one_request() -> None:
+async def test_a_timeout_ends_one_request_only() -> None:
     async def handle() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):

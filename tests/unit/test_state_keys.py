@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from ingestd.api.store import key_digest, passing_key, state_key
 
-PARTS = st.text(st.characters(codec=None))  # with halves of surrogate pairs, which JSON can hold
+PARTS = st.text(st.characters(codec=None))  # with lone surrogates, which JSON can contain
 
 
 @given(PARTS, PARTS)
-def test_a_key_is_of_bounded_length_and_the_same_whether_it_is_remembered_or_not(tenant: str, part: str) -> None:
+def test_a_key_has_a_bounded_length_and_is_the_same_with_and_without_the_cache(tenant: str, part: str) -> None:
     key = state_key("kind", tenant, part)
     assert key == f"kind:{key_digest(tenant, part)}" == passing_key("kind", tenant, part)
     assert len(key) == len("kind:") + 32

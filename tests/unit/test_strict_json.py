@@ -18,7 +18,7 @@ from tests.support.strict_json import NotJson, read_json
 
 
 def parsed(body: bytes) -> str | None:
-    """What is read, as text that tells 1 from 1.0 and 0.0 from -0.0; None if it is refused."""
+    """The parsed body as text, which distinguishes 1 from 1.0 and 0.0 from -0.0; None if it is refused."""
     try:
         return repr(parse_body(body))
     except BadRequest:
@@ -26,7 +26,7 @@ def parsed(body: bytes) -> str | None:
 
 
 def by_the_grammar(body: bytes) -> str | None:
-    """What the body is by RFC 8259 and by our bounds: an object, no number beyond a double, some digits at most."""
+    """The body read by RFC 8259 and our bounds: an object, no number beyond a double, a bounded number of digits."""
     try:
         value = read_json(body)
     except NotJson:
@@ -60,7 +60,7 @@ def _object(space: str, members: list[tuple[str, str]]) -> str:
 
 
 def members_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    # Few names, so that some come twice.
+    # Few different names, so that some occur twice.
     names = st.one_of(STRINGS, st.sampled_from(['"a"', '"b"', r'"\u0061"']))
     return st.builds(_object, SPACE, st.lists(st.tuples(names, values), max_size=5))
 
@@ -136,7 +136,7 @@ HIGH, LOW = st.integers(0xD800, 0xDBFF), st.integers(0xDC00, 0xDFFF)
 
 @st.composite
 def lone_surrogates(draw: st.DrawFn) -> tuple[str, int]:
-    """A string with an escape of half a character, and where in it."""
+    """A string with an escape of half a character, and the position of the escape."""
     before = draw(st.text('ab\\"é😀', max_size=4).map(json.dumps))[1:-1]
     half = f"\\u{draw(st.one_of(HIGH, LOW)):04x}"
     after = draw(st.sampled_from(["", "x", " ", r"\n", r"\\", r"\\udc00", r"\u0041", "udc00", r"\"", "é"]))
@@ -205,7 +205,7 @@ def test_two_hundred_levels_pass_and_no_more(levels: str, wide: int) -> None:
 
 
 def test_the_reference_agrees_with_the_standard() -> None:
-    """The examples of RFC 8259, 13, and what tempts a parser: the reference itself must be right."""
+    """The reference itself must be right: it reads the examples of RFC 8259, section 13, and difficult texts."""
     for text in (
         '{"Image": {"Width": 800, "Animated": false, "IDs": [116, 943], "Thumbnail": null}}',
         '[{"precision": "zip", "Latitude": 37.7668, "Longitude": -122.3959}]',

@@ -142,7 +142,7 @@ async def test_a_slow_supervisor_does_not_block_the_event_loop(supervisor: socke
     await asyncio.sleep(0.3)
     beat.cancel()
     notifier.close()
-    assert len(asked) > 3  # each would have waited a second
+    assert len(asked) > 3  # a blocking send would have waited a second each time
 
 
 def test_without_a_supervisor_nothing_is_done() -> None:

@@ -21,14 +21,14 @@ async def take_turns(sizes: list[int]) -> None:
     turns = Turns(lambda: MOST)
     begun: list[int] = []
 
-    async def work(place: int, size: int) -> None:
+    async def work(index: int, size: int) -> None:
         await turns.begin(size)
-        begun.append(place)
+        begun.append(index)
         assert turns.in_hand <= max(MOST, size)
         await asyncio.sleep(0)
         turns.end(size)
 
-    await asyncio.gather(*(work(place, size) for place, size in enumerate(sizes)))
+    await asyncio.gather(*(work(index, size) for index, size in enumerate(sizes)))
     assert begun == sorted(begun)
     assert turns.in_hand == 0
 

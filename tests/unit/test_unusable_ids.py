@@ -19,7 +19,7 @@ AROUND = st.text(st.sampled_from(" \t\n\r\v\f\x85\xa0\u2003\u2028\u200b\u3000\uf
 
 @st.composite
 def spellings(draw: st.DrawFn) -> str:
-    """A word of the list with other cases, and with what does not matter around it."""
+    """A word of the list in any case, surrounded by characters that do not count."""
     word = draw(st.sampled_from(UNUSABLE))
     cased = "".join(draw(st.sampled_from([letter, letter.upper()])) for letter in word)
     return draw(AROUND) + cased + draw(AROUND)

@@ -84,7 +84,7 @@ def test_anything_else_is_refused_with_the_reason(body: bytes, code: str, detail
 def test_half_of_a_surrogate_pair_is_reported_and_a_whole_pair_is_not() -> None:
     with pytest.raises(BadRequest, match=r"half of a surrogate pair \(byte 10\)"):
         parse_body(rb'{"a": "abc\ud83d')
-    # Of a large body only a part is searched, which may end within a pair.
+    # Only a part of a large body is searched. The part may end within a pair.
     for length in range(256 * 1024 - 30, 256 * 1024 + 3):
         with pytest.raises(BadRequest, match="truncated"):
             parse_body(b'{"a": "' + b"x" * length + rb"\ud83d\ude00")
@@ -280,10 +280,10 @@ def test_fields_only_one_envelope_has() -> None:
     assert refusal(VALIDATOR.identify, visitor | {"traits": {"email": None, "": []}}) is None
 
 
-# The same verdict as the reference
+# The same result as the reference
 
 
-# Lone surrogates have no UTF-8, so no body has them.
+# UTF-8 cannot encode lone surrogates, so no body has them.
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
 LEAVES = st.one_of(
     st.none(),
@@ -400,7 +400,7 @@ def test_an_answer_does_not_repeat_long_values() -> None:
 
 
 def test_deep_json_does_not_crash_the_process(tmp_path: Path) -> None:
-    """Also where a schema is recursive; in a process of its own, for a crash would end this one."""
+    """Nor with a recursive schema. It runs in a separate process, because a crash would end the test process."""
     write(tmp_path, "tree.json", schema("tree", "Tree Grown", properties={"t": {"$ref": "#"}}))
     program = """
 import sys

@@ -1,4 +1,4 @@
-"""Published test vectors of HMAC-SHA256, if any are beside the checkout: valid and invalid signatures."""
+"""Published test vectors of HMAC-SHA256, if they are beside the checkout: valid and invalid signatures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read(name: str) -> Any:
 
 
 def altered(tag: bytes) -> list[bytes]:
-    """Each with one bit of the tag changed."""
+    """All tags that differ from this tag in one bit."""
     return [(int.from_bytes(tag) ^ 1 << bit).to_bytes(len(tag)) for bit in range(8 * len(tag))]
 
 
@@ -44,7 +44,7 @@ def test_the_vectors_of_project_wycheproof() -> None:
     for group in suite["testGroups"]:
         for test in group["tests"]:
             key, message = bytes.fromhex(test["key"]), bytes.fromhex(test["msg"])
-            # Only a whole tag of 256 bits is a signature.
+            # Only a complete tag of 256 bits is a signature.
             wanted = test["result"] == "valid" and group["tagSize"] == 256
             assert is_signed(message, test["tag"], [key]) is wanted, test
             valid += wanted

@@ -127,12 +127,12 @@ def test_days_go_by_the_time_zone(tmp_path: Path) -> None:
     assert lines(tmp_path)[0]["time"] == "2026-11-21T00:30:00+01:00"
 
 
-def test_a_time_zone_that_is_none_stops_the_start(tmp_path: Path) -> None:
+def test_an_unknown_time_zone_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sinks\.bookkeeping\.timezone: expected a name .*, got '\.\./Berlin'"):
         make(tmp_path, "../Berlin")
 
 
-def test_a_cell_that_was_corrected_stays(tmp_path: Path) -> None:
+def test_a_corrected_cell_is_kept(tmp_path: Path) -> None:
     event = order("o-1", revenue=40)
     asyncio.run(write(tmp_path, [event]))
     (path,) = (tmp_path / "orders").iterdir()
@@ -142,7 +142,7 @@ def test_a_cell_that_was_corrected_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "\xff", "\ufeffid,order_id\n"])
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, content: str) -> None:
+def test_a_file_of_another_program_is_not_changed(tmp_path: Path, content: str) -> None:
     path = tmp_path / "orders" / "orders-2026-11-21.csv"
     path.parent.mkdir()
     path.write_text(content, encoding="latin-1" if content == "\xff" else "utf-8")

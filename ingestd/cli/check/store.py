@@ -80,8 +80,8 @@ async def _consumers(
     extent = await journal.extent()
     for name, consumer in consumers.items():
         if name not in cursors:
-            place = "the next record" if consumer.start == "now" else "the first record in the journal"
-            yield CheckResult(name, f"new: it will start with {place}", facts={"configured": True})
+            first = "the next record" if consumer.start == "now" else "the first record in the journal"
+            yield CheckResult(name, f"new: it will start with {first}", facts={"configured": True})
     for name, cursor in cursors.items():
         lag = max(0, extent.last - max(cursor.position, extent.first - 1))
         age = await _oldest_age(journal, cursor, now) if lag else 0

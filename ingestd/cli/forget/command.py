@@ -44,8 +44,8 @@ _RECEIVED = {"event", "identify"}  # types of records that callers sent; consume
 _Change = tuple[Record, bytes]
 
 _PAGE = 500  # records read at a time
-_UNIT = 200  # records blanked, or visitors forgotten, in one commit
-_UNIT_BYTES = 1024 * 1024  # bytes of records in one commit, after which it has fewer records
+_BATCH = 200  # records blanked, or visitors forgotten, in one commit
+_BATCH_BYTES = 1024 * 1024  # a commit whose records reach this size has fewer of them
 _ATTEMPTS = 5
 
 
@@ -169,11 +169,11 @@ class Forgetting:
     # The state of plugins
 
     def _persons(self) -> Iterator[Person]:
-        """The person, each time with another part of their visitors."""
+        """The person with a part of their visitors at a time."""
         traces = self._traces
         visitors, former = traces.visitors, traces.former
-        for start in range(0, max(len(visitors), len(former), 1), _UNIT):
-            end = start + _UNIT
+        for start in range(0, max(len(visitors), len(former), 1), _BATCH):
+            end = start + _BATCH
             yield Person(traces.tenant, traces.user_id, visitors[start:end], former[start:end])
 
     async def _remembered(self) -> Counter[str]:
@@ -202,26 +202,28 @@ class Forgetting:
     async def _count(self, at_most: int | None = None) -> int:
         after = count = 0
         while after < self._learned and (at_most is None or count < at_most):
-            unit, after = await self._unit(after, self._learned, at_most or _UNIT)
-            count += len(unit)
+            batch, after = await self._next_batch(after, self._learned, at_most or _BATCH)
+            count += len(batch)
         return count
 
     async def _blank(self, after: int, upto: int, *, derived: bool = False) -> int:
         count = 0
         while after < upto:
-            unit, end = await self._unit(after, upto, _UNIT, derived=derived)
-            done = await self._journal.replace(unit) if unit else 0
+            batch, end = await self._next_batch(after, upto, _BATCH, derived=derived)
+            done = await self._journal.replace(batch) if batch else 0
             count += done
-            if done == len(unit):  # otherwise a record has changed since it was read: repeat this part
+            if done == len(batch):  # otherwise a record has changed since it was read: repeat this batch
                 after = end
         return count
 
-    async def _unit(self, after: int, upto: int, limit: int, *, derived: bool = False) -> tuple[list[_Change], int]:
+    async def _next_batch(
+        self, after: int, upto: int, limit: int, *, derived: bool = False
+    ) -> tuple[list[_Change], int]:
         """The next records of the person, each with its blanked body, and the position up to which they were read.
 
         `derived` selects only records that consumers derived.
         """
-        unit: list[_Change] = []
+        batch: list[_Change] = []
         size = 0
         while after < upto:
             records = await self._journal.read(after, _PAGE)
@@ -229,12 +231,12 @@ class Forgetting:
                 wanted = record.position <= upto and not (derived and record.type in _RECEIVED)
                 body = blanked(record, self._traces) if wanted else None
                 if body is not None:
-                    unit.append((record, body))
+                    batch.append((record, body))
                     size += len(record.body) + len(body)
-                    if len(unit) == limit or size >= _UNIT_BYTES:
-                        return unit, record.position
+                    if len(batch) == limit or size >= _BATCH_BYTES:
+                        return batch, record.position
             after = records[-1].position if records else upto
-        return unit, after
+        return batch, after
 
 
 async def _first_tenant(journal: Journal) -> str:

@@ -16,8 +16,8 @@ from .traces import Traces, blanked
 
 __all__ = ["DeadLetters"]
 
-_UNIT = 200  # letters blanked in one commit
-_UNIT_BYTES = 1024 * 1024  # bytes of letters in one commit, after which it has fewer letters
+_BATCH = 200  # letters blanked in one commit
+_BATCH_BYTES = 1024 * 1024  # a commit whose letters reach this size has fewer of them
 _ATTEMPTS = 5
 
 _Change = tuple[DeadLetter, bytes]
@@ -38,17 +38,20 @@ class DeadLetters:
                 self._traces.learn(letter.to_record())
 
     async def count(self) -> int:
-        return sum([len(unit) async for _, unit in self._units()])
+        return sum([len(batch) async for _, batch in self._batches()])
 
     async def blank(self) -> int:
-        """Blank them, also while a sink uses them. Returns their number. Raises `CommandError`, `Unavailable`."""
+        """Blank the letters, also while a sink uses them. Returns their number.
+
+        Raises `CommandError`, `Unavailable`.
+        """
         done: set[tuple[str, int]] = set()
         for _ in range(_ATTEMPTS):
             is_clean = True
-            async for sink, unit in self._units():
+            async for sink, batch in self._batches():
                 is_clean = False
                 state = self._store.begin(now())
-                replaced = [letter.number for letter, body in unit if await replace_letter(state, sink, letter, body)]
+                replaced = [letter.number for letter, body in batch if await replace_letter(state, sink, letter, body)]
                 try:
                     await self._store.commit(state)
                 except WriteConflict:  # the next attempt finds them again
@@ -70,19 +73,19 @@ class DeadLetters:
             async for letter in read_letters(state, sink, 0, progress.letters):
                 yield letter
 
-    async def _units(self) -> AsyncIterator[tuple[str, list[_Change]]]:
-        """The person's dead letters, each with its blanked body: a part of one sink's letters at a time."""
+    async def _batches(self) -> AsyncIterator[tuple[str, list[_Change]]]:
+        """The person's dead letters, each with its blanked body. A batch has letters of one sink."""
         for sink in await self._sinks():
-            unit: list[_Change] = []
+            batch: list[_Change] = []
             size = 0
             async for letter in self._read(sink):
                 body = blanked(letter.to_record(), self._traces)
                 if body is None:
                     continue
-                unit.append((letter, body))
+                batch.append((letter, body))
                 size += len(letter.record) + len(body)
-                if len(unit) == _UNIT or size >= _UNIT_BYTES:
-                    yield sink, unit
-                    unit, size = [], 0
-            if unit:
-                yield sink, unit
+                if len(batch) == _BATCH or size >= _BATCH_BYTES:
+                    yield sink, batch
+                    batch, size = [], 0
+            if batch:
+                yield sink, batch

@@ -1,4 +1,4 @@
-"""A transaction whose writes are ignored, to see what a plugin would do."""
+"""A transaction that ignores writes. `ingestd forget` uses it to learn what a plugin would delete."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["ReadOnlyState"]
 
 
 class ReadOnlyState(State):
-    """Answers every operation as the store would, and writes nothing. Later operations see no write either.
+    """Reads from the store and ignores writes. Later operations do not see them either.
 
-    `gone` are keys that it does not find. `deleted` are the keys that it was asked to delete.
+    It does not find the keys in `gone`. The plugin has asked it to delete the keys in `deleted`.
     """
 
     def __init__(self, state: State, gone: Collection[str] = ()) -> None:

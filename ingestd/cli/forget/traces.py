@@ -1,4 +1,4 @@
-"""The traces of a person in records: the records that are theirs, and the blanked bodies of these records."""
+"""The traces of a person in records: which records are theirs, and the blanked bodies of these records."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Traces:
 
     @property
     def anonymous_ids(self) -> list[str]:
-        """The known anonymousIds of the visitors, without ids that only earlier erasures name."""
+        """The known anonymousIds of the visitors, except ids that only earlier erasures name."""
         return sorted(name for name, until in self._names.items() if until == _ALWAYS)
 
     @property
@@ -157,8 +157,8 @@ def blanked(record: Record, traces: Traces) -> bytes | None:
 def _without_ids(value: dict[str, Any], traces: Traces, position: int) -> bool:
     """Remove the person's ids from a derived record in place. Returns whether there were any.
 
-    An object belongs to the person if its ids do. A `userId` counts for all objects inside. All ids inside such an
-    object are removed: for example, nothing remains of the visitor of a touchpoint.
+    An object belongs to the person if its ids do. A `userId` also counts for all objects inside its object. All ids
+    inside the person's objects are removed: for example, nothing remains of the visitor of a touchpoint.
     """
     changed = False
     waiting: list[tuple[Any, object, bool]] = [(value, None, False)]

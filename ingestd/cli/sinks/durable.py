@@ -17,7 +17,7 @@ _ATTEMPTS = 20
 
 
 class Durable(NamedTuple):
-    place: int | None
+    position: int | None
     """The position of the sink's cursor, None without a cursor."""
     progress: Progress | None
     """None before the first record."""
@@ -28,12 +28,13 @@ class Durable(NamedTuple):
     def lost(self) -> int:
         """Records that the journal removed before the sink received them.
 
-        All other records since the sink's start are counted: `place - began = delivered + filtered + given_up + lost`.
+        All other records since the sink's start are counted, so
+        `position - began = delivered + filtered + given_up + lost`.
         """
-        if self.place is None or self.progress is None:
+        if self.position is None or self.progress is None:
             return 0
         counted = self.progress.delivered + self.progress.filtered + self.progress.given_up
-        return self.place - self.progress.began - counted
+        return self.position - self.progress.began - counted
 
 
 async def read_progress(store: Store, name: str) -> Progress | None:
@@ -47,10 +48,10 @@ async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
     """The durable state, with a cursor that matches the progress even while the sink is working."""
     progress = await read_progress(store, name)
     for _ in range(_ATTEMPTS):
-        place = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
+        position = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
         before, progress = progress, await read_progress(store, name)
         state = store.begin(times.now())
-        found = Durable(place, progress, await load_commands(state, name), await load_last_failure(state, name))
+        found = Durable(position, progress, await load_commands(state, name), await load_last_failure(state, name))
         await store.commit(state)
         # Every step changes both. If journal and state are separate, it moves the cursor last.
         if progress == before and found.lost >= 0:

@@ -15,8 +15,8 @@ __all__ = ["check_configured", "check_known", "known_sinks"]
 
 async def known_sinks(config: Config, journal: Journal) -> list[str]:
     """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in the journal."""
-    places = [cursor.name.removeprefix(PREFIX) for cursor in await journal.cursors() if cursor.name.startswith(PREFIX)]
-    return [*config.sink_tables, *(name for name in places if name not in config.sink_tables)]
+    names = [cursor.name.removeprefix(PREFIX) for cursor in await journal.cursors() if cursor.name.startswith(PREFIX)]
+    return [*config.sink_tables, *(name for name in names if name not in config.sink_tables)]
 
 
 def check_known(name: str, known: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""How far a long order is, on standard error: a bar on a terminal, now and then a line elsewhere."""
+"""The progress of a long command, on standard error: a bar on a terminal, elsewhere a line for every tenth."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ingestd.api.terminal import printable
 __all__ = ["ProgressBar"]
 
 _WIDTH = 30
-_STEPS = 10  # lines, where there is no terminal
+_STEPS = 10  # lines without a terminal
 
 
 class ProgressBar:
-    """Of `count` things. With `quiet` nothing is shown."""
+    """Shows how many of `count` things are done. `what` is their name in the plural. `quiet` shows nothing."""
 
     def __init__(self, count: int, what: str, *, quiet: bool) -> None:
         self._count = max(1, count)
@@ -38,13 +38,13 @@ class ProgressBar:
             self._write(f"{share} of {self._count} {self._what}\n")
 
     def say(self, line: str) -> None:
-        """A line for people between."""
+        """Write a message on a separate line. The bar continues below it."""
         if not self._quiet:
             self.close()
             self._write(f"{printable(line)}\n")
 
     def close(self) -> None:
-        """End the line that the bar is on."""
+        """End the line of the bar, if there is one."""
         if self._is_open:
             self._write("\n")
             self._is_open = False

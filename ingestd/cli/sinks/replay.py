@@ -58,9 +58,9 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
 class _Plan:
     """The records of a replay: a range of the records that the sink has received and the journal still has."""
 
-    def __init__(self, order: Replay, place: int, extent: JournalStats, *, is_trimmed: bool, began: int) -> None:
+    def __init__(self, order: Replay, position: int, extent: JournalStats, *, is_trimmed: bool, began: int) -> None:
         self.order = order
-        self._place = place
+        self._position = position
         self._extent = extent
         self._is_trimmed = is_trimmed
         self._began = began
@@ -69,21 +69,21 @@ class _Plan:
     async def make(cls, arguments: argparse.Namespace, durable: Durable, journal: Journal) -> _Plan:
         """Raises `CommandError` if there are no records to write again."""
         extent = await journal.extent()
-        place = durable.place or 0
+        position = durable.position or 0
         wanted = await _first(arguments.begin, extent, journal)
         first = max(wanted, extent.first)
-        last = place if arguments.end is None else min(place, await _last(arguments.end, extent, journal))
+        last = position if arguments.end is None else min(position, await _last(arguments.end, extent, journal))
         name = arguments.name
-        if place < extent.first:
+        if position < extent.first:
             raise CommandError(f"the sink {name} has received none of the records in the journal: nothing is replayed")
-        if wanted > place:
-            raise CommandError(f"the sink {name} has only received the records up to {place}: nothing is replayed")
+        if wanted > position:
+            raise CommandError(f"the sink {name} has only received the records up to {position}: nothing is replayed")
         if first > last:
             raise CommandError(f"there are no records from {first} to {last} in the journal: nothing is replayed")
         keys = tuple(dict.fromkeys(arguments.keys)) if arguments.keys else None
         is_trimmed = wanted < extent.first or _reaches_back(arguments.begin, extent)
-        began = place if durable.progress is None else durable.progress.began
-        return cls(Replay(first=first, last=last, keys=keys), place, extent, is_trimmed=is_trimmed, began=began)
+        began = position if durable.progress is None else durable.progress.began
+        return cls(Replay(first=first, last=last, keys=keys), position, extent, is_trimmed=is_trimmed, began=began)
 
     def told(self, name: str) -> Iterator[str]:
         first, last, keys = self.order.first, self.order.last, self.order.keys
@@ -91,7 +91,7 @@ class _Plan:
             since = "" if self._extent.oldest_at is None else f", received {times.format_time(self._extent.oldest_at)}"
             yield f"older records have been removed from the journal: it begins with {self._extent.first}{since}"
         which = "" if keys is None else f", only the keys {', '.join(map(printable, keys))}"
-        there = self._place - self._extent.first + 1
+        there = self._position - self._extent.first + 1
         yield f"{name} gets the records {first} to {last} again: {last - first + 1} of {there} in the journal{which}"
         if first <= self._began:
             yield f"(it began after record {self._began}: it gets the records up to there for the first time)"
@@ -105,7 +105,7 @@ class _Plan:
             "to": self.order.last,
             "keys": None if self.order.keys is None else list(self.order.keys),
             "records": self.order.last - self.order.first + 1,
-            "of": self._place - self._extent.first + 1,
+            "of": self._position - self._extent.first + 1,
             "trimmed": self._is_trimmed,
             "done": outcome is not None and outcome.interrupted is None,
             "replayed": replayed,

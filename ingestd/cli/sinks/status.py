@@ -88,12 +88,12 @@ class _Look:
         return 0 if self.oldest_at is None else max(0, self.now - self.oldest_at)
 
     def facts(self) -> dict[str, Any]:
-        place, progress, _, trouble = self.durable
+        position, progress, _, trouble = self.durable
         return {
             "sink": self.name,
             "type": self.type,
             "state": self.state,
-            "position": place,
+            "position": position,
             "began": None if progress is None else progress.began,
             "delivered": 0 if progress is None else progress.delivered,
             "filtered": 0 if progress is None else progress.filtered,
@@ -135,20 +135,20 @@ async def _look(names: Sequence[str], config: Config, backends: Backends) -> Asy
             durable=durable,
             now=now,
             has_daemon=daemon_runs(findings),
-            **await _waiting(durable.place, journal, filling),
+            **await _waiting(durable.position, journal, filling),
         )
 
 
-async def _waiting(place: int | None, journal: Journal, filling: Filling) -> dict[str, Any]:
+async def _waiting(position: int | None, journal: Journal, filling: Filling) -> dict[str, Any]:
     """The records that wait for a sink with this cursor, and the time until they fill the journal."""
-    if place is None:
+    if position is None:
         return {"pending": 0, "oldest_at": None, "seconds_left": None}
     extent = await journal.extent()
-    oldest = await journal.outlines(place, 1)
+    oldest = await journal.outlines(position, 1)
     return {
-        "pending": max(0, extent.last - max(place, extent.first - 1)),
+        "pending": max(0, extent.last - max(position, extent.first - 1)),
         "oldest_at": oldest[0].at if oldest else None,
-        "seconds_left": filling.seconds_left(await held_behind(journal, extent, place)),
+        "seconds_left": filling.seconds_left(await held_behind(journal, extent, position)),
     }
 
 

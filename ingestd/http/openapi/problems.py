@@ -149,7 +149,7 @@ PROBLEMS = (
         _always,
     ),
     Problem(
-        Limited("Too many events. Send it again in 2 seconds.", retry_after=2),
+        Limited("Too many events. Send the request again in 2 seconds.", retry_after=2),
         "the key or the client's address exceeds its rate, or too many signatures were wrong",
         _always,
     ),

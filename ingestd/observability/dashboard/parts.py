@@ -96,9 +96,9 @@ def _outcomes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[s
 def _events(before: Counts, after: Counts) -> dict[str, Any]:
     keys: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
     whole: tuple[dict[str, float], dict[str, float]] = {}, {}
-    for place, counts in enumerate((before, after)):
+    for index, counts in enumerate((before, after)):
         for (key, outcome), count in counts.events.items():
-            for sums in (keys.setdefault(key, ({}, {}))[place], whole[place]):
+            for sums in (keys.setdefault(key, ({}, {}))[index], whole[index]):
                 sums[outcome] = sums.get(outcome, 0) + count
     return {
         **_count(sum(whole[0].values()), sum(whole[1].values())),

@@ -1,4 +1,4 @@
-"""What Prometheus sees. docs/metrics.md describes each; children are bound once, not per event."""
+"""The metrics of the daemon. docs/metrics.md describes them. Labelled children are bound once, not with each event."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Value = TypeVar("_Value", bound=Enum)
 
 
 class Metrics:
-    """The daemon's own metrics, in a registry of their own: no two daemons in one process share one."""
+    """The daemon's metrics, in a separate registry for each daemon of a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -40,66 +40,67 @@ class Metrics:
         self._requests = RequestCounter()
         self.registry.register(self._requests)
         self.refusals = RefusalCounter()
-        """Why events and identify requests were refused."""
+        """Counts refused events and identify requests by reason."""
         self.registry.register(self.refusals)
         self.waiting = Gauge(
-            "ingestd_waiting_events", "Events waiting for their commit at this moment.", registry=self.registry
+            "ingestd_waiting_events", "Events that wait for their commit at this moment.", registry=self.registry
         )
-        self.connections = Gauge(
-            "ingestd_http_connections", "Connections of callers that are open.", registry=self.registry
-        )
+        self.connections = Gauge("ingestd_http_connections", "Open connections of callers.", registry=self.registry)
         self.buffered = Gauge(
             "ingestd_http_buffered_bytes",
-            "Bytes of requests begun and not yet answered.",
+            "Bytes of requests that have begun and have no answer yet.",
             registry=self.registry,
         )
         self._refused = self._count_by(
             "ingestd_http_refused",
-            "Connections and requests refused for how they came, whatever they say.",
+            "Connections and requests refused by the HTTP server.",
             "reason",
             Refusal,
         )
         self._ignored_timestamps = self._count_by(
             "ingestd_timestamps_ignored",
-            "Timestamps of events and identify requests that were not taken: the time of receipt was.",
+            "Ignored timestamps of events and identify requests, for which the time of receipt applies.",
             "reason",
             IgnoredTimestamp,
         )
         self._unusable_ids = self._count_by(
             "ingestd_unusable_ids",
-            "Ids of events and identify requests that are a word for nothing.",
+            "Unusable ids of events and identify requests.",
             "field",
             IdField,
         )
         self.store_up = Gauge(
-            "ingestd_store_up", "1 while events can be stored durably, else 0.", registry=self.registry
+            "ingestd_store_up", "1 while the daemon can store events durably, else 0.", registry=self.registry
         )
         self.loop_delay = Histogram(
             "ingestd_loop_delay_seconds",
-            "How late the event loop comes to what is due, looked at ten times a second.",
+            "Delay of the event loop, measured ten times a second.",
             buckets=BOUNDS,
             registry=self.registry,
         )
         self._loop_held = Counter(
             "ingestd_loop_held_seconds",
-            "Seconds for which the event loop was held, in holds of more than a tenth of a second.",
+            "Seconds for which single calls held the event loop, each for more than a tenth of a second.",
             ["holder"],
             registry=self.registry,
         )
         self._loop_holds = Counter(
-            "ingestd_loop_holds", "How many such holds there were.", ["holder"], registry=self.registry
+            "ingestd_loop_holds",
+            "Calls that held the event loop for more than a tenth of a second.",
+            ["holder"],
+            registry=self.registry,
         )
         for holder in (CORE, COLLECTOR):
             self._loop_holds.labels(holder)
             self._loop_held.labels(holder)
         self.generation = Gauge(
             "ingestd_config_generation",
-            "How many configurations this daemon has had in force, the present one included.",
+            "Number of the configuration in force: 1 at the start, one more with each reload.",
             registry=self.registry,
         )
         self.reloaded = Gauge(
             "ingestd_config_last_reload_successful",
-            "0 while the last reload that was asked for is one that was refused, else 1.",
+            "0 if the last reload was refused, else 1.",
             registry=self.registry,
         )
         self.generation.set(1)
@@ -109,16 +110,19 @@ class Metrics:
         self.registry.register(self._consumers)
         self.registry.register(self._sinks)
         Gauge(
-            "ingestd_build_info", "1; the labels tell the version.", ["version", "python"], registry=self.registry
+            "ingestd_build_info",
+            "Always 1; the labels have the versions.",
+            ["version", "python"],
+            registry=self.registry,
         ).labels(__version__, platform.python_version()).set(1)
 
     def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
-        """A counter with one label. Returns what counts each of its values."""
+        """Make a counter with one label. Returns a function for each value of the label, which counts it."""
         counter = Counter(name, help, [label], registry=self.registry)
         return {value: counter.labels(value.value).inc for value in values}
 
     def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False) -> None:
-        """Count a request of one event, or one that was refused as a whole; `key` is a known event key or empty."""
+        """Count a request of one event, or a request refused as a whole. `key` is a known event key, or empty."""
         self._requests.answered(endpoint, key, outcome, seconds, batch=batch)
 
     def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
@@ -126,44 +130,44 @@ class Metrics:
         self._requests.count(endpoint, key, outcome, events)
 
     def count_refusal(self, endpoint: Endpoint, key: str, refused: Refused, events: int = 1) -> None:
-        """Count why events, or identify requests, of one key were refused; `key` as for `answered`."""
+        """Count the reason for refused events, or identify requests, of one key. `key` is as for `answered`."""
         self.refusals.count(endpoint, key, refused, events)
 
     def accepted(self) -> int:
-        """How many events have been, since the start."""
+        """The number of events accepted since the start."""
         return self._requests.accepted()
 
     def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
-        """Count a request by how long it took to answer."""
+        """Count a request by the time until its answer."""
         self._requests.took(endpoint, seconds, batch=batch)
 
     def session_begun(self) -> None:
-        """Count a session that an event or identify request has begun."""
+        """Count a session begun by an event or identify request."""
         self._requests.sessions += 1
 
     def refused(self, reason: Refusal) -> None:
-        """Count a connection or request that was refused for how it came."""
+        """Count a connection or request refused by the HTTP server."""
         self._refused[reason]()
 
     def loop_held(self, holder: str, seconds: float) -> None:
-        """Count that a plugin, a sink or a consumer has held the event loop."""
+        """Count one call by which a plugin, a sink or a consumer held the event loop."""
         self._loop_holds.labels(holder).inc()
         self._loop_held.labels(holder).inc(seconds)
 
     def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
-        """Count a `timestamp` that was not taken as the time of its event."""
+        """Count an ignored `timestamp`."""
         self._ignored_timestamps[reason]()
 
     def unusable_id(self, field: IdField) -> None:
-        """Count an id that is a word for nothing."""
+        """Count an unusable id."""
         self._unusable_ids[field]()
 
     def counts(self) -> Counts:
-        """What has been counted since the start, for who shows it; to be called on any thread."""
+        """The counts since the start. Any thread may call it."""
         return self._requests.counts()
 
     def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
-        """Show these consumers, those of sinks among them, at every scrape, and no others any more."""
+        """Show exactly these consumers, including the consumers of sinks, at every scrape."""
         self._consumers.shown = tuple(consumers)
 
     def show_journal(self, journal: Retention) -> None:
@@ -175,7 +179,7 @@ class Metrics:
         self.registry.register(_LossCollector(store))
 
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
-        """Show these sinks at every scrape, and no others any more."""
+        """Show exactly these sinks at every scrape."""
         self._sinks.shown = tuple(sinks)
 
 
@@ -189,14 +193,18 @@ class _ConsumerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         pending = GaugeMetricFamily(
             "ingestd_consumer_pending",
-            "Records in the journal that the consumer has not done with.",
+            "Records in the journal that the consumer is not done with.",
             labels=["consumer"],
         )
         oldest = GaugeMetricFamily(
-            "ingestd_consumer_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["consumer"]
+            "ingestd_consumer_oldest_pending_seconds",
+            "Age of the consumer's oldest pending record, 0 if there is none.",
+            labels=["consumer"],
         )
         failures = CounterMetricFamily(
-            "ingestd_consumer_failures", "Steps that failed and were tried again.", labels=["consumer"]
+            "ingestd_consumer_failures",
+            "Failed attempts to open the consumer or to do a step; the daemon repeats each.",
+            labels=["consumer"],
         )
         for consumer in self.shown:
             pending.add_metric([consumer.name], consumer.pending)
@@ -215,19 +223,25 @@ class _JournalCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         journal = self._journal
         yield GaugeMetricFamily("ingestd_journal_records", "Records in the journal.", journal.records)
-        yield GaugeMetricFamily("ingestd_journal_bytes", "Bytes they hold, as limits count them.", journal.bytes)
         yield GaugeMetricFamily(
-            "ingestd_journal_max_bytes", "Bytes they may hold, +Inf without a limit.", journal.max_bytes
+            "ingestd_journal_bytes",
+            "Bytes of the records in the journal, as keep_size and max_size count them.",
+            journal.bytes,
         )
         yield GaugeMetricFamily(
-            "ingestd_journal_oldest_seconds", "Age of the oldest of them, 0 if none.", journal.oldest_seconds
+            "ingestd_journal_max_bytes", "The journal's max_size in bytes, +Inf without it.", journal.max_bytes
+        )
+        yield GaugeMetricFamily(
+            "ingestd_journal_oldest_seconds",
+            "Age of the oldest record in the journal, 0 if there is none.",
+            journal.oldest_seconds,
         )
         removed = CounterMetricFamily("ingestd_journal_removed", "Records removed from the journal.", labels=["reason"])
         for reason, count in journal.removed.items():
             removed.add_metric([reason], count)
         lost = CounterMetricFamily(
             "ingestd_journal_lost",
-            "Records removed before the consumer had been given them.",
+            "Records removed from the journal before the consumer got them.",
             labels=["consumer"],
         )
         for name, count in journal.lost:
@@ -244,11 +258,13 @@ class _LossCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
-            "ingestd_store_losses", "How often the store was found to have lost data.", value=self._store.losses
+            "ingestd_store_losses",
+            "How often this daemon found that the store had lost data.",
+            value=self._store.losses,
         )
         yield GaugeMetricFamily(
             "ingestd_store_lost",
-            "1 while a loss of data is neither made good nor acknowledged, else 0.",
+            "1 while a loss of data is neither repaired nor acknowledged, else 0.",
             value=self._store.loss is not None,
         )
 
@@ -274,14 +290,18 @@ class _SinkCollector(Collector):
     @staticmethod
     def _families() -> list[CounterMetricFamily | GaugeMetricFamily]:
         return [
-            CounterMetricFamily("ingestd_sink_delivered", "Records the sink has taken.", labels=["sink"]),
-            CounterMetricFamily("ingestd_sink_filtered", "Records its filter kept from it.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_delivered", "Records that the sink has taken.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_filtered", "Records that the sink's filter left out.", labels=["sink"]),
             CounterMetricFamily("ingestd_sink_given_up", "Records that became dead letters.", labels=["sink"]),
-            CounterMetricFamily("ingestd_sink_retries", "Writes that failed and were tried again.", labels=["sink"]),
-            GaugeMetricFamily("ingestd_sink_pending", "Records in the journal not yet in the sink.", labels=["sink"]),
+            CounterMetricFamily("ingestd_sink_retries", "Failed writes that were tried again.", labels=["sink"]),
             GaugeMetricFamily(
-                "ingestd_sink_oldest_pending_seconds", "Age of the oldest of them, 0 if none.", labels=["sink"]
+                "ingestd_sink_pending", "Records in the journal that are not yet in the sink.", labels=["sink"]
             ),
-            GaugeMetricFamily("ingestd_sink_dead_letters", "Records this sink does not get, kept.", labels=["sink"]),
-            GaugeMetricFamily("ingestd_sink_paused", "1 while operators have it paused.", labels=["sink"]),
+            GaugeMetricFamily(
+                "ingestd_sink_oldest_pending_seconds",
+                "Age of the sink's oldest pending record, 0 if there is none.",
+                labels=["sink"],
+            ),
+            GaugeMetricFamily("ingestd_sink_dead_letters", "Dead letters of the sink.", labels=["sink"]),
+            GaugeMetricFamily("ingestd_sink_paused", "1 while operators have paused the sink.", labels=["sink"]),
         ]

@@ -45,7 +45,7 @@ class RequestCounter(Collector):
             self._durations[endpoint, True] = Distribution(BOUNDS)
 
     def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool) -> None:
-        """As `count` of one event and `took`, which is what most requests are."""
+        """The same as `count` of one event and `took`. Most requests need both."""
         self._outcomes[endpoint, key, outcome] += 1
         self._durations[endpoint, batch].add(seconds)
 

@@ -1,4 +1,4 @@
-"""What /metrics answers: the registry in Prometheus' text format, made beside the event loop."""
+"""The answer of /metrics: the registry in Prometheus' text format, rendered on a thread beside the event loop."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Exposition:
     """Renders a registry on its own thread, one rendering at a time.
 
-    Scrapes that arrive during a rendering share the next one. So no scrape gets numbers from before it came, and
+    Scrapes that arrive during a rendering share the next one. So no scrape gets numbers from before its arrival, and
     many simultaneous scrapes cost two renderings.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        # Else each counter has a second sample, the time of its creation.
+        # Otherwise each counter would have a second sample, the time of its creation.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library declares no types here
         self._registry = registry
-        # Not the loop's own threads: all of those may be waiting for a disk.
+        # Not the loop's default threads: all of them may be waiting for a disk.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._current: asyncio.Future[bytes] | None = None
         self._next: asyncio.Future[bytes] | None = None
 
     async def render(self) -> bytes:
-        """The present values. Raises what a collector raises."""
+        """Render the present values. An exception of a collector is raised."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._current))
-        return await asyncio.shield(self._next)  # others may be waiting for it when one of them goes
+        return await asyncio.shield(self._next)  # a cancelled scrape must not cancel it for the others
 
     async def _after(self, current: asyncio.Future[bytes] | None) -> bytes:
         if current is not None:

@@ -33,10 +33,10 @@ _LOOK = 0.5  # seconds between two checks of the connection, and for its close
 class Connection:
     """A connection. The caller must close it after any error."""
 
-    def __init__(self, client: Client, place: str, needs_tls: bool) -> None:
+    def __init__(self, client: Client, address: str, needs_tls: bool) -> None:
         self.needs_tls = needs_tls
         self._client = client
-        self._place = place
+        self._address = address
         self._inbox = ""
         self._sent = 0
         self._error: Exception | None = None
@@ -44,7 +44,7 @@ class Connection:
     async def begin(self, access: Mapping[str, Any]) -> None:
         """Connect. Passes on errors of nats-py."""
         await self._client.connect(
-            f"nats://{self._place}",
+            f"nats://{self._address}",
             name="ingestd",
             error_cb=self._note,
             allow_reconnect=False,
@@ -83,11 +83,11 @@ class Connection:
             async with asyncio.timeout(_ANSWER_TIMEOUT):
                 (answer,) = await self.ask([Message(f"$JS.API.{operation}", msgspec.json.encode(request))])
         except TimeoutError:
-            raise SinkRetry(f"{self._place}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
+            raise SinkRetry(f"{self._address}: JetStream does not answer within {_ANSWER_TIMEOUT} s") from None
         except SinkFailure as error:  # not the fault of a record
             raise SinkRetry(str(error)) from error
         if answer.get("status") == NOBODY:
-            raise SinkRetry(f"{self._place}: JetStream is not enabled on the server, or not for this user")
+            raise SinkRetry(f"{self._address}: JetStream is not enabled on the server, or not for this user")
         return answer
 
     async def ask(self, messages: Sequence[Message]) -> list[Mapping[str, Any]]:
@@ -143,7 +143,7 @@ class Connection:
 
     def _why(self, error: Exception | None = None) -> str:
         cause = self._client.last_error or self._error or error
-        return f"{self._place}: {'the connection was lost' if cause is None else plain(cause)}"
+        return f"{self._address}: {'the connection was lost' if cause is None else plain(cause)}"
 
 
 def plain(error: Exception) -> str:

@@ -74,13 +74,13 @@ class Servers:
         raise SinkRetry("; ".join(reasons))
 
     async def _connect_to(self, address: _Address) -> Connection:
-        connection = Connection(self._make_client(), address.place, address.tls or self._all_tls)
+        connection = Connection(self._make_client(), address.host_and_port, address.tls or self._all_tls)
         try:
             await connection.begin(await self._access(address, connection))
         except BaseException as error:
             await connection.close()
             if isinstance(error, Exception):  # nats-py raises any error if the server does not speak NATS
-                raise SinkRetry(f"{address.place}: {plain(error)}") from error
+                raise SinkRetry(f"{address.host_and_port}: {plain(error)}") from error
             raise
         return connection
 
@@ -109,7 +109,7 @@ class Servers:
 
 
 class _Address(NamedTuple):
-    place: str
+    host_and_port: str
     tls: bool
     user: str
     password: str

@@ -1,4 +1,4 @@
-"""The stream on its Redis: what is asked of it, and why it does not do it, in words without secrets."""
+"""The stream on its Redis: its commands, and the reasons for their failure in words without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StreamOnRedis"]
 
 _CONNECT_TIMEOUT = 5.0
 
-# In the script, so that of the entries only these numbers travel, and one entry at a time is in memory.
+# Finds ids among the newest entries. A script sends only the indexes back, and has one entry at a time in memory.
 _FIND = """
 local entries, bytes, wanted, found, before = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, '+'
 for i = 3, #ARGV do wanted[ARGV[i]] = i - 3 end
@@ -40,59 +40,59 @@ return found
 
 _REASONS: dict[type[Exception], str] = {
     exceptions.OutOfMemoryError: "Redis has no memory left (maxmemory)",
-    exceptions.ReadOnlyError: "this Redis is a replica, which takes no writes",
+    exceptions.ReadOnlyError: "this Redis is a replica and refuses writes",
     exceptions.BusyLoadingError: "Redis is still loading its data",
     exceptions.AuthenticationError: "Redis does not accept the user or password",
 }
-# Errors that are no matter of what is written: those that redis-py has classes for, and how the others begin.
-_TROUBLES = (
+# Errors of the server, whatever is written: classes of redis-py, and the first words of errors without a class.
+_SERVER_ERRORS = (
     exceptions.AuthenticationError, exceptions.BusyLoadingError, exceptions.ClusterDownError,
     exceptions.MasterDownError, exceptions.MaxConnectionsError, exceptions.NoPermissionError,
     exceptions.OutOfMemoryError, exceptions.ReadOnlyError, exceptions.TryAgainError,
 )  # fmt: skip
-_TROUBLE_CODES = (
+_SERVER_ERROR_CODES = (
     "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY",
     "TRYAGAIN", "UNKILLABLE", "WRONGPASS", "WRONGTYPE",
 )  # fmt: skip
 
 
 class StreamOnRedis:
-    """Every method raises `SinkRetry`; `add` raises `SinkFailure` unless the trouble is known to be that of Redis."""
+    """Every method raises `SinkRetry`. `add` raises `SinkFailure` unless the error is known to be the server's."""
 
     def __init__(self, url: str, key: str, *, max_length: int | None) -> None:
-        """Connects to nothing yet. Raises `ValueError` for a URL that cannot be."""
+        """Does not connect yet. Raises `ValueError` for an unusable URL."""
         self._redis = _client(url)
         self._key = key
         self._max_length = max_length
 
     async def check(self) -> None:
-        """Whether an entry could be added, as far as can be told without adding one."""
+        """Check, without adding an entry, whether Redis would take one."""
         with self._reasons():
             await self._redis.xlen(self._key)
             try:
-                # No entry can have this id. But before Redis says so, it says whatever keeps it from adding one.
+                # No entry can have this id. Redis reports every other obstacle before the wrong id.
                 await self._redis.xadd(self._key, {"id": ""}, id="0-0")
             except exceptions.ResponseError as error:
                 if "must be greater than 0-0" not in str(error):
                     raise
 
     async def largest(self) -> int | None:
-        """The bytes one value may have; None where Redis does not tell."""
+        """The most bytes of one value, None if Redis does not tell."""
         with self._reasons():
             try:
                 limits = await self._redis.config_get("proto-max-bulk-len")
-            except exceptions.ResponseError:  # not everybody may ask for it
+            except exceptions.ResponseError:  # an ACL may forbid CONFIG
                 limits = {}
         return int(limits.get("proto-max-bulk-len") or 0) or None
 
     async def find(self, ids: Sequence[str], *, entries: int, size: int) -> set[int]:
-        """The indexes of those ids that are among the newest entries; `size` bytes of these at the most."""
+        """The indexes of the ids that are in the newest entries: at most `entries` entries and `size` bytes."""
         with self._reasons():
             found: list[int] = await self._redis.eval(_FIND, 1, self._key, entries, size, *ids)
         return set(found)
 
     async def add(self, records: Sequence[tuple[str, Record]]) -> None:
-        """All or none of them, each with its id."""
+        """Add all records, each with its id, or none of them."""
         with self._reasons(with_records=True):
             async with self._redis.pipeline(transaction=True) as transaction:
                 for identity, record in records:
@@ -102,7 +102,7 @@ class StreamOnRedis:
                         maxlen=self._max_length,
                         approximate=True,
                     )
-                # Not raised by redis-py, which would put the command into the message, and so a customer's data.
+                # If redis-py raised the error, the message would contain the command, and so a customer's data.
                 results = await transaction.execute(raise_on_error=False)
             for result in results:
                 if isinstance(result, Exception):
@@ -116,7 +116,7 @@ class StreamOnRedis:
         try:
             yield
         except (exceptions.RedisError, OSError) as error:
-            kind = SinkFailure if with_records and not _is_its_own_trouble(error) else SinkRetry
+            kind = SinkFailure if with_records and not _is_server_error(error) else SinkRetry
             raise kind(self._reason(error)) from error
 
     def _reason(self, error: Exception) -> str:
@@ -125,34 +125,35 @@ class StreamOnRedis:
                 return reason
         text = _text_of(error)
         if "WRONGTYPE" in text:
-            return f"the key {self._key} holds something else than a stream"
+            return f"the key {self._key} does not hold a stream"
         return f"Redis: {text}" if isinstance(error, exceptions.ResponseError) else text or type(error).__name__
 
 
-def _is_its_own_trouble(error: Exception) -> bool:
+def _is_server_error(error: Exception) -> bool:
     if isinstance(error, exceptions.ResponseError):
-        return isinstance(error, _TROUBLES) or _text_of(error).startswith(_TROUBLE_CODES)
-    return isinstance(error, _TROUBLES) or "connecting to" in str(error)  # redis-py has one class for all connections
+        return isinstance(error, _SERVER_ERRORS) or _text_of(error).startswith(_SERVER_ERROR_CODES)
+    # redis-py has one class for all errors of connections.
+    return isinstance(error, _SERVER_ERRORS) or "connecting to" in str(error)
 
 
 def _text_of(error: Exception) -> str:
-    """Without the command, which is there in what was refused before EXEC."""
+    """The error without the command. redis-py adds the command if Redis refused it before EXEC."""
     return str(error).rpartition(" of pipeline caused error: ")[2].strip("()'\",")
 
 
 def _client(url: str) -> aioredis.Redis:
-    """Connects to nothing yet. Raises `ValueError`."""
+    """Make a client, which does not connect yet. Raises `ValueError`."""
     check_redis_url(url)
     try:
         pool = aioredis.ConnectionPool.from_url(
             url,
             socket_connect_timeout=_CONNECT_TIMEOUT,
-            socket_timeout=None,  # a write has a time limit already
-            retry=Retry(NoBackoff(), 0),  # redis-py would add a second time what it got no answer to
+            socket_timeout=None,  # the sink's writes already have a time limit
+            retry=Retry(NoBackoff(), 0),  # redis-py would repeat a command without an answer, and add entries twice
             protocol=2,
             client_name="ingestd",
         )
-        pool.make_connection()  # which knows whether its options can be
-    except TypeError as error:  # redis-py makes arguments of the options in the URL
+        pool.make_connection()  # raises for unknown options
+    except TypeError as error:  # redis-py passes the options in the URL as arguments
         raise ValueError(f"redis-py does not know its option {unknown_option(error)}") from None
     return aioredis.Redis(connection_pool=pool)

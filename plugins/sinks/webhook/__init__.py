@@ -47,9 +47,9 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 
 class _Item(NamedTuple):
-    """One record of a batch: its index in the batch, its id and its body."""
+    """One record of a batch: its number in the batch, its id and its body."""
 
-    place: int
+    number: int
     id: str
     body: bytes
 
@@ -88,7 +88,7 @@ class WebhookSink(Sink):
         if refusal is None:
             return {}
         if len(items) == 1:
-            return {items[0].place: refusal}
+            return {items[0].number: refusal}
         middle = len(items) // 2
         return {**await self._deliver(items[:middle]), **await self._deliver(items[middle:])}
 
@@ -126,7 +126,7 @@ class WebhookSink(Sink):
 
 
 def _items(batch: Iterable[Record]) -> list[_Item]:
-    return [_Item(place, record.decode()["id"], record.body) for place, record in enumerate(batch)]
+    return [_Item(number, record.decode()["id"], record.body) for number, record in enumerate(batch)]
 
 
 def _webhook_id(items: Iterable[_Item]) -> str:

@@ -380,7 +380,7 @@ class Link:
 
 def unavailable() -> Unavailable:
     # Without the reason: it names servers, which a browser must not see. Operators find it in `problem` and the log.
-    return Unavailable("Events cannot be stored at the moment. Send it again.")
+    return Unavailable("Events cannot be stored at the moment. Send the request again.")
 
 
 def refusal(message: str) -> Unavailable:

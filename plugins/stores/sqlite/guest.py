@@ -1,7 +1,7 @@
-"""Commands beside a running daemon: they ask through the table `control`, the daemon does it in their stead.
+"""Commands beside a running daemon. They write requests into the table `control`, and the daemon executes them.
 
-A row is one unit of work: the operations on the state, each with the result the command saw, and the
-records to append. The daemon applies it as it would its own, or, where a result would differ, not at all.
+A row is one transaction: operations on the state, each with the result that the command saw, and records to append.
+The daemon executes it like any other transaction. If a result differs, the daemon changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 DONE, CONFLICT = "done", "conflict"
-"""Answers; any other says why it could not be done."""
+"""Answers to a request. Any other answer is the reason for a failure."""
 
 _PATIENCE = 5.0
 _POLL = 0.05
@@ -41,7 +41,7 @@ Operation = Literal["get", "put", "swap", "renew", "delete", "merge", "fields", 
 class Request(msgspec.Struct):
     now: int
     operations: list[tuple[Operation, list[Any], Any]]
-    """Name, arguments, and the result the command saw."""
+    """Name, arguments, and the result that the command saw."""
     records: list[tuple[str, int, bytes]]
     """Type, time, body."""
     replacements: list[Replacement] = []
@@ -50,7 +50,7 @@ class Request(msgspec.Struct):
 def _logged(
     operation: Callable[Concatenate[CachedState, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[GuestState, _P], Coroutine[Any, Any, _T]]:
-    """The operation, logged with its arguments and its result."""
+    """The operation, which also logs its arguments and its result."""
     name, signature = cast("Operation", operation.__name__), inspect.signature(operation)
 
     @wraps(operation)
@@ -66,14 +66,14 @@ def _logged(
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a collection, since the caller may change it before the log is sent."""
+    """A copy of a collection, because the caller may change it before the log is sent."""
     if isinstance(value, Mapping):
         return dict(value)
     return [*value] if isinstance(value, Collection) and not isinstance(value, str | tuple) else value
 
 
 class GuestState(CachedState):
-    """Works on its own entries, and logs each operation with its result."""
+    """A state on the command's own entries. It logs each operation with its result."""
 
     def __init__(self, entries: Entries, now: int) -> None:
         super().__init__(entries, now)
@@ -94,9 +94,9 @@ class GuestState(CachedState):
 async def submit(
     connections: Connections, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
 ) -> int:
-    """Ask the daemon, and wait until it has done it. Raises `WriteConflict`, `CommandError`, `Unavailable`.
+    """Request this transaction, and wait for the answer. Raises `WriteConflict`, `CommandError`, `Unavailable`.
 
-    Returns the position of the last record; or, if asked to replace some, how many there were.
+    Returns the position of the last record. With `replacements`, returns the number of replaced records.
     """
     request = Request(
         state.now, state.log, [(record.type, record.at, record.body) for record in records], [*replacements]
@@ -104,18 +104,20 @@ async def submit(
     try:
         text = msgspec.json.encode(request)
     except UnicodeEncodeError as error:
-        raise CommandError(f"this cannot be stored: {error}") from error
+        raise CommandError(f"this text cannot be stored: {error}") from error
     number = await connections.change(_ask, text)
     deadline = asyncio.get_running_loop().time() + _PATIENCE
     while (answer := await connections.read(_answer, number)) is None:
         if asyncio.get_running_loop().time() > deadline and await connections.change(_withdraw, number):
-            raise CommandError("the daemon that has the file did not do it in time; nothing was changed")
+            raise CommandError(
+                f"the daemon that has the file did not answer within {_PATIENCE:.0f} s; nothing was changed"
+            )
         await asyncio.sleep(_POLL)
     outcome, position = answer
     if outcome == CONFLICT:
         raise WriteConflict
     if outcome != DONE:
-        raise Unavailable(f"the daemon could not do it: {outcome}")
+        raise Unavailable(f"the daemon could not execute the command: {outcome}")
     return position
 
 
@@ -133,5 +135,5 @@ def _answer(connection: sqlite3.Connection, number: int) -> tuple[str, int] | No
 
 
 def _withdraw(connection: sqlite3.Connection, number: int) -> bool:
-    """Whether the request is gone now; if not, it has been answered."""
+    """Delete an unanswered request. Returns False if it has an answer."""
     return connection.execute("DELETE FROM control WHERE id = ? AND answer IS NULL", (number,)).rowcount == 1

@@ -1,1 +1,1 @@
-"""Clients that mean harm or know no better, against the installed daemon."""
+"""Malicious and broken clients against the installed daemon."""

@@ -1,4 +1,4 @@
-"""One daemon for all attacks, and what must hold after each of them."""
+"""One daemon for all attacks, and the checks after each of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.support.daemon import Daemon, Shop
 from tests.support.rawhttp import assert_unharmed
 
-# One that has only started takes some 50 MB, and SQLite may keep 32 MB of pages; bodies of a megabyte come and go.
+# A daemon takes some 50 MB when it has started, and SQLite keeps up to 32 MB of pages. The rest is for bodies.
 MOST_MEMORY = 160 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""Bodies that are wrongly encoded, packed to burst, or nested without end; and numbers that must come out as sent."""
+"""Bodies with a wrong encoding, a decompression bomb or endless nesting; and numbers that must be stored as sent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEPTH = 100_000
 LARGEST = 1 << 20
 HUGE = 256 * LARGEST
 
-# What one body of a megabyte may take of memory while it is decoded, parsed and checked.
+# The memory that one body of a megabyte may take while it is decoded, parsed and checked.
 MOST_FOR_ONE_BODY = 64 * 2**20
 
 
 def send(shop: Shop, daemon: Daemon, path: str, body: bytes, **headers: str) -> Reply:
-    """With the credential the path asks for; a signature is that of what is packed."""
+    """Sends a compressed body with the credential of the path. A signature is over the uncompressed body."""
     if path != "/customer-events":
         return daemon.post(path, body, shop.public.id, **headers)
     content = body
@@ -37,7 +37,7 @@ def send(shop: Shop, daemon: Daemon, path: str, body: bytes, **headers: str) -> 
 
 @cache
 def bomb(size: int, layers: int = 1) -> bytes:
-    """`size` spaces, packed over and over; one layer is a thousandth of what it holds."""
+    """`size` spaces, compressed once per layer. Each layer is a thousandth of the size of its content."""
     packer = zlib.compressobj(9, wbits=31)
     block = b" " * (1 << 20)
     packed = b"".join(packer.compress(block) for _ in range(size >> 20)) + packer.flush()
@@ -71,7 +71,7 @@ WRONGLY_ENCODED = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_is_not_json_in_utf_8_is_refused(shop: Shop, daemon: Daemon, path: str) -> None:
+def test_bodies_that_are_not_json_in_utf_8_are_refused(shop: Shop, daemon: Daemon, path: str) -> None:
     with counting(daemon, invalid=len(WRONGLY_ENCODED)):
         for name, body in WRONGLY_ENCODED.items():
             reply = send(shop, daemon, path, body)
@@ -100,7 +100,7 @@ NOT_GZIP = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_is_not_whole_gzip_members_is_refused(shop: Shop, daemon: Daemon, path: str) -> None:
+def test_bodies_that_are_not_whole_gzip_members_are_refused(shop: Shop, daemon: Daemon, path: str) -> None:
     with counting(daemon, invalid=len(NOT_GZIP)):
         for name, body in NOT_GZIP.items():
             reply = send(shop, daemon, path, body, Content_Encoding="gzip")
@@ -116,7 +116,7 @@ def test_other_encodings_are_not_supported(shop: Shop, daemon: Daemon, encoding:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_bomb_is_not_unpacked(shop: Shop, daemon: Daemon, path: str) -> None:
+def test_a_bomb_is_not_decompressed(shop: Shop, daemon: Daemon, path: str) -> None:
     before = memory(daemon.pid, "VmHWM")
     with counting(daemon, too_large=2):
         for size in (2 * LARGEST, HUGE):
@@ -125,7 +125,7 @@ def test_a_bomb_is_not_unpacked(shop: Shop, daemon: Daemon, path: str) -> None:
     assert memory(daemon.pid, "VmHWM") < before + MOST_FOR_ONE_BODY
 
 
-def test_a_bomb_in_a_bomb_is_unpacked_once_at_most(shop: Shop, daemon: Daemon) -> None:
+def test_a_bomb_in_a_bomb_is_decompressed_once_at_most(shop: Shop, daemon: Daemon) -> None:
     nested = bomb(HUGE, layers=2)
     assert len(nested) < HUGE // 100_000
     for encoding, status, code in (
@@ -137,7 +137,7 @@ def test_a_bomb_in_a_bomb_is_unpacked_once_at_most(shop: Shop, daemon: Daemon) -
         assert_refused(reply, status, code, closes=False)
 
 
-def test_a_body_without_a_key_is_not_unpacked(daemon: Daemon) -> None:
+def test_a_body_without_a_key_is_not_decompressed(daemon: Daemon) -> None:
     for key in (None, "another"):
         reply = daemon.post("/track", bomb(HUGE), key, Content_Encoding="gzip")
         assert reply.status == 401
@@ -168,7 +168,7 @@ def test_a_body_nested_a_hundred_thousand_deep_is_refused(shop: Shop, daemon: Da
         assert_refused(reply, 400, "invalid_json", closes=False)
 
 
-def test_a_deep_body_with_a_wrong_signature_is_refused_for_that(shop: Shop, daemon: Daemon) -> None:
+def test_a_deep_body_with_a_wrong_signature_is_refused_for_its_signature(shop: Shop, daemon: Daemon) -> None:
     with counting(daemon, unauthorized=len(DEEP)):
         for deep in DEEP.values():
             reply = daemon.post("/customer-events", deep[:250_000], shop.server.id, x_signature="0" * 64)
@@ -177,7 +177,7 @@ def test_a_deep_body_with_a_wrong_signature_is_refused_for_that(shop: Shop, daem
 
 def test_two_hundred_levels_pass_and_one_more_does_not(shop: Shop, daemon: Daemon) -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}")):
-        for levels, status in ((198, 200), (199, 400)):  # beside those of body and data
+        for levels, status in ((198, 200), (199, 400)):  # beside the levels of the body and of data
             value = opening * levels + "1" * (opening != "[") + closing * levels
             body = f'{{"key": "Page View", "anonymousId": "deep", "data": {{"value": {value}}}}}'
             assert daemon.post("/track", body.encode(), shop.public.id).status == status
@@ -239,7 +239,7 @@ def test_texts_come_out_as_they_were_sent(shop: Shop, daemon: Daemon) -> None:
     assert exported(shop, "texts") == [data, data]
 
 
-def test_of_a_name_given_twice_the_last_counts(shop: Shop, daemon: Daemon) -> None:
+def test_the_last_of_two_members_with_one_name_counts(shop: Shop, daemon: Daemon) -> None:
     body = b'{"key": "No", "anonymousId": 1, "data": {"a": 1, "a": 2}, "key": "Page View", "anonymousId": "twice"}'
     assert daemon.post("/track", body, shop.public.id).status == 200
     assert exported(shop, "twice") == [{"a": 2}]
@@ -252,7 +252,7 @@ def test_numbers_that_no_reader_could_hold_are_refused(shop: Shop, daemon: Daemo
         assert_refused(reply, 400, "invalid_json", closes=False)
 
 
-def test_a_signature_counts_for_the_body_not_for_another_reading_of_it(shop: Shop, daemon: Daemon) -> None:
+def test_a_signature_is_not_valid_for_another_reading_of_the_body(shop: Shop, daemon: Daemon) -> None:
     key = Key(shop.server.id, shop.server.secret)
     for body in WRONGLY_ENCODED.values():
         reply = daemon.post("/customer-events", body, key.id, x_signature=sign(key.secret, TEXT.encode()))

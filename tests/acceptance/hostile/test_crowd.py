@@ -1,4 +1,4 @@
-"""More connections and more unfinished bytes than the daemon has room for: the idle and the oldest make way."""
+"""Too many connections and too many unfinished bytes: the daemon closes idle and old connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.rawhttp import Client, assert_refused, counting, event, head,
 
 MAX_CONNECTIONS = 20
 MAX_BODY, MAX_BUFFERED = 100_000, 1_000_000
-CLOCK = 0.25  # seconds: who is first within them cannot be told
+CLOCK = 0.25  # seconds in which the daemon cannot tell which connection was first
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
 
 @pytest.fixture(autouse=True)
 def alone(daemon: Daemon) -> Iterator[None]:
-    """Nobody of an earlier test is there any more."""
+    """Waits until the connections of earlier tests have gone."""
     quiet(daemon)
     yield
     quiet(daemon)
@@ -39,7 +39,7 @@ def alone(daemon: Daemon) -> Iterator[None]:
 
 @contextlib.contextmanager
 def crowd(daemon: Daemon, count: int, start: bytes = b"") -> Iterator[list[Client]]:
-    """So many clients that have sent this, and are known to the daemon."""
+    """Connects `count` clients that have sent `start`, and waits until the daemon has seen them."""
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(count):
@@ -50,7 +50,7 @@ def crowd(daemon: Daemon, count: int, start: bytes = b"") -> Iterator[list[Clien
 
 
 def retried(shop: Shop, daemon: Daemon) -> Reply:
-    """An answer other than 503: a client that is told to try again does."""
+    """Sends until the answer is not 503, as a client does."""
     replies: list[Reply] = []
 
     def served() -> bool:
@@ -61,7 +61,7 @@ def retried(shop: Shop, daemon: Daemon) -> Reply:
     return replies[-1]
 
 
-def test_the_one_idle_longest_makes_room(shop: Shop, daemon: Daemon) -> None:
+def test_the_connection_that_is_idle_longest_makes_room(shop: Shop, daemon: Daemon) -> None:
     with crowd(daemon, MAX_CONNECTIONS) as clients:
         for client in clients[1:] + clients[:1]:  # so the second is idle longest
             client.send(post(shop.public.id, event()))
@@ -73,25 +73,25 @@ def test_the_one_idle_longest_makes_room(shop: Shop, daemon: Daemon) -> None:
             assert client.reply().status == 200
 
 
-def test_clients_that_say_nothing_cannot_lock_others_out(shop: Shop, daemon: Daemon) -> None:
+def test_clients_that_send_nothing_cannot_lock_others_out(shop: Shop, daemon: Daemon) -> None:
     with crowd(daemon, MAX_CONNECTIONS):
         for _ in range(5):
             assert retried(shop, daemon).status == 200
 
 
-def test_requests_half_sent_cannot_lock_others_out(shop: Shop, daemon: Daemon) -> None:
+def test_unfinished_requests_cannot_lock_others_out(shop: Shop, daemon: Daemon) -> None:
     start = head(shop.public.id, f"Content-Length: {len(event())}")
     with crowd(daemon, MAX_CONNECTIONS, start) as clients:
-        # Tornado's headers count too, as objects.
+        # Tornado also keeps headers as objects.
         wait_until(lambda: daemon.metric("ingestd_http_buffered_bytes") >= MAX_CONNECTIONS * len(start))
         for _ in range(5):
             assert retried(shop, daemon).status == 200
         assert any(reply.status == 503 for client in clients[:1] for reply in client.end())
-        clients[-1].send(event())  # the last to come is not the first to go
+        clients[-1].send(event())  # the newest connection is not closed first
         assert clients[-1].reply().status == 200
 
 
-def test_of_too_many_bytes_the_oldest_request_makes_room(shop: Shop, daemon: Daemon) -> None:
+def test_the_oldest_request_makes_room_when_there_are_too_many_bytes(shop: Shop, daemon: Daemon) -> None:
     part = head(shop.public.id, f"Content-Length: {MAX_BODY}") + b" " * (MAX_BODY - 10)
     fit = MAX_BUFFERED // len(part)
     with contextlib.ExitStack() as stack, counting(daemon, unavailable=1, accepted=1, invalid=fit):
@@ -114,18 +114,18 @@ def test_of_too_many_bytes_the_oldest_request_makes_room(shop: Shop, daemon: Dae
         assert_refused(reply, 503, "unavailable")
         wait_for(fit)
         assert daemon.post("/track", event(), shop.public.id).status == 200
-        for client in others:  # and the others may go on
+        for client in others:  # the other requests continue
             client.send(b" " * 10)
             assert_refused(client.reply(), 400, "invalid_json", closes=False)
 
 
-def test_large_bodies_that_never_end_take_no_more_memory_than_told(shop: Shop, daemon: Daemon) -> None:
+def test_large_bodies_that_never_end_take_no_more_memory_than_configured(shop: Shop, daemon: Daemon) -> None:
     before = memory(daemon.pid, "VmHWM")
     part = head(shop.public.id, f"Content-Length: {MAX_BODY}") + b" " * (MAX_BODY - 10)
     with contextlib.ExitStack() as stack:
         for _ in range(15 * MAX_CONNECTIONS):
             client = stack.enter_context(Client(daemon.port))
-            # Some are refused while they send.
+            # The daemon refuses some clients while they send.
             with contextlib.suppress(ConnectionError):
                 client.send(part)
     assert memory(daemon.pid, "VmHWM") < before + 16 * 2**20

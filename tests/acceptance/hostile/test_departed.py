@@ -1,4 +1,4 @@
-"""Clients that stop in the middle, stop sending, or go: an event is stored whole or not at all."""
+"""Clients that stop in the middle, stop sending or disconnect: an event is stored whole or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_client_that_half_closes_later_gets_its_answer(shop: Shop, daemon: Dae
         assert [reply.status for reply in client.end()] == [200]
 
 
-def test_a_request_cut_off_anywhere_is_no_event(shop: Shop, daemon: Daemon) -> None:
+def test_a_request_that_is_cut_off_anywhere_is_no_event(shop: Shop, daemon: Daemon) -> None:
     key, body = shop.public.id, event()
     before = outcomes(daemon)
     for whole in (post(key, body), head(key, "Transfer-Encoding: chunked") + chunked(body[:9], body[9:])):
@@ -43,7 +43,7 @@ def test_a_request_cut_off_anywhere_is_no_event(shop: Shop, daemon: Daemon) -> N
 
 
 @pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
-def test_the_event_of_a_client_that_goes_is_stored_whole_or_not_at_all(
+def test_the_event_of_a_client_that_disconnects_is_stored_whole_or_not_at_all(
     shop: Shop, daemon: Daemon, leave: Leave
 ) -> None:
     chance = random.Random(7)
@@ -53,7 +53,7 @@ def test_the_event_of_a_client_that_goes_is_stored_whole_or_not_at_all(
     for number, text in sent.items():
         whole = post(shop.public.id, event({"number": number, "text": text}, anonymousId=visitor))
         client = Client(daemon.port)
-        # Every second client goes before the end of its request, the others before their answer.
+        # Every second client disconnects before the end of its request, the others before their answer.
         client.send(whole if number % 2 else whole[: chance.randrange(len(whole))])
         leave(client)
     quiet(daemon)
@@ -64,7 +64,7 @@ def test_the_event_of_a_client_that_goes_is_stored_whole_or_not_at_all(
     for data in stored:
         assert data["number"] % 2
         assert data["text"] == sent[data["number"]]
-    if leave is Client.close:  # nothing is lost on its way: all of it was received before the end
+    if leave is Client.close:  # the daemon had received the whole request before the client disconnected
         assert len(stored) == 100
 
 

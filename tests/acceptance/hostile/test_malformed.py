@@ -1,4 +1,4 @@
-"""What is not HTTP, or HTTP that two readers could read in two ways: refused, and nothing after it is believed."""
+"""Malformed and ambiguous HTTP is refused, and the bytes after it on the connection are ignored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST_LINES = {
     "SMTP": b"EHLO shop.example",
 }
 
-# What is left is `/path` and `http://host/path`.
+# Only `/path` and `http://host/path` are valid targets.
 TARGETS = {
     "the server as a whole": b"*",
     "an authority": b"shop.example:443",
@@ -130,7 +130,7 @@ CHUNKS = {
 
 
 def assert_only_answer(daemon: Daemon, request: bytes) -> None:
-    """The one answer is that this is not HTTP; what follows it on the connection is not looked at."""
+    """The only answer says that the request is not HTTP. The bytes after it are ignored."""
     with Client(daemon.port) as client:
         client.send(request)
         reply, *others = client.end()
@@ -159,7 +159,7 @@ def test_a_request_names_one_host(shop: Shop, daemon: Daemon, lines: bytes) -> N
 
 @pytest.mark.parametrize("lines", LENGTHS.values(), ids=LENGTHS)
 def test_a_length_that_is_not_one_plain_number_is_refused(shop: Shop, daemon: Daemon, lines: str) -> None:
-    # A second reader, a proxy say, could take what follows for another request: it must not be answered.
+    # A second reader such as a proxy could take the next bytes for another request. They must get no answer.
     with counting(daemon, invalid=1):
         assert_only_answer(daemon, head(shop.public.id, lines) + b"0\r\n\r\n" + post(shop.public.id, GOOD))
 
@@ -191,7 +191,7 @@ def test_a_length_of_thousands_of_digits_is_too_large(shop: Shop, daemon: Daemon
     assert_refused(reply, 413, "too_large")
 
 
-# What is allowed, if seldom seen
+# Valid requests that are rare
 
 
 def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
@@ -220,7 +220,7 @@ def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
             assert [reply.status for reply in talk(daemon.port, request)] == [200], request
 
 
-def test_what_a_server_may_refuse_or_understand_is_not_misread(shop: Shop, daemon: Daemon) -> None:
+def test_optional_syntax_is_refused_or_understood_but_not_misread(shop: Shop, daemon: Daemon) -> None:
     key = shop.public.id
     size = f"{len(GOOD):x}".encode()
     for request in (
@@ -259,7 +259,7 @@ def test_a_whole_address_is_routed_by_its_path(shop: Shop, daemon: Daemon) -> No
             assert reply.status == 200, target
 
 
-def test_methods_and_paths_of_other_kinds_are_no_events(shop: Shop, daemon: Daemon) -> None:
+def test_requests_with_other_methods_and_paths_are_no_events(shop: Shop, daemon: Daemon) -> None:
     whole = post(shop.public.id, GOOD)
     with counting(daemon):
         for method in (b"post", b"Post", b"TRACE", b"CONNECT", b"PRI", b"X" * 1000):
@@ -278,10 +278,10 @@ def test_methods_and_paths_of_other_kinds_are_no_events(shop: Shop, daemon: Daem
             assert_refused(reply, 404, "not_found", closes=False)
 
 
-# Headers twice
+# Repeated headers
 
 
-def test_a_credential_twice_is_none(shop: Shop, daemon: Daemon) -> None:
+def test_a_repeated_credential_is_refused(shop: Shop, daemon: Daemon) -> None:
     good, bad = f"Authorization: Bearer {shop.public.id}", "Authorization: Bearer another"
     with counting(daemon, unauthorized=3):
         for second in (good, bad):
@@ -291,7 +291,7 @@ def test_a_credential_twice_is_none(shop: Shop, daemon: Daemon) -> None:
         assert_refused(reply, 401, "invalid_key", closes=False)
 
 
-def test_a_signature_twice_is_none(shop: Shop, daemon: Daemon) -> None:
+def test_a_repeated_signature_is_refused(shop: Shop, daemon: Daemon) -> None:
     good, bad = f"x-signature: {sign(shop.server.secret, GOOD)}", "x-signature: " + "0" * 64
     with counting(daemon, unauthorized=3, accepted=1):
         for pair in ((good, bad), (bad, good), (good, good)):
@@ -301,7 +301,7 @@ def test_a_signature_twice_is_none(shop: Shop, daemon: Daemon) -> None:
         assert reply.status == 200
 
 
-def test_an_encoding_twice_is_not_supported(shop: Shop, daemon: Daemon) -> None:
+def test_a_repeated_encoding_is_not_supported(shop: Shop, daemon: Daemon) -> None:
     with counting(daemon, invalid=1):
         [reply] = talk(daemon.port, post(shop.public.id, GOOD, "Content-Encoding: gzip", "Content-Encoding: gzip"))
     assert_refused(reply, 415, "unsupported_encoding", closes=False)
@@ -315,7 +315,7 @@ def test_headers_up_to_the_limit_are_read_and_larger_ones_refused(shop: Shop, da
     empty = len(head(key, "X: ", f"Content-Length: {len(GOOD)}"))
     [reply] = talk(daemon.port, post(key, GOOD, "X: " + "x" * (16_384 - empty)))
     assert reply.status == 200
-    own = 4  # lines that `post` writes: Host, Authorization, Content-Length, and one for good measure
+    own = 4  # `post` writes Host, Authorization and Content-Length; one more line is spare
     [reply] = talk(daemon.port, post(key, GOOD, *(f"X-{number}: x" for number in range(100 - own))))
     assert reply.status == 200
     large = [

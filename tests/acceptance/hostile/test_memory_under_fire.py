@@ -1,4 +1,4 @@
-"""What takes much memory for little on the wire: the daemon stays within its bound, and gives back what it took."""
+"""Attacks that take much memory for few bytes: the daemon stays within its bound and frees the memory afterwards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SCALES = {
     "long journeys": 0.04, "many headers": 0.05, "unread answers": 0.1, "unfinished bodies": 0.1,
     "unfinished heads": 0.1,
 }  # fmt: skip
-"""The attacks, and which part of each is sent here: without bounds the first alone takes twice what is allowed."""
+"""The part of each attack that is sent here. Without bounds the first attack alone takes twice the allowed memory."""
 
 LEFT = 240 * 10**6
-"""Bytes that may be left afterwards, with the caches full of what was sent."""
+"""Bytes that the daemon may keep afterwards, for its caches."""
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,10 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
 
 @pytest.fixture(autouse=True)
 def unharmed() -> None:
-    """The bound is another one than that of the other attacks."""
+    """Replaces the check of the other attacks, because this module has its own bound."""
 
 
-def test_memory_is_bounded_whatever_is_sent_and_comes_down(shop: Shop, daemon: Daemon) -> None:
+def test_memory_is_bounded_during_attacks_and_freed_afterwards(shop: Shop, daemon: Daemon) -> None:
     server = Server("ingestd", daemon.pid, daemon.port, daemon.ops_port)
     for name, scale in SCALES.items():
         row = attack(server, shop.public.id, name, scale=scale, rest=0.0)

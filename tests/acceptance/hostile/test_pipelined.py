@@ -1,4 +1,4 @@
-"""Many requests in one write: answered one by one in their order, until one that ends the connection."""
+"""Many requests in one write are answered in their order, until one of them ends the connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_answers_come_in_the_order_of_the_requests(shop: Shop, daemon: Daemon) -
     assert [reply.json()["session"]["sessionId"] for reply in replies] == sessions
 
 
-def test_good_and_bad_requests_are_answered_side_by_side(shop: Shop, daemon: Daemon) -> None:
+def test_good_and_bad_requests_on_one_connection_are_all_answered(shop: Shop, daemon: Daemon) -> None:
     key, server, body = shop.public.id, shop.server, event()
     signature = f"x-signature: {sign(server.secret, body)}"
     kinds = {
@@ -60,7 +60,7 @@ def test_requests_in_pieces_of_any_size_are_the_same_requests(shop: Shop, daemon
         assert [reply.status for reply in client.end()] == [200] * 40
 
 
-def test_nothing_behind_the_last_request_is_answered(shop: Shop, daemon: Daemon) -> None:
+def test_bytes_after_the_last_request_are_not_answered(shop: Shop, daemon: Daemon) -> None:
     good = post(shop.public.id, event())
     with counting(daemon, accepted=2):
         replies = talk(daemon.port, good + post(shop.public.id, event(), "Connection: close") + good * 5)

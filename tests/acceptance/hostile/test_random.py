@@ -1,4 +1,4 @@
-"""Bytes by chance, from noise to requests that are wrong in one bit; the same in every run."""
+"""Random bytes, from noise to requests with one wrong bit. Each run sends the same bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_noise_is_no_request(daemon: Daemon) -> None:
     assert seen[400] > 100
 
 
-def test_noise_for_a_body_is_refused(shop: Shop, daemon: Daemon) -> None:
+def test_a_body_of_noise_is_refused(shop: Shop, daemon: Daemon) -> None:
     chance = random.Random(2)
     with counting(daemon, invalid=300):
         for _ in range(100):
@@ -56,7 +56,7 @@ def test_noise_for_a_body_is_refused(shop: Shop, daemon: Daemon) -> None:
                 assert [reply.status for reply in talk(daemon.port, request)] == [400]
 
 
-def test_requests_that_are_wrong_in_a_few_bytes_get_an_answer_or_an_end(shop: Shop, daemon: Daemon) -> None:
+def test_requests_with_a_few_wrong_bytes_are_answered_or_the_connection_is_closed(shop: Shop, daemon: Daemon) -> None:
     chance = random.Random(3)
     bodies = [json.dumps(body).encode() for body in valid_bodies()]
     seen: Counter[int] = Counter()
@@ -87,7 +87,7 @@ def spoilt_bodies(chance: random.Random) -> Iterator[bytes]:
 
 
 def content(value: Mapping[str, Any], *, identify: bool) -> str:
-    """What a body or a record says, in one form whatever the order and spelling."""
+    """The content of a body or a record in one form, independent of order and spelling."""
     names = ("anonymousId", "traits") if identify else ("key", "anonymousId", "data")
     return json.dumps([value.get(name) or {} for name in names], sort_keys=True)
 

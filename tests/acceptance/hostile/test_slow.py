@@ -1,4 +1,4 @@
-"""Clients that take their time: cut off at the timeouts, and no burden to the others until then."""
+"""Slow clients are cut off at the timeouts, and do not slow other clients until then."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.daemon import Daemon, Reply, Shop
 from tests.support.rawhttp import Client, assert_refused, counting, event, head, outcomes, post, quiet
 
 HEADER_TIMEOUT, BODY_TIMEOUT, IDLE_TIMEOUT = 1.0, 1.2, 1.0
-# The daemon looks at its clocks now and then, and a busy machine is late.
+# The daemon checks its timeouts at intervals, and a busy machine is late.
 PATIENCE = 10.0
 
 SLOW_CLIENTS = 300
-PACE = 0.2  # seconds from one byte of a client to its next
+PACE = 0.2  # seconds between two bytes of a client
 
-# How much longer a request may take beside three hundred slow clients. They cost less than a tenth.
+# The factor by which three hundred slow clients may slow a request. In practice it is below 1.1.
 MOST_SLOWER = 4.0
 
 
@@ -41,7 +41,7 @@ def daemon(shop: Shop) -> Iterator[Daemon]:
 
 
 def drip(client: Client, data: bytes, deadline: float) -> None:
-    """Send a byte at a time until the daemon has something to say."""
+    """Sends a byte at a time until the daemon sends something or closes the connection."""
     for at in range(len(data)):
         client.send(data[at : at + 1])
         if _says(client.socket, PACE):
@@ -103,7 +103,7 @@ def test_an_idle_connection_is_closed_without_a_word(shop: Shop, daemon: Daemon)
         assert used.end() == []
 
 
-def test_a_connection_in_use_outlives_all_timeouts(shop: Shop, daemon: Daemon) -> None:
+def test_a_connection_in_use_is_not_closed_by_timeouts(shop: Shop, daemon: Daemon) -> None:
     with Client(daemon.port) as client:
         begun = time.monotonic()
         while time.monotonic() - begun < 2 * max(IDLE_TIMEOUT, BODY_TIMEOUT):
@@ -113,7 +113,7 @@ def test_a_connection_in_use_outlives_all_timeouts(shop: Shop, daemon: Daemon) -
 
 
 class Drips(threading.Thread):
-    """Three hundred clients, half slow with headers and half with bodies, that begin anew when they are cut off."""
+    """Three hundred clients, half slow with headers and half with bodies. They connect again when they are cut off."""
 
     def __init__(self, port: int, key: str) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_three_hundred_slow_clients_do_not_slow_others(shop: Shop, daemon: Daemo
         try:
             wait_until(lambda: drips.open == SLOW_CLIENTS)
             beside = [typical_time(client, request)]
-            # They are all cut off once at least, and begin anew, while others go on.
+            # Each slow client is cut off at least once and connects again, while the other client continues.
             while len(drips.replies) < SLOW_CLIENTS:
                 assert drips.is_alive()
                 assert time.monotonic() - begun < PATIENCE, "slow clients are not cut off"

@@ -1,1 +1,1 @@
-"""What a stranger with a shop's public key can do, on both HTTP servers and both stores."""
+"""Attacks by strangers with a shop's public key, on both HTTP servers and both stores."""

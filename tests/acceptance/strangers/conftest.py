@@ -10,13 +10,13 @@ import pytest
 from benchmarks.hostile_memory import BOUND
 from tests.support.daemon import Daemon, Shop
 from tests.support.rawhttp import assert_unharmed
-from tests.support.trust import PAIRS, Pair, Place, open_place
+from tests.support.trust import PAIRS, Pair, Site, open_site
 
 PROXY = "127.0.1.1"
-"""Requests from here may name any address as their client's."""
+"""A proxy that the daemon trusts: requests from here may name any address as the client's."""
 
 TARGETS = [str(uuid.UUID(int=number, version=4)) for number in range(100)]
-"""Server keys whose ids strangers know. Each has a budget for wrong signatures."""
+"""Server keys with ids that strangers know. Each key has a budget for wrong signatures."""
 
 LINKS = "max_links = 3\nmax_visitors = 5"
 
@@ -31,19 +31,19 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 @pytest.fixture(scope="package")
-def place(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with open_place(pair, tmp_path_factory.mktemp("strangers"), TABLES, TARGETS) as place:
-        yield place
+def site(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(pair, tmp_path_factory.mktemp("strangers"), TABLES, TARGETS) as site:
+        yield site
 
 
 @pytest.fixture(scope="package")
-def shop(place: Place) -> Shop:
-    return place.shop
+def shop(site: Site) -> Shop:
+    return site.shop
 
 
 @pytest.fixture(scope="package")
-def daemon(place: Place) -> Daemon:
-    return place.daemon
+def daemon(site: Site) -> Daemon:
+    return site.daemon
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Strangers who know the id of a server key and not its secret: nobody else is locked out."""
+"""Strangers with the id of a server key but without its secret lock nobody else out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.daemon import Daemon, Shop, sign
 from tests.support.rawhttp import Client, event, post
 
-# A body of up to 64 KiB has a second reading. The others take long to decompress and hash.
+# A body of up to 64 KiB is also checked in its canonical form. The other bodies are slow to decompress and hash.
 NUMBERS = b'{"data":[' + b"0," * 32_000 + b"0]}"
 FLOODS = {
     "numbers": ("/customer-events", NUMBERS, []),
@@ -23,7 +23,7 @@ FLOODS = {
 
 @contextmanager
 def flood(daemon: Daemon, address: str, request: bytes, statuses: set[int]) -> Iterator[None]:
-    """Send this request again and again from that address, and add its answers to `statuses`."""
+    """Sends the request repeatedly from the address, and adds the answers to `statuses`."""
     over = threading.Event()
 
     def attack() -> None:
@@ -46,7 +46,7 @@ def flood(daemon: Daemon, address: str, request: bytes, statuses: set[int]) -> I
 @pytest.mark.parametrize("name", FLOODS)
 def test_wrong_signatures_lock_nobody_out(shop: Shop, daemon: Daemon, name: str) -> None:
     path, body, lines = FLOODS[name]
-    address = f"127.0.4.{[*FLOODS].index(name)}"  # nobody has used its budget yet
+    address = f"127.0.4.{[*FLOODS].index(name)}"  # no test has used the key's budget yet
     signature = f"x-signature: {'0' * 64}"
     statuses: set[int] = set()
     with (
@@ -54,12 +54,12 @@ def test_wrong_signatures_lock_nobody_out(shop: Shop, daemon: Daemon, name: str)
         Client(daemon.port, "127.0.0.2") as backend,
     ):
         number = 0
-        # The flood has used up its budget at some time, and the backend is served before and after.
+        # The flood uses up the budget at some time. The backend is served before and after that.
         while number < 20 or (429 not in statuses and number < 1000):
             number += 1
             spaced = event({"number": number})
             compact = spaced.replace(b": ", b":").replace(b", ", b",")
-            # Clients may sign another form than they send.
+            # A client may sign the canonical form of the body that it sends.
             for signed in spaced, compact:
                 lines_of_backend = [f"x-signature: {sign(shop.server.secret, signed)}"]
                 backend.send(post(shop.server.id, spaced, *lines_of_backend, path="/customer-events"))
@@ -69,7 +69,7 @@ def test_wrong_signatures_lock_nobody_out(shop: Shop, daemon: Daemon, name: str)
     assert statuses == {401, 429}
 
 
-def test_a_stranger_is_told_to_wait_and_their_own_right_bytes_are_taken(shop: Shop, daemon: Daemon) -> None:
+def test_an_address_that_must_wait_may_still_send_bodies_that_were_signed_as_sent(shop: Shop, daemon: Daemon) -> None:
     with Client(daemon.port, "127.0.0.4") as client:
         answers = []
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Orders, refunds and links: the backend of a shop outranks whoever has its public key."""
+"""Orders, refunds and links: the backend of a shop outranks all holders of its public key."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import pytest
 
 from tests.support.clients import at_once
 from tests.support.daemon import Reply, Shop, run_ingestd
-from tests.support.trust import Pair, Place, open_place
+from tests.support.trust import Pair, Site, open_site
 
 SIGNED = {"plugins.identity": 'links = "signed"', "plugins.attribution": 'orders = "signed"'}
 
 
 @pytest.fixture(scope="module")
-def strict(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A shop that takes the word of its backend alone."""
-    with open_place(pair, tmp_path_factory.mktemp("strict"), SIGNED) as place:
-        yield place
+def strict(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A shop that trusts only its backend."""
+    with open_site(pair, tmp_path_factory.mktemp("strict"), SIGNED) as site:
+        yield site
 
 
 # POST /identify
 
 
 @pytest.mark.parametrize("path", ["/identify", "/identify/"])
-def test_a_backend_identifies_a_visitor(place: Place, path: str) -> None:
+def test_a_backend_identifies_a_visitor(site: Site, path: str) -> None:
     visitor = f"backend{path}"
-    session = place.send("/track", visitor).json()["session"]["sessionId"]
+    session = site.send("/track", visitor).json()["session"]["sessionId"]
     body = {"anonymousId": visitor, "userId": "bea", "traits": {"plan": "gold"}}
-    reply = place.signed(path, body)
+    reply = site.signed(path, body)
     assert (reply.status, reply.json()) == (200, {"session": {"sessionId": session}})
-    [record] = [each for each in place.shop.stored() if each["id"] == reply.headers["x-request-id"]]
+    [record] = [each for each in site.shop.stored() if each["id"] == reply.headers["x-request-id"]]
     assert (record["type"], record["endpoint"], record["traits"]) == ("identify", "server-identify", {"plan": "gold"})
     assert (record["signed"], record["linked"], record["userId"]) == (True, True, "bea")
-    assert place.user_of(visitor) == "bea"
-    # One that is supplied stands for this request only.
+    assert site.user_of(visitor) == "bea"
+    # A supplied session applies to this request only.
     supplied = "5C3F1F0E-3F0A-4F0C-8F53-3A4A4C7F0A11"
-    reply = place.signed(path, {**body, "sessionId": supplied})
+    reply = site.signed(path, {**body, "sessionId": supplied})
     assert reply.json() == {"session": {"sessionId": supplied.lower()}}
-    assert place.send("/track", visitor).json()["session"] == {"sessionId": session, "isNew": False}
+    assert site.send("/track", visitor).json()["session"] == {"sessionId": session, "isNew": False}
 
 
-def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place: Place) -> None:
-    shop, daemon, body = place.shop, place.daemon, {"anonymousId": "x"}
+def test_identify_makes_the_checks_of_customer_events_in_the_same_order(site: Site) -> None:
+    shop, daemon, body = site.shop, site.daemon, {"anonymousId": "x"}
     wrong: dict[str, Any] = {"anonymousId": 7}
     refusals: list[Callable[[str], Reply]] = [
         lambda path: daemon.post(path, wrong, None),
@@ -52,9 +52,9 @@ def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place
         lambda path: daemon.post(path, wrong, shop.server.id),
         lambda path: daemon.post(path, wrong, shop.server.id, x_signature="0" * 64),
         lambda path: daemon.post(path, wrong, shop.public.id),
-        lambda path: place.signed(path, wrong, place.without_grants),
-        lambda path: place.signed(path, wrong),
-        lambda path: place.signed(path, [body]),
+        lambda path: site.signed(path, wrong, site.without_grants),
+        lambda path: site.signed(path, wrong),
+        lambda path: site.signed(path, [body]),
     ]
     for refuse in refusals:
         found, expected = refuse("/identify"), refuse("/customer-events")
@@ -65,29 +65,29 @@ def test_identify_asks_for_what_customer_events_asks_for_in_the_same_order(place
     assert daemon.request("GET", "/api/v1/analytics/identify").status == 405
     preflight = daemon.request("OPTIONS", "/api/v1/analytics/identify", headers={"Origin": "https://shop.example"})
     assert preflight.status == 204
-    assert place.signed("/identify", {**body, "traits": {}}).status == 200
+    assert site.signed("/identify", {**body, "traits": {}}).status == 200
 
 
-def test_identify_is_counted(place: Place) -> None:
+def test_identify_is_counted(site: Site) -> None:
     duration = 'ingestd_http_request_duration_seconds_count{endpoint="server-identify"}'
-    accepted, measured = place.counted("identifies", outcome="accepted"), place.daemon.metric(duration)
-    place.send("/identify", "counted")
-    place.send("/identify/public", "counted")
-    assert place.counted("identifies", outcome="accepted") == accepted + 2
-    assert place.daemon.metric(duration) == measured + 1
+    accepted, measured = site.counted("identifies", outcome="accepted"), site.daemon.metric(duration)
+    site.send("/identify", "counted")
+    site.send("/identify/public", "counted")
+    assert site.counted("identifies", outcome="accepted") == accepted + 2
+    assert site.daemon.metric(duration) == measured + 1
 
 
 # Orders
 
 
-def test_a_stranger_freezes_no_order(place: Place) -> None:
-    """The signed one supersedes, and a public one that comes again decides nothing."""
-    place.send("/track", "thief", context={"campaign": {"source": "thief"}})
-    place.send("/track", "ann", context={"campaign": {"source": "mail"}})
-    stolen = place.order("/track", "o-frozen", "thief", revenue=9000)
-    own = place.order("/customer-events", "o-frozen", "ann")
-    place.order("/track", "o-frozen", "thief", revenue=9000)
-    public, superseded, signed = place.derived("o-frozen", 3)
+def test_a_stranger_freezes_no_order(site: Site) -> None:
+    """A signed order supersedes a public one, and a later public one changes nothing."""
+    site.send("/track", "thief", context={"campaign": {"source": "thief"}})
+    site.send("/track", "ann", context={"campaign": {"source": "mail"}})
+    stolen = site.order("/track", "o-frozen", "thief", revenue=9000)
+    own = site.order("/customer-events", "o-frozen", "ann")
+    site.order("/track", "o-frozen", "thief", revenue=9000)
+    public, superseded, signed = site.derived("o-frozen", 3)
     assert (public["orderEventId"], public["touchpoint"]["source"]) == (stolen, "thief")
     assert (superseded["reason"], superseded["value"]["revenue"]) == ("superseded", 9000)
     assert (superseded["attributionId"], superseded["cause"]) == (public["id"], own)
@@ -95,16 +95,16 @@ def test_a_stranger_freezes_no_order(place: Place) -> None:
     assert public["id"] != signed["id"]
 
 
-def test_a_stranger_reverses_nothing_of_a_signed_order(place: Place) -> None:
-    untrusted = place.counted("attribution_reversals", result="untrusted")
-    early = place.refund("/track", "o-safe", 40)
-    place.order("/customer-events", "o-safe")
-    late = place.refund("/track", "o-safe", 40, "Order Cancelled")
-    own = place.refund("/customer-events", "o-safe", 15)
-    attribution, reversal = place.derived("o-safe", 2)
+def test_a_stranger_reverses_nothing_of_a_signed_order(site: Site) -> None:
+    untrusted = site.counted("attribution_reversals", result="untrusted")
+    early = site.refund("/track", "o-safe", 40)
+    site.order("/customer-events", "o-safe")
+    late = site.refund("/track", "o-safe", 40, "Order Cancelled")
+    own = site.refund("/customer-events", "o-safe", 15)
+    attribution, reversal = site.derived("o-safe", 2)
     assert (reversal["cause"], reversal["value"]["revenue"]) == (own, 15)
-    assert place.counted("attribution_reversals", result="untrusted") == untrusted + 2
-    shown = place.shop.command("attribution", "show", "o-safe").splitlines()
+    assert site.counted("attribution_reversals", result="untrusted") == untrusted + 2
+    shown = site.shop.command("attribution", "show", "o-safe").splitlines()
     assert shown[0] == "order o-safe of shop: 40"
     ignored = shown[shown.index("  ignored:") + 1 :]
     assert [line.partition(", received")[0].strip() for line in ignored] == [
@@ -115,18 +115,18 @@ def test_a_stranger_reverses_nothing_of_a_signed_order(place: Place) -> None:
     assert attribution["id"] == reversal["attributionId"]
 
 
-def test_an_order_that_superseded_another_is_explained_with_it(place: Place) -> None:
-    place.order("/track", "o-twice", "thief", revenue=70)
-    place.refund("/customer-events", "o-twice", 5)
-    own = place.order("/customer-events", "o-twice")
-    assert [each.get("reason") for each in place.derived("o-twice", 5)] == [
+def test_a_superseding_order_is_explained_with_the_superseded_one(site: Site) -> None:
+    site.order("/track", "o-twice", "thief", revenue=70)
+    site.refund("/customer-events", "o-twice", 5)
+    own = site.order("/customer-events", "o-twice")
+    assert [each.get("reason") for each in site.derived("o-twice", 5)] == [
         None,
         "refund",
         "superseded",
         None,
         "refund",
     ]
-    shown = place.shop.command("attribution", "show", "o-twice").splitlines()
+    shown = site.shop.command("attribution", "show", "o-twice").splitlines()
     assert [line for line in shown if line.startswith("order ")] == [
         "order o-twice of shop: 70", "order o-twice of shop: 40",
     ]  # fmt: skip
@@ -134,63 +134,63 @@ def test_an_order_that_superseded_another_is_explained_with_it(place: Place) -> 
     assert line.endswith(f"by the signed order {own}: 65 reversed")
 
 
-def test_amounts_that_nobody_has_count_in_no_sum(place: Place) -> None:
-    before = place.daemon.metric("ingestd_attribution_amounts_ignored_total")
-    place.order("/track", "o-huge", revenue=1e300)
-    place.order("/track", "o-full", revenue=10**12)
-    [huge] = place.derived("o-huge", 1)
-    [full] = place.derived("o-full", 1)
+def test_implausible_amounts_count_in_no_sum(site: Site) -> None:
+    before = site.daemon.metric("ingestd_attribution_amounts_ignored_total")
+    site.order("/track", "o-huge", revenue=1e300)
+    site.order("/track", "o-full", revenue=10**12)
+    [huge] = site.derived("o-huge", 1)
+    [full] = site.derived("o-full", 1)
     assert (huge["value"]["revenue"], huge["notCounted"]) == (None, ["revenue"])
     assert full["value"]["revenue"] == 10**12
-    assert place.daemon.metric("ingestd_attribution_amounts_ignored_total") == before + 1
-    assert "not counted  its revenue, which is over 10^12" in place.shop.command("attribution", "show", "o-huge")
-    report = place.shop.command("attribution", "report", "--since", "1h")
+    assert site.daemon.metric("ingestd_attribution_amounts_ignored_total") == before + 1
+    assert "not counted  its revenue, which is over 10^12" in site.shop.command("attribution", "show", "o-huge")
+    report = site.shop.command("attribution", "report", "--since", "1h")
     assert report.endswith("not counted: amounts over 10^12, of 1 orders\n")
 
 
 # Links
 
 
-def test_a_visitor_is_relinked_so_many_times(place: Place) -> None:
+def test_a_visitor_is_relinked_up_to_the_limit(site: Site) -> None:
     users = [f"relinked-{number}" for number in range(4)]
-    assert [place.linked("/identify/public", "device", user) for user in users] == [True] * 4
-    refused = place.counted("identity_links_refused", reason="max_links")
+    assert [site.linked("/identify/public", "device", user) for user in users] == [True] * 4
+    refused = site.counted("identity_links_refused", reason="max_links")
     repeated = {"anonymousId": "device", "userId": "relinked-9", "messageId": "m-device"}
     for _ in range(2):
-        assert place.daemon.post("/identify/public", repeated, place.shop.public.id).status == 200
-    assert place.counted("identity_links_refused", reason="max_links") == refused + 1
-    assert place.user_of("device") == "relinked-3"
-    assert place.linked("/identify/public", "device", "relinked-3") is True  # that is no change
-    assert place.linked("/identify", "device", "relinked-9") is True
-    assert place.user_of("device") == "relinked-9"
+        assert site.daemon.post("/identify/public", repeated, site.shop.public.id).status == 200
+    assert site.counted("identity_links_refused", reason="max_links") == refused + 1
+    assert site.user_of("device") == "relinked-3"
+    assert site.linked("/identify/public", "device", "relinked-3") is True  # a link to the same user is no change
+    assert site.linked("/identify", "device", "relinked-9") is True
+    assert site.user_of("device") == "relinked-9"
 
 
-def test_a_user_gathers_so_many_visitors(place: Place) -> None:
+def test_a_user_gathers_visitors_up_to_the_limit(site: Site) -> None:
     def send(number: int) -> Callable[[], Reply]:
-        return lambda: place.send("/identify/public", f"robot-{number}", userId="victim")
+        return lambda: site.send("/identify/public", f"robot-{number}", userId="victim")
 
-    refused = place.counted("identity_links_refused", reason="max_visitors")
+    refused = site.counted("identity_links_refused", reason="max_visitors")
     at_once([send(number) for number in range(12)])
-    records = [record for record in place.shop.stored() if record["type"] == "identify"]
+    records = [record for record in site.shop.stored() if record["type"] == "identify"]
     assert sum(record["linked"] for record in records if record["userId"] == "victim") == 5
-    assert place.counted("identity_links_refused", reason="max_visitors") == refused + 7
-    assert place.linked("/identify", "robot-server", "victim") is True
+    assert site.counted("identity_links_refused", reason="max_visitors") == refused + 7
+    assert site.linked("/identify", "robot-server", "victim") is True
 
 
-def test_requests_that_come_together_relink_no_more_than_may_be(place: Place) -> None:
+def test_simultaneous_requests_relink_no_more_than_the_limit(site: Site) -> None:
     def send(number: int) -> Callable[[], Reply]:
-        return lambda: place.send("/identify/public", "shared", userId=f"together-{number}")
+        return lambda: site.send("/identify/public", "shared", userId=f"together-{number}")
 
     at_once([send(number) for number in range(12)])
-    records = [record for record in place.shop.stored() if record["type"] == "identify"]
+    records = [record for record in site.shop.stored() if record["type"] == "identify"]
     assert sum(record["linked"] for record in records if record["anonymousId"] == "shared") == 1 + 3
 
 
-# A shop that takes the word of its backend alone
+# A shop that trusts only its backend
 
 
-def test_a_stranger_has_no_say(strict: Place) -> None:
-    """Neither over orders and refunds nor over links; what the shop's pages tell is stored all the same."""
+def test_a_stranger_changes_no_orders_and_no_links(strict: Site) -> None:
+    """Orders, refunds and links of strangers have no effect, but the events of the shop's pages are stored."""
     assert strict.linked("/identify", "phone", "ann") is True
     strict.send("/track", "phone", context={"campaign": {"source": "mail"}})
     strict.send("/track", "thief", context={"campaign": {"source": "thief"}})
@@ -213,7 +213,7 @@ def test_a_stranger_has_no_say(strict: Place) -> None:
     assert f"the refund {refunded}, received " in shown
 
 
-def test_an_order_that_only_a_stranger_sent_says_why_it_is_not_attributed(strict: Place) -> None:
+def test_an_order_that_only_a_stranger_sent_says_why_it_is_not_attributed(strict: Site) -> None:
     sent = strict.order("/track", "o-invented", "thief")
     strict.order("/customer-events", "o-behind")
     strict.derived("o-behind", 1)
@@ -223,7 +223,7 @@ def test_an_order_that_only_a_stranger_sent_says_why_it_is_not_attributed(strict
     assert "is ignored: a public key sent it" in done.stderr
 
 
-def test_no_identify_request_of_a_public_key_links(strict: Place) -> None:
+def test_no_identify_request_of_a_public_key_links(strict: Site) -> None:
     strict.send("/identify/public", "thief-2", userId="bob", traits={"email": "thief@example.com"})
     batch = {"events": [{"type": "identify", "anonymousId": "thief-2", "userId": "bob", "traits": {"plan": "free"}}]}
     assert strict.daemon.post("/batch", batch, strict.shop.public.id).status == 200
@@ -236,13 +236,13 @@ def test_no_identify_request_of_a_public_key_links(strict: Place) -> None:
 # Advice
 
 
-def test_check_advises_signed_where_there_is_a_server_key(place: Place, strict: Place) -> None:
+def test_check_advises_signed_where_there_is_a_server_key(site: Site, strict: Site) -> None:
     def found(shop: Shop) -> dict[str, Any]:
         done = run_ingestd("check", "--json", config=shop.config)
         assert done.returncode == 0, done.stderr
         return {each["name"]: each for each in json.loads(done.stdout)["plugins"]}
 
-    advised, none = found(place.shop), found(strict.shop)
+    advised, none = found(site.shop), found(strict.shop)
     for name in ("attribution.orders", "identity.links"):
         option = name.partition(".")[2]
         advice = advised[name]

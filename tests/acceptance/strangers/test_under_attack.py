@@ -1,8 +1,8 @@
-"""A bystander is served at its usual pace beside every attack, and all of its events are stored.
+"""A bystander is served at its usual speed during every attack, and all of its events are stored.
 
-A latency is measured twice. The wall clock also tells of waits in which the daemon does nothing. But other programs of
-the machine make it longer, so its bound is wide. The CPU time of the event loop tells how long the loop was held, and
-nobody else changes it.
+A latency is measured twice. The wall clock includes waits in which the daemon does nothing. But other programs of
+the machine make it longer, so its bound is wide. The CPU time of the event loop is the time that the loop was held, and
+no other program changes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.attacks import ATTACKED_ORDER, ATTACKS, Attack, Keys
 from benchmarks.hostile import CLOSED, Connection, loop_seconds
 from tests.support.daemon import PATIENCE
 from tests.support.rawhttp import Client, event, head, post
-from tests.support.trust import Place
+from tests.support.trust import Site
 
 from .conftest import PROXY, TARGETS
 
@@ -48,19 +48,19 @@ CHOSEN = [
 """One or two of each kind. `make hostile` measures all of them."""
 
 MOST_WORK = 40.0
-"""How much longer the loop may work until the bystander is answered: a request of a stranger takes it 5 ms at most."""
+"""The additional time that the loop may work until it answers the bystander: a stranger's request takes up to 5 ms."""
 MOST_WORK_WITH_KEY = 300.0
-"""The same where the stranger has the public key, and the daemon reads megabytes of JSON."""
+"""The same if the stranger has the public key and the daemon reads megabytes of JSON."""
 MOST_TIME = 500.0
-"""How much longer the bystander may wait, by the wall clock."""
+"""The factor by which an attack may lengthen the bystander's wait, by the wall clock."""
 
-SLICE = 4  # events of the bystander, first without the attack and then beside it
+SLICE = 4  # events of the bystander, first without the attack and then during it
 ROUNDS = 2
 MOST_ROUNDS = 8
 
-CONNECTIONS = 2  # that send requests without the public key; with it, one
+CONNECTIONS = 2  # attackers without the public key; there is one attacker with it
 CROWD = 60  # connections that are open at the same time
-PAUSE = 0.005  # seconds until one of them goes
+PAUSE = 0.005  # seconds until one connection is closed
 
 _clients = itertools.count()
 _targets = itertools.cycle(TARGETS)
@@ -76,40 +76,40 @@ class Latency(NamedTuple):
 class Bystander:
     """An ordinary visitor, with another address than the strangers."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._client = Client(place.daemon.port, "127.0.0.2")
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._client = Client(site.daemon.port, "127.0.0.2")
         self._sent = 0
 
     def latencies(self) -> list[Latency]:
         return [self._latency() for _ in range(SLICE)]
 
     def _latency(self) -> Latency:
-        request = post(self._place.shop.public.id, event({"number": self._sent}, anonymousId="bystander"))
-        begun, worked = time.perf_counter(), loop_seconds(self._place.daemon.pid)
+        request = post(self._site.shop.public.id, event({"number": self._sent}, anonymousId="bystander"))
+        begun, worked = time.perf_counter(), loop_seconds(self._site.daemon.pid)
         self._client.send(request)
         reply = self._client.reply()
-        latency = Latency(time.perf_counter() - begun, loop_seconds(self._place.daemon.pid) - worked)
+        latency = Latency(time.perf_counter() - begun, loop_seconds(self._site.daemon.pid) - worked)
         assert reply.status == 200, reply.body
         self._sent += 1
         return latency
 
     def close(self) -> None:
         self._client.close()
-        stored = self._place.shop.stored(containing='"bystander"')
+        stored = self._site.shop.stored(containing='"bystander"')
         assert [record["data"]["number"] for record in stored] == [*range(self._sent)]
 
 
 @pytest.fixture(scope="module")
-def bystander(place: Place) -> Iterator[Bystander]:
-    """At the end all of its events must be stored once, in their order."""
-    bystander = Bystander(place)
+def bystander(site: Site) -> Iterator[Bystander]:
+    """A bystander. At the end each of its events must be stored once, in order."""
+    bystander = Bystander(site)
     yield bystander
     bystander.close()
 
 
 class Slices(NamedTuple):
-    """The bystander's latencies: of each round the usual time, and the most work."""
+    """The bystander's latencies: the typical time and the most work of each round."""
 
     times: list[float]
     works: list[float]
@@ -123,16 +123,17 @@ class Slices(NamedTuple):
 
 
 def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextManager[None]], most_work: float) -> None:
-    """The bystander's typical latency beside the attack is not too many times that without it.
+    """Checks that the attack does not lengthen the bystander's typical latency too much.
 
-    Slices take turns, so that both meet the same machine. Where the attack seems to hold it up, more are measured.
+    Slices with and without the attack alternate, so that the machine is the same for both. If the latency seems too
+    high, more slices are measured.
     """
-    alone, beside = Slices([], []), Slices([], [])
+    without, during = Slices([], []), Slices([], [])
     for done in itertools.count(1):
-        alone.add(bystander.latencies())
+        without.add(bystander.latencies())
         with attack():
-            beside.add(bystander.latencies())
-        usual, slowed = alone.typical(), beside.typical()
+            during.add(bystander.latencies())
+        usual, slowed = without.typical(), during.typical()
         is_served = slowed.work < most_work * usual.work and slowed.time < MOST_TIME * usual.time
         if done == MOST_ROUNDS or (done >= ROUNDS and is_served):
             break
@@ -144,13 +145,13 @@ def assert_served(bystander: Bystander, attack: Callable[[], AbstractContextMana
 
 
 @contextmanager
-def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
-    """Send such requests without a pause, each from another address and all with a server key that nobody has tried."""
+def flood(site: Site, attack: Attack, statuses: Counter[int]) -> Iterator[None]:
+    """Sends the requests without a pause, each from another address, with a server key that no test has used."""
     over, begun = threading.Event(), threading.Event()
-    keys = Keys(place.shop.public.id, next(_targets))
+    keys = Keys(site.shop.public.id, next(_targets))
 
     def send() -> None:
-        connection = Connection(place.daemon.port, PROXY)
+        connection = Connection(site.daemon.port, PROXY)
         while not over.is_set():
             number = next(_clients)
             client = f"X-Forwarded-For: 198.18.{number // 256 % 256}.{number % 256}"
@@ -164,7 +165,7 @@ def flood(place: Place, attack: Attack, statuses: Counter[int]) -> Iterator[None
 
 @contextmanager
 def at_work(work: Sequence[Callable[[], None]], begun: threading.Event, over: threading.Event) -> Iterator[None]:
-    """Threads that work from when they have begun until it is over."""
+    """Threads that run `work` while the block runs. The block starts when they have begun."""
     with ThreadPoolExecutor(len(work)) as pool:
         results = [pool.submit(each) for each in work]
         try:
@@ -177,27 +178,27 @@ def at_work(work: Sequence[Callable[[], None]], begun: threading.Event, over: th
 
 
 @pytest.fixture(scope="module")
-def signed_order(place: Place) -> None:
+def signed_order(site: Site) -> None:
     """The order that strangers send and refund."""
-    place.order("/customer-events", ATTACKED_ORDER)
+    site.order("/customer-events", ATTACKED_ORDER)
 
 
 @pytest.mark.usefixtures("signed_order")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_flood_of_requests_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
+def test_a_flood_of_requests_does_not_slow_others(site: Site, bystander: Bystander, name: str) -> None:
     attack, statuses = BY_NAME[name], Counter[int]()
     most = MOST_WORK_WITH_KEY if attack.public else MOST_WORK
-    assert_served(bystander, lambda: flood(place, attack, statuses), most)
+    assert_served(bystander, lambda: flood(site, attack, statuses), most)
     assert set() < {*statuses} - {CLOSED} <= attack.statuses
 
 
-def test_strangers_change_nothing_of_a_signed_order(place: Place, signed_order: None) -> None:
-    """It has one attribution and no reversal, although strangers send and refund it."""
-    place.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
-    place.refund("/track", ATTACKED_ORDER, 9000)
-    place.order("/customer-events", "an-order-behind-it")
-    place.derived("an-order-behind-it", 1)
-    place.derived(ATTACKED_ORDER, 1)
+def test_strangers_change_nothing_of_a_signed_order(site: Site, signed_order: None) -> None:
+    """The order has one attribution and no reversal, although strangers send and refund it."""
+    site.order("/track", ATTACKED_ORDER, "thief", revenue=9000)
+    site.refund("/track", ATTACKED_ORDER, 9000)
+    site.order("/customer-events", "an-order-behind-it")
+    site.derived("an-order-behind-it", 1)
+    site.derived(ATTACKED_ORDER, 1)
 
 
 # Crowds of connections
@@ -210,14 +211,14 @@ CROWDS: dict[str, Callable[[str], bytes]] = {
 
 
 @contextmanager
-def crowd(place: Place, data: bytes) -> Iterator[None]:
-    """Many connections that have sent this, as far as it is taken. One after the other goes, and a new one comes."""
+def crowd(site: Site, data: bytes) -> Iterator[None]:
+    """Many connections that send `data` as far as the daemon reads it. They are replaced one after the other."""
     over, begun = threading.Event(), threading.Event()
     clients: deque[Client] = deque()
 
     def press() -> None:
         while not over.wait(PAUSE if begun.is_set() else 0):
-            clients.append(Client(place.daemon.port, "127.0.3.1"))
+            clients.append(Client(site.daemon.port, "127.0.3.1"))
             clients[-1].socket.setblocking(False)
             with suppress(BlockingIOError, ConnectionError):
                 clients[-1].send(data)
@@ -234,6 +235,6 @@ def crowd(place: Place, data: bytes) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CROWDS)
-def test_a_crowd_of_connections_does_not_slow_others(place: Place, bystander: Bystander, name: str) -> None:
-    data = CROWDS[name](place.shop.public.id)
-    assert_served(bystander, lambda: crowd(place, data), MOST_WORK_WITH_KEY)
+def test_a_crowd_of_connections_does_not_slow_others(site: Site, bystander: Bystander, name: str) -> None:
+    data = CROWDS[name](site.shop.public.id)
+    assert_served(bystander, lambda: crowd(site, data), MOST_WORK_WITH_KEY)
