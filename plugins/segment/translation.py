@@ -151,19 +151,9 @@ class SegmentTranslation(Translation):
 
     def _take_ids(self, message: dict[str, Any]) -> bool:
         """Bring the ids into their form. Returns whether the visitor was derived from the user."""
-        user = message.get("userId")
-        if user is not None and type(user) is not str:
-            user = message["userId"] = _id(user)
-        visitor = message.get("anonymousId")
-        if type(visitor) is not str:
-            visitor = _id(visitor)
-            if visitor is not None:
-                message["anonymousId"] = visitor
-        if not message.get("messageId", True):
-            del message["messageId"]
-        if visitor or not user or not isinstance(user, str):
-            if visitor in {"", None}:
-                message.pop("anonymousId", None)
+        user, visitor = _take_id(message, "userId"), _take_id(message, "anonymousId")
+        _take_id(message, "messageId")
+        if visitor is not None or not isinstance(user, str):
             return False
         if user in self._unusable_ids:  # many people have it, so it is no visitor either
             message["anonymousId"] = user
@@ -237,6 +227,17 @@ def _map(value: Any) -> Any:
 def _id(value: Any) -> Any:
     """Shops have numbers as ids, and SDKs send them so."""
     return str(value) if type(value) is int else value
+
+
+def _take_id(message: dict[str, Any], name: str) -> Any:
+    """Bring an id into its form, and return it; None if it is absent. An empty id is absent."""
+    value = message.get(name)
+    if type(value) is int:
+        value = message[name] = str(value)
+    elif value is None or value == "":
+        message.pop(name, None)
+        return None
+    return value
 
 
 def _instant(text: object) -> int | None:
