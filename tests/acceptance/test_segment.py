@@ -477,6 +477,20 @@ def test_without_the_plugin_its_paths_do_not_exist(tmp_path: Path) -> None:
             assert daemon.request(method, path, b"{}").status == 404
 
 
+def test_a_backend_is_no_crawler_but_its_visitor_may_be_one(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"plugins.bots": 'action = "mark"', "http": 'store_address = "whole"'})
+    google = {"userAgent": "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"}
+    with shop.serve() as daemon:
+        place = Place(shop, daemon)
+        for name, origin in (("backend", {}), ("browser", {"Origin": "https://shop.example"})):
+            messages = [track(name), track(name, context=google)]
+            assert taken(place.send("/v1/batch", {"batch": messages}, user_agent="python-requests/2.32", **origin))
+    seen = {name: [record["context"] for record in shop.stored(name)] for name in ("backend", "browser")}
+    assert seen["backend"] == [{}, {**google, "bot": "Googlebot"}]
+    assert [each["bot"] for each in seen["browser"]] == ["python-requests"] * 2
+    assert [each["ip"] for each in seen["browser"]] == ["127.0.0.1"] * 2
+
+
 def test_a_rate_counts_messages(tmp_path: Path, visitor: str) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "10/h"'})
     with shop.serve() as daemon:
