@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import msgspec
+
 from .errors import Refused
 from .events import Endpoint, Principal, Request, Session
 
@@ -34,7 +36,7 @@ class Route(NamedTuple):
     answer: Callable[[Mapping[str, str]], bytes] | None = None
 
 
-class Message(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message, as a request to ingestd's own endpoints would have it."""
 
     kind: Literal["event", "identify"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from ingestd.api import times
-from ingestd.api.errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
+from ingestd.api.errors import Failed, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
@@ -190,18 +190,25 @@ class Exchange:
         elif self._method not in operation.methods:
             refused: Refused = MethodNotAllowed(f"This path takes {operation.allow}.")
             self._write(self._problem(refused, allow=operation.allow))
-        elif self._size > self._limit:
+        elif operation.answers_alone and self._size <= self._limit and not self._closing:
+            self._answer_alone(operation)
+        else:
             refused = too_large(self._limit)
             self._count_refusal(operation, refused)
             self._write(self._problem(refused))
-        else:
-            assert operation.route is not None
-            assert operation.route.answer is not None
-            self._write(Answer(200, operation.route.answer(operation.parameters)))
+
+    def _answer_alone(self, operation: Operation) -> None:
+        """Answer a path that takes no events."""
+        try:
+            answer = Answer(200, operation.answer())
+        except Exception:
+            log.exception("the intake %s cannot answer a path", operation.endpoint.value)
+            answer = self._problem(Failed("The answer could not be made."))
+        self._write(answer)
 
     def _problem(self, refused: Refused, *, allow: str | None = None) -> Answer:
         intake = None if self._operation is None else self._operation.intake
-        return problem(refused, allow=allow, more={} if intake is None else intake.problem(refused))
+        return problem(refused, allow=allow, intake=intake)
 
     def _count_refusal(self, operation: Operation, refused: Refused) -> None:
         if operation.answers_alone:

@@ -48,6 +48,12 @@ class Operation:
         """Whether the path takes no events."""
         self.takes_batches = batch or (route is not None and route.batch is not None)
 
+    def answer(self) -> bytes:
+        """The body of a path that takes no events."""
+        assert self.route is not None
+        assert self.route.answer is not None
+        return self.route.answer(self.parameters)
+
 
 _OWN = {
     "/track": Operation(Endpoint.TRACK),

@@ -205,7 +205,7 @@ class Pipeline:
             body = translation.answer(results)
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._failures.refusal(request, error)
-        return _problem(request, body) if isinstance(body, Refused) else Answer(200, body)
+        return problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body)
 
     def _count(self, request: Request, endpoint: Endpoint, key: str, result: Result) -> Session | Refused:
         """Count an event. Returns what its caller is told."""
@@ -225,11 +225,7 @@ class Pipeline:
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(_problem(request, refused))
-
-
-def _problem(request: Request, refused: Refused) -> Answer:
-    return problem(refused) if request.intake is None else problem(refused, more=request.intake.problem(refused))
+        give(problem(refused, intake=request.intake))
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint, Session
+from ingestd.api.intake import Intake
 
 __all__ = ["Answer", "batch_body", "problem", "session_body"]
 
-_NOTHING: Mapping[str, Any] = {}
+log = logging.getLogger("ingestd.pipeline")
 
 
 class Answer(NamedTuple):
@@ -54,8 +56,8 @@ def _members(endpoint: Endpoint, session: Session) -> str:
     return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'
 
 
-def problem(refused: Refused, *, allow: str | None = None, more: Mapping[str, Any] = _NOTHING) -> Answer:
-    """The problem document (RFC 9457) of an error. `more` has further members."""
+def problem(refused: Refused, *, allow: str | None = None, intake: Intake | None = None) -> Answer:
+    """The problem document (RFC 9457) of an error. `intake` adds members for its callers."""
     document: dict[str, Any] = {
         "type": f"urn:ingestd:problem:{refused.code}",
         "title": refused.title,
@@ -64,8 +66,12 @@ def problem(refused: Refused, *, allow: str | None = None, more: Mapping[str, An
         "success": False,
         "code": refused.code,
         "message": refused.detail,
-        **more,
     }
     if refused.errors:
         document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
+    if intake is not None:
+        try:
+            document |= intake.problem(refused)
+        except Exception:
+            log.exception("the intake %s cannot add to a problem document", intake.endpoint.value)
     return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)

@@ -192,6 +192,29 @@ async def test_a_bug_of_an_answer_is_a_500_and_leaves_the_events_counted_once(do
         assert counted(open_door, "notes", "accepted", "Page View") == 3
 
 
+class Broken(Notes):
+    """Has a bug wherever it can have one."""
+
+    endpoint = Endpoint("broken", is_public=True)
+    routes = (Route("/notes"), Route("/info", method="GET", answer=lambda parts: bytes(1 // 0)))
+
+    def begin(
+        self, request: Request, principal: Principal, envelope: Mapping[str, Any], keys: frozenset[str]
+    ) -> Translation:
+        raise KeyError("begin")
+
+    def problem(self, refused: Refused) -> Mapping[str, Any]:
+        raise KeyError("problem")
+
+
+@pytest.mark.logs("a request to broken failed", "the intake broken cannot answer", "the intake broken cannot add")
+async def test_a_broken_intake_answers_500(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Broken())) as open_door:
+        for answer in (await post(open_door, "/notes", note()), await open_door.fetch("/info", method="GET")):
+            assert (answer.code, json.loads(answer.body)["code"]) == (500, "internal_error")
+        assert counted(open_door, "broken", "failed") == 1
+
+
 class Full:
     """Has no room for one kind of event."""
 
