@@ -24,9 +24,10 @@ _TYPES = ("track", "page", "screen", "identify", "group", "alias")
 
 
 def _routes() -> Iterator[Route]:
-    for version in ("/v1", ""):  # some clients are given a host with `/v1`, others add it
+    for type_ in _TYPES:
+        yield Route(f"/v1/{type_}", type_)
+    for version in ("/v1", ""):  # analytics.js and the SDKs of apps are given a host with or without `/v1`
         for type_ in _TYPES:
-            yield Route(f"{version}/{type_}", type_)
             yield Route(f"{version}/{type_[0]}", type_)
         for path in ("batch", "b", "import"):
             yield Route(f"{version}/{path}", batch="batch")

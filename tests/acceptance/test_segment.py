@@ -106,7 +106,7 @@ def test_each_type_has_its_paths(place: Place, visitor: str) -> None:
     message = {"event": "Page View", "anonymousId": visitor, "userId": f"u-{visitor}", "groupId": "g"}
     kinds = []
     for type_ in TYPES:
-        for path in (f"/v1/{type_}", f"/{type_}", f"/v1/{type_[0]}", f"/{type_[0]}/"):
+        for path in (f"/v1/{type_}", f"/v1/{type_}/", f"/v1/{type_[0]}", f"/{type_[0]}/"):
             assert taken(place.send(path, message))
             kinds.append("event" if type_ in {"track", "page", "screen"} else "identify")
     assert [record["type"] for record in place.records(visitor)] == kinds
