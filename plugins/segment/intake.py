@@ -42,7 +42,7 @@ class SegmentIntake(Intake):
     routes = tuple(_routes())
     request_headers = (
         "X-Retry-Count", "AnonymousId", "SentAt", "RSA-Retry-Attempt", "RSA-Retry-Reason", "RSA-Since-First-Attempt",
-        "RSA-Since-Last-Attempt",
+        "RSA-Since-Last-Attempt", "RSA-Recovered",
     )  # fmt: skip
     envelope = ("writeKey", "sentAt", "context")
     max_messages = 2500

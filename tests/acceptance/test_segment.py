@@ -22,7 +22,7 @@ from tests.support.redis_shop import redis_shop
 TYPES = ("track", "page", "screen", "identify", "group", "alias")
 HEADERS_OF_SDKS = {
     "authorization", "content-type", "x-retry-count", "anonymousid", "sentat", "rsa-retry-attempt", "rsa-retry-reason",
-    "rsa-since-first-attempt", "rsa-since-last-attempt",
+    "rsa-since-first-attempt", "rsa-since-last-attempt", "rsa-recovered",
 }  # fmt: skip
 
 
