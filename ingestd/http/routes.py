@@ -12,7 +12,7 @@ from ingestd.api.intake import Intake, Route
 
 from .request_target import path_of
 
-__all__ = ["BASE_PATH", "Operation", "Routes"]
+__all__ = ["BASE_PATH", "OWN_OPERATIONS", "Operation", "Routes"]
 
 BASE_PATH = "/api/v1/analytics"
 
@@ -55,7 +55,7 @@ class Operation:
         return self.route.answer(self.parameters)
 
 
-_OWN = {
+OWN_OPERATIONS = {
     "/track": Operation(Endpoint.TRACK),
     "/customer-events": Operation(Endpoint.CUSTOMER_EVENTS),
     "/identify/public": Operation(Endpoint.IDENTIFY),
@@ -63,6 +63,7 @@ _OWN = {
     "/batch": Operation(Endpoint.TRACK, batch=True),
     "/customer-events/batch": Operation(Endpoint.CUSTOMER_EVENTS, batch=True),
 }
+"""The daemon's own operations, by their paths below `BASE_PATH`."""
 
 
 class Routes:
@@ -72,7 +73,7 @@ class Routes:
         """Raises `ConfigError` for a path that two intakes have, or that is none."""
         self._exact: dict[str, Operation] = {}
         self._patterns: list[tuple[re.Pattern[str], Operation]] = []
-        for path, operation in _OWN.items():
+        for path, operation in OWN_OPERATIONS.items():
             self._add(BASE_PATH + path, operation)
         for intake in intakes:
             for route in intake.routes:

@@ -256,7 +256,7 @@ def _pointer(type_: str, pointer: str) -> str:
 def _refuse(pointer: str, message: str, reason: str) -> NoReturn:
     raise BadRequest(
         f"{pointer}: {message}",
-        code="invalid_message",
+        code="invalid_envelope",
         errors=[SchemaViolation(pointer, message)],
         fault=SchemaFault(pointer, reason),
     )
