@@ -1,8 +1,8 @@
 """Intakes: a plugin takes requests in another wire format, and the daemon processes them like its own.
 
 A plugin has the format: the paths, the place of the credential, what a message means, and the form of the answer. The
-daemon does all else: limits, admission, JSON, validation, storage, metrics, the access log and CORS. docs/intakes.md
-has a worked example.
+daemon does all else: limits, admission, JSON, validation, storage, metrics, the access log and CORS. docs/hooks.md
+has an example.
 """
 
 from __future__ import annotations
@@ -84,13 +84,14 @@ class Intake(ABC):
     endpoint: ClassVar[Endpoint]
     """The label of its requests in metrics, records and logs: `Endpoint("partner", is_public=True)`.
 
-    A public endpoint takes public keys, like `/track`. Another one takes server keys with a signature.
+    A public endpoint takes public keys, like `/track`. Any other one is like `/customer-events`: it takes server keys
+    with a signature and the permission `ADMIN` in the app `CRM`.
     """
     routes: Sequence[Route]
     request_headers: Sequence[str] = ()
     """Request headers that browsers may send from other origins, beside those of `[http] allowed_headers`."""
     envelope: Sequence[str] = ()
-    """Names of the members of a batch, beside its array, that the intake reads. Together they may have 8 KiB."""
+    """Names of the members of a batch, beside its array, that the intake reads. Each may have 8 KiB."""
     max_messages: int = 1000
     """The largest number of messages in a batch."""
 

@@ -43,7 +43,8 @@ class SegmentTranslation(Translation):
         self._type = request.route.name or None
         self._sent_at = _instant(envelope.get("sentAt"))
         context = envelope.get("context")
-        self._context: dict[str, Any] = _without_nulls(context) if isinstance(context, dict) else {}
+        # As JSON, because each message needs a copy: plugins change the context of an event in place.
+        self._context = msgspec.json.encode(_without_nulls(context)) if isinstance(context, dict) and context else None
         self._names = names
         self._unusable_ids = unusable_ids
         self._accepts_unknown = accepts_unknown
@@ -108,7 +109,7 @@ class SegmentTranslation(Translation):
         traits = _map(message.pop("traits", None))
         context = message.get("context")
         if traits == {} and isinstance(context, dict):
-            traits = _map(context.get("traits"))
+            traits = _copy(_map(context.get("traits")))  # so that a plugin can change either
         message["traits"] = traits
         message.pop("key", None)
         return True
@@ -166,8 +167,8 @@ class SegmentTranslation(Translation):
         message["context"] = context
         if type(context) is not dict:
             return
-        if self._context:
-            context = message["context"] = {**self._context, **context}
+        if self._context is not None:
+            context = message["context"] = {**msgspec.json.decode(self._context), **context}
         for name in ("campaign", "page"):
             if context.get(name) == []:
                 context[name] = {}
@@ -222,6 +223,10 @@ def _without_nulls_inside(values: list[Any]) -> None:
 def _map(value: Any) -> Any:
     """PHP writes an empty map as an empty array."""
     return {} if value is None or value == [] else value
+
+
+def _copy(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _id(value: Any) -> Any:

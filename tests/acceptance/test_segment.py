@@ -491,6 +491,17 @@ def test_a_backend_is_no_crawler_but_its_visitor_may_be_one(tmp_path: Path) -> N
     assert [each["ip"] for each in seen["browser"]] == ["127.0.0.1"] * 2
 
 
+def test_messages_share_nothing_that_a_plugin_changes(tmp_path: Path) -> None:
+    options = 'hash = ["/context/device/id", "/traits/email", "/context/traits/email"]\nsecret = "a long enough secret"'
+    shop = Shop(tmp_path, {"plugins.scrub": options})
+    with shop.serve() as daemon:
+        login = {"type": "identify", "anonymousId": "v", "context": {"traits": {"email": "v@shop.example"}}}
+        assert taken(Place(shop, daemon).batch(track("v"), track("v"), login, context={"device": {"id": "d"}}))
+    first, second, third = shop.stored()
+    assert first["context"]["device"] == second["context"]["device"] == third["context"]["device"]
+    assert third["traits"] == third["context"]["traits"]
+
+
 def test_a_rate_counts_messages(tmp_path: Path, visitor: str) -> None:
     shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "10/h"'})
     with shop.serve() as daemon:
