@@ -7,6 +7,7 @@ OPS_PORT ?= 9464
 RATE ?= 20
 SECONDS ?=
 BIN := .venv/bin
+SDKS := tests/sdks
 SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +23,7 @@ demo-traffic: .venv/installed
 
 install: .venv/installed
 
-test: .venv/installed-for-tests $(BIN)/prometheus
+test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed
 	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: lint types test
@@ -44,6 +45,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
+	@$(BIN)/python -m benchmarks.intakes $(BENCH_INTAKES)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@$(BIN)/pip install --quiet --editable '.[postgres]'
 	@$(BIN)/python -m benchmarks.postgres
@@ -69,7 +71,7 @@ openapi: .venv/installed
 	@$(BIN)/python -m scripts.openapi
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -93,3 +95,11 @@ clean:
 
 $(BIN)/prometheus: | .venv/bin/python
 	@scripts/prometheus $(BIN)
+
+# The SDKs for Node.js and browsers, and for Go where Go is present. The lock files have their checksums.
+$(SDKS)/node_modules/installed: $(SDKS)/package-lock.json $(SDKS)/programs/go/go.sum
+	@scripts/need node nodejs
+	@scripts/need npm npm
+	@cd $(SDKS) && npm ci --loglevel=error
+	@! command -v go >/dev/null || (cd $(SDKS)/programs/go && go build gopkg.in/segmentio/analytics-go.v3)
+	@touch $@

@@ -50,7 +50,7 @@ class BotsPlugin:
         def prepare(event: Event, request: Request) -> str | None:
             if event.signed and not include_signed:  # a backend's user agent names its HTTP library
                 return None
-            name = crawlers.find_name(request.headers.get("User-Agent", ""))
+            name = crawlers.find_name(_user_agent(event, request))
             if name is None:
                 return None
             self._count(action)
@@ -80,6 +80,14 @@ class BotsPlugin:
     def _load(self) -> None:
         if self._crawlers is not None:
             self._crawlers.load()
+
+
+def _user_agent(event: Event, request: Request) -> str:
+    """The visitor's user agent. A backend that relays an event may put it into the context."""
+    if not event.relayed:
+        return request.headers.get("User-Agent", "")
+    stated = event.context.get("userAgent")
+    return stated if isinstance(stated, str) else ""
 
 
 def _ignore(_: str) -> None:

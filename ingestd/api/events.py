@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
@@ -15,31 +14,58 @@ from .errors import TooLarge
 from .ids import time_uuid
 from .times import format_time
 
+if TYPE_CHECKING:
+    from .intake import Intake, Route
+
 __all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 
 
-class Endpoint(Enum):
-    """The operations of the API. Records and metrics contain the value."""
+class Endpoint:
+    """An operation of the API, or the intake of a plugin. Records, metrics and logs contain the `value`."""
 
-    __hash__ = object.__hash__  # every event uses it, and Enum's is written in Python
+    __slots__ = ("identifies", "identify", "is_public", "value")
 
-    TRACK = "track"
-    CUSTOMER_EVENTS = "customer-events"
-    IDENTIFY = "identify"
-    SERVER_IDENTIFY = "server-identify"
+    _by_value: ClassVar[dict[str, Endpoint]] = {}
+    TRACK: ClassVar[Endpoint]
+    CUSTOMER_EVENTS: ClassVar[Endpoint]
+    IDENTIFY: ClassVar[Endpoint]
+    SERVER_IDENTIFY: ClassVar[Endpoint]
+    BUILT_IN: ClassVar[Sequence[Endpoint]]
+    """The operations of the API."""
 
-    is_public: bool
-    """Whether the endpoint takes public keys. The others require a server key and a signature."""
-    identifies: bool
-    """Whether the endpoint takes identify requests only. Batches are an exception."""
+    def __init__(
+        self, value: str, *, is_public: bool, identifies: bool = False, identify: Endpoint | None = None
+    ) -> None:
+        """`identify` counts the identify requests of this endpoint, by default under the same value."""
+        self.value = value
+        self.is_public = is_public
+        """Whether the endpoint takes public keys. The others require a server key and a signature."""
+        self.identifies = identifies
+        """Whether the endpoint takes identify requests only. Batches are an exception."""
+        self.identify: Endpoint = self
+        """Counts the identify requests of this endpoint."""
+        if not identifies:
+            self.identify = identify or Endpoint(value, is_public=is_public, identifies=True)
+        self._by_value[value] = self
 
-    def __init__(self, label: str) -> None:
-        self.is_public = label in {"track", "identify"}
-        self.identifies = label in {"identify", "server-identify"}
+    @classmethod
+    def of(cls, value: str) -> Endpoint:
+        """The endpoint with this value."""
+        return cls._by_value[value]
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.value!r})"
 
     def operation(self, *, batch: bool) -> str:
         """The name of the operation in logs and metrics."""
         return f"{self.value}-batch" if batch else self.value
+
+
+Endpoint.IDENTIFY = Endpoint("identify", is_public=True, identifies=True)
+Endpoint.SERVER_IDENTIFY = Endpoint("server-identify", is_public=False, identifies=True)
+Endpoint.TRACK = Endpoint("track", is_public=True, identify=Endpoint.IDENTIFY)
+Endpoint.CUSTOMER_EVENTS = Endpoint("customer-events", is_public=False, identify=Endpoint.IDENTIFY)
+Endpoint.BUILT_IN = (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS, Endpoint.IDENTIFY, Endpoint.SERVER_IDENTIFY)
 
 
 class Request:
@@ -53,11 +79,14 @@ class Request:
 
     A `batch` comes with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` is the whole batch.
     `events` is the number of its events. It is 1 until the batch has been read, and for any other request.
+
+    `intake` and `route` are None for the daemon's own endpoints. For those of an intake, `query` is the part of the
+    target behind the question mark. `batch` is False, and there may be several events all the same.
     """
 
     __slots__ = (
-        "_body", "_decode", "_decode_small", "_decoded", "batch", "endpoint", "events", "headers", "id", "peer",
-        "received_at",
+        "_body", "_credential", "_decode", "_decode_small", "_decoded", "batch", "endpoint", "events", "headers", "id",
+        "intake", "peer", "query", "received_at", "route",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +101,9 @@ class Request:
         batch: bool = False,
         decode_small: Callable[[int], bytes] | None = None,
         decoded: Callable[[bytes], None] | None = None,
+        intake: Intake | None = None,
+        route: Route | None = None,
+        query: str = "",
     ) -> None:
         """`decode_small` is `decode` with a bound before and after decoding; a larger body raises `TooLarge`.
 
@@ -89,6 +121,10 @@ class Request:
         self._decode_small = decode_small
         self._decoded = decoded
         self._body: bytes | None = None
+        self.intake = intake
+        self.route = route
+        self.query = query
+        self._credential: str | None = None
 
     @property
     def body(self) -> bytes:
@@ -122,8 +158,14 @@ class Request:
         """Release the memory of the body, after its events have been read."""
         self._body, self._decode, self._decode_small = None, _dropped, None
 
+    def use_credential(self, credential: str | None) -> None:
+        """Let `bearer` return this credential, for a request of an intake."""
+        self._credential = credential
+
     def bearer(self) -> str | None:
-        """The credential of `Authorization: Bearer …`, or None."""
+        """The credential of `Authorization: Bearer …`, or None. An intake may find it elsewhere in the request."""
+        if self.intake is not None:
+            return self._credential
         scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
         return credential.strip() or None if scheme.lower() == "bearer" else None
 
@@ -193,7 +235,11 @@ class Event:
     signed: bool = False
     """The `signed` of its `Principal`."""
     linked: bool | None = None
-    """Whether an identify request links its visitor to its user. None until a plugin that stores links sets it."""
+    """Whether the request links its visitor to its user. None until a plugin that stores links sets it."""
+    links: bool = False
+    """Whether an event links its visitor to its user like an identify request. Its intake derived the visitor."""
+    relayed: bool = False
+    """Whether a backend sent the event, so that the address and user agent of the request are not the visitor's."""
 
     def check_ids(self) -> None:
         """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""
@@ -218,7 +264,7 @@ class Event:
             self.id,
             self.type,
             self.tenant,
-            self.endpoint,  # encoded as its value
+            self.endpoint.value,
             self.signed,
             received_at,
             received_at if self.timestamp == self.received_at else format_time(self.timestamp),
@@ -233,7 +279,7 @@ class Event:
             self.context,
             self.extra,
             msgspec.UNSET if is_event else self.traits,
-            msgspec.UNSET if is_event or self.linked is None else self.linked,
+            msgspec.UNSET if self.linked is None else self.linked,
         )
         return Record(self.type, self.received_at, _encode(members))
 
@@ -244,7 +290,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     id: str
     type: str
     tenant: str
-    endpoint: Endpoint
+    endpoint: str
     signed: bool
     received_at: str
     timestamp: str

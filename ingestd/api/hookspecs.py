@@ -22,6 +22,7 @@ from .backend import Backend
 from .check_result import CheckResult
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
+from .intake import Intake
 from .journal import Journal
 from .panels import Panel
 from .privacy import Person, Visitors
@@ -79,7 +80,8 @@ class Commands(Protocol):
         """
 
 
-# Registration: called once when the plugins are loaded, and at each reload for the sinks. Raising stops the start.
+# Registration: called once when the plugins are loaded, and at each reload for sinks and intakes. Raising stops the
+# start.
 
 
 @hookspec
@@ -95,6 +97,11 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 @hookspec
 def register_consumers(register: Callable[[Consumer], None]) -> None:
     """Add a consumer, which works after the answer: `register(consumer)`."""
+
+
+@hookspec
+def register_intakes(register: Callable[[Intake], None]) -> None:
+    """Take requests in another wire format, on other paths of the public listener: `register(intake)`."""
 
 
 @hookspec
@@ -239,7 +246,9 @@ def resolve_session(event: Event, state: State) -> Session | None:
 
 @hookspec
 def store_identity(event: Event, state: State) -> None:
-    """Store the link and traits of an identify request. Not called for events, nor for requests without a visitor.
+    """Store the link and traits of an identify request. Not called for requests without a visitor.
+
+    Also called for an event whose intake derived the visitor from the user (`event.links`), and for no other event.
 
     A plugin that stores links sets `event.linked`: whether this request links the visitor to `event.user_id`. The
     record contains it, and attribution uses it. `event.signed` tells whether a server sent the request.

@@ -12,9 +12,10 @@ from ingestd.api.options import Options
 from ingestd.config import SECTIONS, Config
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.hooks.loader import Plugin, Plugins, load_plugins
+from ingestd.http.routes import Routes
 from ingestd.validation.validator import Validator
 
-__all__ = ["Generation", "differences", "first_generation", "is_fixed", "next_generation", "renewed"]
+__all__ = ["Generation", "check_intakes", "differences", "first_generation", "is_fixed", "next_generation", "renewed"]
 
 _FIXED = frozenset([
     "http.listen", "http.server", "ops.listen", "store.url", "journal.url", "ids.unusable", "plugins.enabled",
@@ -42,6 +43,7 @@ class Generation(NamedTuple):
 def first_generation(config: Config, plugins: Plugins) -> Generation:
     """The generation of a start. Raises `ConfigError`."""
     validator = Validator.load(config.schemas.directory)
+    check_intakes(config, plugins, validator.keys)
     return Generation(1, config, plugins, validator, _make_sinks(config, plugins, validator, {}))
 
 
@@ -53,6 +55,7 @@ def next_generation(before: Generation, config: Config, validator: Validator) ->
     paths = [path for path in _changed_options(before.config, config) if is_fixed(path, None)]
     _refuse(paths, config)
     plugins = load_plugins(config, before.plugins)
+    check_intakes(config, plugins, validator.keys)
     _refuse([*_fixed_plugins(before.plugins, plugins)], config)
     sinks = _make_sinks(config, plugins, validator, {each.sink.name: each for each in before.sinks})
     return Generation(before.number + 1, config, plugins, validator, sinks)
@@ -92,6 +95,16 @@ def _make_sinks(
         make_sink_consumer(name, table, plugins.sinks[table["type"]], config, validator.keys, before=present.get(name))
         for name, table in config.sink_tables.items()
     ]
+
+
+def check_intakes(config: Config, plugins: Plugins, keys: frozenset[str]) -> None:
+    """Check the intakes with the event keys, and their paths with each other. Raises `ConfigError`."""
+    try:
+        Routes(plugins.intakes)
+        for intake in plugins.intakes:
+            intake.check(keys)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
 
 
 def _refuse(paths: Sequence[str], config: Config) -> None:

@@ -168,7 +168,8 @@ class Server:
             metrics.show_journal(retention)
             self.watch(retention.run(), name="retention")
             metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
-            ingest = Ingest(self._make_pipeline(generation, backpressure), config.http, config.logs, metrics)
+            pipeline = self._make_pipeline(generation, backpressure)
+            ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, retention)
             overview = self._begin_overview(problem, retention)
             show = partial(self._show, consumers, overview)
@@ -212,6 +213,7 @@ class Server:
             generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
             backpressure=backpressure, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
+            intakes=generation.plugins.intakes,
         )  # fmt: skip
 
     def _adopt(self, generation: Generation) -> None:

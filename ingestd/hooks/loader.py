@@ -20,12 +20,20 @@ from ingestd.api import hookspecs
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError
 from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
+from ingestd.api.intake import Intake
 from ingestd.api.options import Options
 from ingestd.api.sink import Sink
 from ingestd.config import Config
 
 from .caller import Hooks, register_all, register_each
-from .plugin_validation import check_consumer, check_entry_point, check_hooks, check_plugin_class, check_sink_class
+from .plugin_validation import (
+    check_consumer,
+    check_entry_point,
+    check_hooks,
+    check_intake,
+    check_plugin_class,
+    check_sink_class,
+)
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
 
@@ -59,6 +67,7 @@ class Plugins:
     stores: Mapping[str, BackendFactory]
     sinks: Mapping[str, type[Sink]]
     consumers: tuple[Consumer, ...]
+    intakes: tuple[Intake, ...]
 
 
 class _Offered(NamedTuple):
@@ -112,6 +121,13 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         consumers.append(consumer)
 
     register_all(manager, "register_consumers", register_consumer)
+    intakes: list[Intake] = []
+
+    def register_intake(intake: Intake) -> None:
+        check_intake(intake, intakes)
+        intakes.append(intake)
+
+    register_all(manager, "register_intakes", register_intake)
     return Plugins(
         loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
         manager=manager,
@@ -119,6 +135,7 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         stores=stores.made,
         sinks=sinks.made,
         consumers=tuple(consumers),
+        intakes=tuple(intakes),
     )
 
 

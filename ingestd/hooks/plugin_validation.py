@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import EntryPoint
 from typing import Any, get_type_hints
@@ -13,11 +14,18 @@ import pluggy
 from ingestd.api import hookspecs
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError
+from ingestd.api.events import Endpoint
 from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.intake import Intake
 from ingestd.api.options import Options
 from ingestd.api.sink import Sink
 
-__all__ = ["check_consumer", "check_entry_point", "check_hooks", "check_plugin_class", "check_sink", "check_sink_class"]
+__all__ = [
+    "check_consumer", "check_entry_point", "check_hooks", "check_intake", "check_plugin_class", "check_sink",
+    "check_sink_class",
+]  # fmt: skip
+
+_LABEL = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 _SINK_METHODS = {"open": (), "write": ("batch",), "check": (), "close": ()}
 
@@ -113,6 +121,25 @@ def check_consumer(consumer: object) -> None:
     if not isinstance(getattr(consumer, "name", None), str) or not consumer.name:
         raise ConfigError(f"the consumer {type(consumer).__name__} has no name; give it one that never changes")
     _check_coroutine_function(type(consumer), "process", ("records", "step"))
+
+
+def check_intake(intake: object, others: Iterable[Intake]) -> None:
+    """Check an intake that a plugin registers. Raises `ConfigError`."""
+    if not isinstance(intake, Intake):
+        if isinstance(intake, type) and issubclass(intake, Intake):
+            raise ConfigError(f"register an instance, {intake.__name__}(…), not the class {intake.__name__}")
+        raise ConfigError(f"register an instance of a subclass of ingestd.api.intake.Intake, not {_kind_of(intake)}")
+    endpoint = getattr(intake, "endpoint", None)
+    if not isinstance(endpoint, Endpoint):
+        raise ConfigError(f"the intake {type(intake).__name__} has no endpoint; add `endpoint = Endpoint(…)`")
+    taken = {each.value for each in Endpoint.BUILT_IN} | {each.endpoint.value for each in others}
+    if not _LABEL.fullmatch(endpoint.value) or endpoint.value in taken:
+        raise ConfigError(
+            f"the intake {type(intake).__name__}: its endpoint {endpoint.value!r} is taken or is no name; expected"
+            " lower-case letters, digits and hyphens"
+        )
+    if not getattr(intake, "routes", ()):
+        raise ConfigError(f"the intake {type(intake).__name__} has no routes; set `routes`")
 
 
 def _check_coroutine_function(owner: type, method: str, parameters: Collection[str]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from http.client import responses
-from typing import ClassVar
 
 from ingestd.api.errors import Refused
-from ingestd.api.events import Endpoint
 from ingestd.api.ids import time_uuid
+from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
@@ -17,41 +16,27 @@ from ingestd.pipeline.responses import problem
 from .access_log import AccessLog
 from .client_connection import ClientConnection
 from .ingest import Exchange
+from .routes import BASE_PATH
 from .settings import RequestSettings
 from .shared_task import RequestTasks
 
 __all__ = ["BASE_PATH", "Ingest"]
 
-BASE_PATH = "/api/v1/analytics"
-
-
-def _routes(endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
-    """Endpoints by their full paths, with and without a trailing slash."""
-    return {f"{BASE_PATH}{path}{slash}": endpoint for path, endpoint in endpoints.items() for slash in ("", "/")}
-
 
 class Ingest:
     """The endpoints for events. A server calls `start_request` for each request."""
 
-    routes: ClassVar = _routes(
-        {
-            "/track": Endpoint.TRACK,
-            "/customer-events": Endpoint.CUSTOMER_EVENTS,
-            "/identify/public": Endpoint.IDENTIFY,
-            "/identify": Endpoint.SERVER_IDENTIFY,
-        }
-    )
-    batch_routes: ClassVar = _routes(
-        {
-            "/batch": Endpoint.TRACK,
-            "/customer-events/batch": Endpoint.CUSTOMER_EVENTS,
-        }
-    )
-
-    def __init__(self, pipeline: Pipeline, options: HttpOptions, logs: LogsOptions, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        options: HttpOptions,
+        logs: LogsOptions,
+        metrics: Metrics,
+        intakes: Sequence[Intake] = (),
+    ) -> None:
         self.metrics = metrics
         self.access = AccessLog(logs)
-        self.terms = RequestSettings(pipeline, options)
+        self.terms = RequestSettings(pipeline, options, intakes)
         """The settings of requests that begin now. A request that has begun keeps its settings."""
         self.active: set[Exchange] = set()
         """Requests that have begun and have no answer yet."""

@@ -29,10 +29,10 @@ class Cors:
             return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin"), _EXPOSED]
         return [("Vary", "Origin")]
 
-    def preflight(self) -> list[tuple[str, str]]:
-        """The further headers of an answer to a preflight."""
+    def preflight(self, method: str = "POST", headers: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """The further headers of an answer to a preflight. `headers` may be sent in addition to the configured ones."""
         return [
-            ("Access-Control-Allow-Methods", "POST"),
-            ("Access-Control-Allow-Headers", self._headers),
+            ("Access-Control-Allow-Methods", method),
+            ("Access-Control-Allow-Headers", ", ".join([self._headers, *(name.lower() for name in headers)])),
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from ingestd.api import times
-from ingestd.api.errors import HeadersTooLarge, MethodNotAllowed, NotFound, Refused
-from ingestd.api.events import Endpoint, Request
+from ingestd.api.errors import Failed, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
+from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
 from ingestd.pipeline.responses import Answer, problem
@@ -19,7 +19,7 @@ from ingestd.pipeline.responses import Answer, problem
 from .body import decode_body, too_large
 from .client_connection import ClientConnection
 from .host_header import check_host
-from .request_target import path_of
+from .routes import Operation
 from .server.headers import RequestHeaders
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger("ingestd.http")
 
-_ALLOW = "POST, OPTIONS"
 _MOST_PIECES = 64
 _SMALL_PIECE = 512  # bytes, on average
 
@@ -63,16 +62,14 @@ class Exchange:
         self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
-        self._batch = False
-        self._endpoint = self._ingest.routes.get(start_line.path)  # most targets are only a path
-        if self._endpoint is None:
-            path = path_of(start_line.path)
-            self._endpoint = self._ingest.routes.get(path) or self._ingest.batch_routes.get(path)
-            self._batch = path in self._ingest.batch_routes
-        self._limit = self._terms.max_batch_body if self._batch else self._terms.max_body
-        # Whether a 200 needs no Connection header, and has the same CORS headers for every origin.
+        self._target = start_line.path
+        self._operation = operation = self._terms.routes.find(start_line.path)
+        many = operation is not None and operation.takes_batches
+        self._limit = self._terms.max_batch_body if many else self._terms.max_body
+        # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
+            and self._method != "HEAD"
             and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # as browsers send it; the default too
             and bool(self._terms.plain_head)
         )
@@ -104,13 +101,13 @@ class Exchange:
     def finish(self) -> None:
         if self._answered:
             return
-        endpoint = self._endpoint
-        if endpoint is None or self._method != "POST" or self._size > self._limit:
+        operation = self._operation
+        if operation is None or self._method != "POST" or self._size > self._limit or operation.answers_alone:
             self._answer_without_pipeline()
         else:
             self._kept = self._size
             self._client.connections.hand_over(self._client, self._size)
-            work = self._terms.pipeline.handle(self._request(endpoint), self._give)
+            work = self._terms.pipeline.handle(self._request(operation), self._give)
             self._ingest.tasks.begin(work)
 
     def on_connection_close(self) -> None:
@@ -125,9 +122,9 @@ class Exchange:
             return
         self._closing = True
         self._chunks = []  # they count no longer, and Tornado keeps this object for some turns
-        if self._endpoint is not None and self._method == "POST":
-            self._count_refusal(self._endpoint, refused)
-        self._write(problem(refused))
+        if self._operation is not None and self._method == "POST":
+            self._count_refusal(self._operation, refused)
+        self._write(self._problem(refused))
 
     def _cut_off(self) -> None:
         if not self._answered:
@@ -136,17 +133,20 @@ class Exchange:
 
     # Answers
 
-    def _request(self, endpoint: Endpoint) -> Request:
+    def _request(self, operation: Operation) -> Request:
         return Request(
-            endpoint,
+            operation.endpoint,
             self._headers,
             self._decode,
             received_at=times.now(),
             peer=self._peer(),
             id=self._id,
-            batch=self._batch,
+            batch=operation.batch,
             decode_small=self._decode,
             decoded=self._take_body,
+            intake=operation.intake,
+            route=operation.route,
+            query=self._target.partition("?")[2] if operation.intake is not None else "",
         )
 
     def _decode(self, most: int | None = None) -> bytes:
@@ -181,28 +181,48 @@ class Exchange:
         return self._terms.peers.client(self._connection.remote_ip, self._headers)
 
     def _answer_without_pipeline(self) -> None:
-        """Answer an unknown path, another method than POST, or a body that is too large."""
-        if self._endpoint is None:
+        """Answer an unknown path, another method, a body that is too large, or a path that takes no events."""
+        operation = self._operation
+        if operation is None:
             self._write(problem(NotFound("There is nothing at this path.")))
         elif self._method == "OPTIONS":
-            self._preflight()
-        elif self._method != "POST":
-            self._write(problem(MethodNotAllowed(f"This path takes {_ALLOW}."), allow=_ALLOW))
+            self._preflight(operation)
+        elif self._method not in operation.methods:
+            refused: Refused = MethodNotAllowed(f"This path takes {operation.allow}.")
+            self._write(self._problem(refused, allow=operation.allow))
+        elif operation.answers_alone and self._size <= self._limit and not self._closing:
+            self._answer_alone(operation)
         else:
             refused = too_large(self._limit)
-            self._count_refusal(self._endpoint, refused)
-            self._write(problem(refused))
+            self._count_refusal(operation, refused)
+            self._write(self._problem(refused))
 
-    def _count_refusal(self, endpoint: Endpoint, refused: Refused) -> None:
+    def _answer_alone(self, operation: Operation) -> None:
+        """Answer a path that takes no events."""
+        try:
+            answer = Answer(200, operation.answer())
+        except Exception:
+            log.exception("the intake %s cannot answer a path", operation.endpoint.value)
+            answer = self._problem(Failed("The answer could not be made."))
+        self._write(answer)
+
+    def _problem(self, refused: Refused, *, allow: str | None = None) -> Answer:
+        intake = None if self._operation is None else self._operation.intake
+        return problem(refused, allow=allow, intake=intake)
+
+    def _count_refusal(self, operation: Operation, refused: Refused) -> None:
+        if operation.answers_alone:
+            return
         metrics = self._ingest.metrics
-        metrics.answered(endpoint, "", refused.outcome, 0.0, batch=self._batch)
-        metrics.count_refusal(endpoint, "", refused)
+        metrics.answered(operation.endpoint, "", refused.outcome, 0.0, batch=operation.batch)
+        metrics.count_refusal(operation.endpoint, "", refused)
 
-    def _preflight(self) -> None:
+    def _preflight(self, operation: Operation) -> None:
         headers = self._base_headers()
-        for name, value in self._terms.cors.preflight():
+        names = () if operation.intake is None else operation.intake.request_headers
+        for name, value in self._terms.cors.preflight(operation.methods[0], names):
             headers[name] = value
-        headers["Allow"] = _ALLOW
+        headers["Allow"] = operation.allow
         self._send(204, headers, b"")
 
     def _write(self, answer: Answer) -> None:
@@ -244,9 +264,11 @@ class Exchange:
         self._connection.respond(status, headers, body)
 
     def _log(self, answer: Answer) -> None:
+        operation = self._operation
         self._ingest.access.answered(
-            self._method, self._endpoint, answer.status, code=answer.code, size=self._size, peer=self._peer(),
-            seconds=time.perf_counter() - self._started, request_id=self._id, batch=self._batch,
+            self._method, None if operation is None else operation.endpoint, answer.status, code=answer.code,
+            size=self._size, peer=self._peer(), seconds=time.perf_counter() - self._started, request_id=self._id,
+            batch=operation is not None and operation.batch,
         )  # fmt: skip
 
     def _end(self) -> None:

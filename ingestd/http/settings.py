@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions
 from ingestd.pipeline.handler import Pipeline
 
 from .client_address import Peers
 from .cors import Cors
+from .routes import Routes
 
 __all__ = ["RequestSettings"]
 
 
 class RequestSettings:
-    def __init__(self, pipeline: Pipeline, options: HttpOptions) -> None:
+    def __init__(self, pipeline: Pipeline, options: HttpOptions, intakes: Sequence[Intake] = ()) -> None:
         self.pipeline = pipeline
+        self.routes = Routes(intakes)
         self.peers = Peers(options.trusted_proxies)
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
         self.plain_head = _plain_head(self.cors)

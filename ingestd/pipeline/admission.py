@@ -19,15 +19,24 @@ class Admission:
         self._hooks = hooks
         self._store = store
 
-    async def admit(self, request: Request, read: Callable[[], Awaitable[None]] | None = None) -> Principal:
+    async def admit(
+        self,
+        request: Request,
+        read: Callable[[], Awaitable[None]] | None = None,
+        *,
+        identify: Callable[[], Awaitable[None]] | None = None,
+    ) -> Principal:
         """Return the sender of a request. Raises `Refused`.
 
         The order of refusals is: by a `screen` hook, `Unavailable`, by an `admit` hook, 401, 403, by `read`. `read` is
         called for a sender with permission before the `admit` hooks, because a rate counts the events of a batch.
+        `identify` finds the credential of a request of an intake.
         """
         await self._hooks.screen(request)
         principal, refused = None, None
         try:
+            if identify is not None:
+                await identify()
             principal = await self._hooks.authenticate(request)
             self._check(request, principal)
             if read is not None:
@@ -48,9 +57,8 @@ class Admission:
     def _check(self, request: Request, principal: Principal | None) -> None:
         if principal is None:
             if request.bearer() is None:
-                raise Unauthorized(
-                    "No key was sent. Send it as the header Authorization: Bearer KEY.", code="missing_key"
-                )
+                cure = " Send it as the header Authorization: Bearer KEY." if request.intake is None else ""
+                raise Unauthorized(f"No key was sent.{cure}", code="missing_key")
             if self._store.loss is not None:  # a 401 would be final, and the store may have lost this key
                 raise Unavailable("Keys cannot be looked up now. Send the request again.", retry_after=_LOSS_RETRY)
             raise Unauthorized("This key is not valid here.")

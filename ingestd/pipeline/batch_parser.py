@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -13,97 +13,124 @@ from ingestd.validation.validator import UNREADABLE, unreadable
 
 from .event_boundaries import split_batch
 
-__all__ = ["MAX_EVENTS", "BatchParser"]
+__all__ = ["MAX_EVENTS", "Batch", "BatchParser"]
 
 MAX_EVENTS = 1000
 """The largest number of events in a batch."""
 
-# Fields for one event more than a batch may have; the decoder skips the rest. A list would be built whole before it is
-# counted, and a few megabytes have room for millions of elements.
-_EVENTS = [f"event_{number}" for number in range(MAX_EVENTS + 1)]
-_Events = msgspec.defstruct("_Events", [(name, msgspec.Raw, msgspec.UNSET) for name in _EVENTS], array_like=True)
-_Batch = msgspec.defstruct("_Batch", [("events", _Events)])
-_decode_batch = msgspec.json.Decoder(_Batch).decode
+# Larger bodies may have more elements than a list of them should have.
+_LARGE = 64 * 1024  # bytes
 
-# For batches of the wrong shape: any type of `events`, and any type of the body.
-_AnyBatch = msgspec.defstruct("_AnyBatch", [("events", msgspec.Raw, msgspec.Raw())])
-_decode_any_batch = msgspec.json.Decoder(_AnyBatch).decode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 _TYPE_NAMES = {b"{": "object", b"[": "array", b'"': "string", b"t": "boolean", b"f": "boolean", b"n": "null"}
 
 
+class Batch(NamedTuple):
+    events: Sequence[msgspec.Raw]
+    """Each is a slice of the body. The caller copies it (by `bytes`) right before it parses it, so that it is in the
+    processor's cache."""
+    envelope: Mapping[str, msgspec.Raw]
+    """The other members of the body that the parser reads, without those that the body lacks."""
+
+
 class BatchParser:
     """Parses valid batches at once. A faulty batch takes many times as long, so these are parsed one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, member: str = "events", *, least: int = 1, most: int = MAX_EVENTS, envelope: Sequence[str] = ()
+    ) -> None:
+        """`member` names the array of events, with `least` to `most` of them. `envelope` names the other members."""
+        self._member = member
+        self._least = least
+        self._most = most
+        self._envelope = tuple(envelope)
+        # Fields for one event more than a batch may have; the decoder skips the rest. A list would be built whole
+        # before it is counted, and a few megabytes have room for millions of elements.
+        numbered = [(f"event_{number}", msgspec.Raw, msgspec.UNSET) for number in range(most + 1)]
+        events = msgspec.defstruct("_Events", numbered, array_like=True)
+        self._decode_large = self._decoder(events)
+        self._decode_small = self._decoder(list[msgspec.Raw])
+        # For batches of the wrong shape: any type of the array, and any type of the body.
+        self._decode_any = self._decoder(msgspec.Raw, msgspec.Raw())
         self._one_at_a_time = asyncio.Lock()
 
-    async def parse(self, body: bytes) -> Sequence[msgspec.Raw]:
-        """The bodies of the events, which the caller parses one by one. Raises `BadRequest` if the body is no batch.
+    def _decoder(self, events: Any, default: Any = msgspec.NODEFAULT) -> Callable[[bytes], Any]:
+        fields = [(self._member, events, default)]
+        fields += [(name, msgspec.Raw, msgspec.Raw()) for name in self._envelope]
+        renamed = {f"field_{number}": name for number, (name, _, _) in enumerate(fields)}
+        struct = msgspec.defstruct(
+            "_Batch", [(f"field_{number}", *rest) for number, (_, *rest) in enumerate(fields)], rename=renamed
+        )
+        return msgspec.json.Decoder(struct).decode
 
-        Each is a slice of `body`. The caller copies it (by `bytes`) right before it parses it, so that it is in the
-        processor's cache. If only the inside of some events is not JSON, this still returns all events.
+    async def parse(self, body: bytes) -> Batch:
+        """Split the body into the bodies of its events, which the caller parses. Raises `BadRequest` for no batch.
+
+        If only the inside of some events is not JSON, this still returns all events.
         """
         try:
-            events = _raw_events(body)
+            batch = self._split(body)
         except UNREADABLE as error:
             async with self._one_at_a_time:
                 await asyncio.sleep(0)  # a large body has taken ten milliseconds so far
                 if isinstance(error, msgspec.ValidationError):
-                    _refuse_type(body)
-                apart = await _tell_events_apart(body)
+                    self._refuse_type(body)
+                apart = await self._tell_events_apart(body)
                 if apart is None:
                     raise unreadable(error, body) from None
-                events = apart
-        if not 1 <= len(events) <= MAX_EVENTS:
-            found, reason = ("more", "maxItems") if events else ("none", "minItems")
-            raise _wrong_batch("/events", f"expected 1 to {MAX_EVENTS} events, got {found}", reason)
-        return events
+                batch = apart
+        if not self._least <= len(batch.events) <= self._most:
+            found, reason = ("more", "maxItems") if batch.events else ("none", "minItems")
+            raise self._wrong(f"expected {self._least} to {self._most} events, got {found}", reason)
+        return batch
 
+    def _split(self, body: bytes) -> Batch:
+        """The events, at most one more than there may be. Raises the errors of msgspec."""
+        if len(body) < _LARGE:
+            events, *envelope = msgspec.structs.astuple(self._decode_small(body))
+        else:
+            numbered, *envelope = msgspec.structs.astuple(self._decode_large(body))
+            events = msgspec.structs.astuple(numbered)
+            events = events[: events.index(msgspec.UNSET)] if events[-1] is msgspec.UNSET else events
+        members = zip(self._envelope, envelope, strict=True)
+        return Batch(events, {name: value for name, value in members if memoryview(value)} if envelope else {})
 
-def _raw_events(body: bytes) -> Sequence[msgspec.Raw]:
-    """The elements of `events`, at most `MAX_EVENTS` + 1 of them. Raises the errors of msgspec."""
-    batch: Any = _decode_batch(body)
-    events: tuple[Any, ...] = msgspec.structs.astuple(batch.events)
-    return events[: events.index(msgspec.UNSET)] if events[-1] is msgspec.UNSET else events
-
-
-async def _tell_events_apart(body: bytes) -> Sequence[msgspec.Raw] | None:
-    """Split a body that is not JSON into its events; None if the fault is not only inside of events."""
-    batch = await split_batch(body, MAX_EVENTS)
-    if batch is None:
-        return None
-    if len(batch.events) <= MAX_EVENTS:
-        await asyncio.sleep(0)  # the envelope may be large, too
-        try:
-            _raw_events(batch.envelope)
-        except UNREADABLE:
+    async def _tell_events_apart(self, body: bytes) -> Batch | None:
+        """Split a body that is not JSON into its events; None if the fault is not only inside of events."""
+        batch = await split_batch(body, self._most, member=self._member)
+        if batch is None:
             return None
-    return [msgspec.Raw(event) for event in batch.events]
+        envelope: Mapping[str, msgspec.Raw] = {}
+        if len(batch.events) <= self._most:
+            await asyncio.sleep(0)  # the envelope may be large, too
+            try:
+                envelope = self._split(batch.envelope).envelope
+            except UNREADABLE:
+                return None
+        return Batch([msgspec.Raw(event) for event in batch.events], envelope)
 
+    def _refuse_type(self, body: bytes) -> NoReturn:
+        """Raise the error of a body without an array of events. No value is decoded, because that would take long."""
+        try:
+            if not body.lstrip().startswith(b"{"):
+                raise BadRequest(f"expected a JSON object, got {_type_name(_decode_raw(body))}", code="not_an_object")
+            events: msgspec.Raw = msgspec.structs.astuple(self._decode_any(body))[0]
+        except UNREADABLE as error:
+            raise unreadable(error, body) from None
+        if not memoryview(events):
+            raise self._wrong("required, but missing", "required")
+        raise self._wrong(f"expected array, got {_type_name(events)}", "type")
 
-def _refuse_type(body: bytes) -> NoReturn:
-    """Raise the error of a body without an array of events. No value is decoded, because that would take long."""
-    try:
-        if not body.lstrip().startswith(b"{"):
-            raise BadRequest(f"expected a JSON object, got {_type_name(_decode_raw(body))}", code="not_an_object")
-        batch: Any = _decode_any_batch(body)
-    except UNREADABLE as error:
-        raise unreadable(error, body) from None
-    if not memoryview(batch.events):
-        raise _wrong_batch("/events", "required, but missing", "required")
-    raise _wrong_batch("/events", f"expected array, got {_type_name(batch.events)}", "type")
+    def _wrong(self, message: str, reason: str) -> BadRequest:
+        pointer = f"/{self._member}"
+        return BadRequest(
+            f"{pointer}: {message}",
+            code="invalid_envelope",
+            errors=[SchemaViolation(pointer, message)],
+            fault=SchemaFault(pointer, reason),
+        )
 
 
 def _type_name(value: msgspec.Raw) -> str:
     return _TYPE_NAMES.get(bytes(memoryview(value)[:1]), "number")
-
-
-def _wrong_batch(pointer: str, message: str, reason: str) -> BadRequest:
-    return BadRequest(
-        f"{pointer}: {message}",
-        code="invalid_envelope",
-        errors=[SchemaViolation(pointer, message)],
-        fault=SchemaFault(pointer, reason),
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from .pace import Pace
@@ -19,7 +20,6 @@ __all__ = ["SplitBatch", "split_batch"]
 _STEP = 32 * 1024  # bytes; a step takes up to six milliseconds
 _MOST_RUNS = 100_000  # runs of brackets that Python handles one by one: each takes a microsecond or two
 _SPACE = b" \t\n\r"
-_NAME = b'"events"'
 
 
 def _nested(levels: int) -> bytes:
@@ -39,13 +39,29 @@ _CONTAINER = rb"[\[{]" + _nested(_LEVELS - 1) + rb"[\]}]"
 _Match = Callable[[bytes, int, int], "re.Match[bytes] | None"]
 
 _start = re.compile(rb"[ \t\n\r]*+\{").match
-_array = re.compile(_NAME + rb"[ \t\n\r]*+:[ \t\n\r]*+\[").match
-_members: _Match = re.compile(
-    rb'(?:[^"\[\]{}]++|(?!' + _NAME + rb")" + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL
-).match
 _element: _Match = re.compile(rb'(?:[^",\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL).match
 _brackets: _Match = re.compile(_nested(_LEVELS) + rb"([\[{]++|[\]}]++|)", re.DOTALL).match
 _string_text: _Match = re.compile(_STRING_TEXT, re.DOTALL).match
+
+
+class _Patterns(NamedTuple):
+    """The patterns for the member of the envelope that is the array."""
+
+    name: bytes
+    """The name with its quotation marks."""
+    array: _Match
+    """Matches the name, and the bracket that opens its array."""
+    members: _Match
+    """Matches the members before the name."""
+
+
+@lru_cache(maxsize=64)
+def _patterns(member: str) -> _Patterns:
+    name = f'"{member}"'.encode()
+    escaped = re.escape(name)
+    array = re.compile(escaped + rb"[ \t\n\r]*+:[ \t\n\r]*+\[")
+    members = re.compile(rb'(?:[^"\[\]{}]++|(?!' + escaped + rb")" + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL)
+    return _Patterns(name, array.match, members.match)
 
 
 class SplitBatch(NamedTuple):
@@ -58,13 +74,13 @@ class _Unclear(Exception):
     """The end of an event cannot be found."""
 
 
-async def split_batch(body: bytes, most: int, *, step: int = _STEP) -> SplitBatch | None:
+async def split_batch(body: bytes, most: int, *, member: str = "events", step: int = _STEP) -> SplitBatch | None:
     """Split a batch into its events, each with its bytes as sent. None if the end of an event cannot be found.
 
-    Envelope and events need not be JSON. The search ends when there are more than `most` events. `step` is the number
-    of bytes read in one step; it changes no result.
+    `member` names the array of the events. Envelope and events need not be JSON. The search ends when there are more
+    than `most` events. `step` is the number of bytes read in one step; it changes no result.
     """
-    scan = _Scan(body, step)
+    scan = _Scan(body, member, step)
     try:
         start = await scan.find_array()
         events, end = await scan.split_array(start, most)
@@ -74,8 +90,9 @@ async def split_batch(body: bytes, most: int, *, step: int = _STEP) -> SplitBatc
 
 
 class _Scan:
-    def __init__(self, body: bytes, step: int) -> None:
+    def __init__(self, body: bytes, member: str, step: int) -> None:
         self._body = body
+        self._patterns = _patterns(member)
         self._step = step
         self._runs = _MOST_RUNS
         self._pace = Pace()
@@ -86,15 +103,16 @@ class _Scan:
         if match is None:
             raise _Unclear
         at = match.end()
+        name, array, members = self._patterns
         while True:
-            at = await self._skip(_members, at)
-            if not self._body.startswith(_NAME, at):
+            at = await self._skip(members, at)
+            if not self._body.startswith(name, at):
                 at = await self._behind_value(at)
                 continue
-            array = _array(self._body, at)
-            if array is not None:
-                return array.end()
-            at += len(_NAME)
+            opened = array(self._body, at, len(self._body))
+            if opened is not None:
+                return opened.end()
+            at += len(name)
             self._count_run()
 
     async def split_array(self, at: int, most: int) -> tuple[list[bytes], int]:

@@ -18,11 +18,11 @@ __all__ = ["handle_in_order", "ordering_keys"]
 
 
 def ordering_keys(event: Event) -> list[Hashable]:
-    """Events with a common key are handled in order: the visitor, the message, the user that an identify links."""
+    """Events with a common key are handled in order: the visitor, the message, the user that an event links."""
     keys: list[Hashable] = [event.anonymous_id] if event.has_visitor else []
     if event.message_id is not None:
         keys.append(("message", event.message_id))
-    if event.type == "identify" and event.user_id is not None and event.has_visitor:
+    if (event.type == "identify" or event.links) and event.user_id is not None and event.has_visitor:
         keys.append(("user", event.user_id))
     return keys
 

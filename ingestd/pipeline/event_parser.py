@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from ingestd.api import times
-from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.events import Event, Principal, Request
+from ingestd.api.intake import Message
 from ingestd.api.outcomes import IgnoredTimestamp, Outcome
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.observability.unusable_id_reports import IdField
@@ -14,9 +15,7 @@ from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
 
-__all__ = ["EventParser", "Kind"]
-
-Kind = Literal["event", "identify"]
+__all__ = ["EventParser"]
 
 _DAY = 86_400_000
 _YEAR_2000 = 946_684_800_000
@@ -58,34 +57,39 @@ class EventParser:
         named = body.get("key")
         return self._keys.get(named, "") if isinstance(named, str) else ""
 
-    def read(
-        self, request: Request, principal: Principal, body: dict[str, Any], *, kind: Kind, record_id: str
+    def read(  # noqa: PLR0912 - one pass over the fields; a call for each part would cost as much as the part
+        self, request: Request, principal: Principal, message: Message, *, record_id: str
     ) -> Event | Resolved:
         """The event, or the result of an event that a plugin drops. Raises `Refused`, `HookFailure`."""
+        kind, body = message.kind, message.body
         is_event = kind == "event"
-        if is_event:
+        if not is_event:
+            self._validator.identify(body)
+        elif message.has_schema:
             self._validator.event(body)
         else:
-            self._validator.identify(body)
+            self._validator.envelope(body)
         if principal.check_event is not None:
             principal.check_event(body, request.received_at)
         endpoint = request.endpoint
         public = endpoint.is_public
         if public and not is_event:  # one in a server's batch does not come from a browser
-            endpoint = Endpoint.IDENTIFY
+            endpoint = endpoint.identify
         received_at = timestamp = request.received_at
         known = _EVENT_FIELDS if is_event else _IDENTIFY_FIELDS
         extra = {}
         if not known.issuperset(body):
             extra = {name: value for name, value in body.items() if name not in known}
-            if "timestamp" in extra:
+            if "timestamp" in extra and message.at is None:
                 timestamp = self._take_timestamp(extra, received_at, public=public)
+        if message.at is not None:
+            timestamp = self._bound(message.at, received_at, public=public)
         dispatch_id = body.get("dispatchId")
         if not is_event and isinstance(dispatch_id, str):
             # An identify request may have a dispatch id, which its schema leaves free: other types stay in `extra`.
             del extra["dispatchId"]
         context = body.get("context", {})
-        if public and self._stored_address is not None and request.peer:
+        if public and self._stored_address is not None and request.peer and not message.relayed:
             # Only if the caller sends none. The address of a shop's backend is no visitor's, so it is not stored.
             context.setdefault("ip", self._stored_address(request.peer))
         user_id = body.get("userId") or None
@@ -110,6 +114,9 @@ class EventParser:
             extra,
             self._check_ids(body["anonymousId"], user_id, data),
             principal.signed,
+            None,
+            message.links and is_event,
+            message.relayed,
         )
         if not is_event:
             self._check_identity(event)
@@ -141,10 +148,15 @@ class EventParser:
         if at is None:
             self._timestamp_ignored(IgnoredTimestamp.UNPARSABLE)
             return received_at
+        if at >= _YEAR_2000:
+            del extra["timestamp"]
+        return self._bound(at, received_at, public=public)
+
+    def _bound(self, at: int, received_at: int, *, public: bool) -> int:
+        """The time of an event that was sent with the time `at`."""
         if at < _YEAR_2000:
             self._timestamp_ignored(IgnoredTimestamp.UNSET)
             return received_at
-        del extra["timestamp"]
         if at > received_at:
             self._timestamp_ignored(IgnoredTimestamp.FUTURE)
             return received_at

@@ -15,6 +15,7 @@ from msgspec import Raw
 from ingestd.api.errors import Refused, Unavailable
 from ingestd.api.events import Endpoint, Event, Request, Session
 from ingestd.api.ids import next_uuids
+from ingestd.api.intake import Intake, Translation
 from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
@@ -30,9 +31,11 @@ from .backpressure import Backpressure
 from .batch_parser import BatchParser
 from .event_parser import EventParser
 from .failures import Failures
+from .intake_reader import IntakeReader
+from .own_format import OwnBatches, OwnEvents
 from .processor import Processor, Result
 from .request_events import RequestEvents
-from .responses import Answer, problem, results, single
+from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
@@ -55,8 +58,13 @@ class Pipeline:
         unusable_ids: UnusableIds,
         unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
+        intakes: Sequence[Intake] = (),
     ) -> None:
         self._metrics = metrics
+        self._keys = validator.keys
+        self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
+        self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
+        self._intake_readers = {intake: IntakeReader(intake) for intake in intakes}
         metrics.waiting.set_function(lambda: backpressure.waiting)
         self._admission = Admission(hooks, store)
         self._parser = EventParser(
@@ -82,20 +90,25 @@ class Pipeline:
         current_request.set(request)
         started = time.perf_counter()
         try:
-            if request.batch:
+            if request.intake is not None:
+                await self._handle_intake(request, request.intake, started, give)
+            elif request.batch:
                 await self._handle_batch(request, started, give)
             else:
-                await self._handle_event(request, started, give)
+                principal = await self._admission.admit(request)
+                events = RequestEvents(self._parser, request, principal, self._own_events[request.endpoint])
+                await self._process_one(request, events, started, give)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
             self._refuse(request, error, started, give)
 
-    async def _handle_event(self, request: Request, started: float, give: Callable[[Answer], None]) -> None:
-        principal = await self._admission.admit(request)
+    async def _process_one(
+        self, request: Request, events: RequestEvents, started: float, give: Callable[[Answer], None]
+    ) -> None:
+        """Process a request whose body is one event."""
         size, parsing = len(request.body), self._backpressure.parsing
         if not parsing.begin_at_once(size):
             await parsing.begin(size)
         try:
-            events = RequestEvents(self._parser, request, principal)
             event = events.read(request.body, request.id)
             request.drop_body()
             if event is None:
@@ -120,11 +133,34 @@ class Pipeline:
         bodies: list[Raw] = []
 
         async def parse() -> None:
-            bodies.extend(await self._batch_parser.parse(request.body))
+            bodies.extend((await self._batch_parser.parse(request.body)).events)
             request.events = len(bodies)
 
         principal = await self._admission.admit(request, parse)
-        events = RequestEvents(self._parser, request, principal)
+        events = RequestEvents(self._parser, request, principal, self._own_batches[request.endpoint])
+        await self._process_all(request, bodies, events, started, give)
+
+    async def _handle_intake(
+        self, request: Request, intake: Intake, started: float, give: Callable[[Answer], None]
+    ) -> None:
+        received = self._intake_readers[intake].begin(request)
+        principal = await self._admission.admit(request, received.read, identify=received.find_credential)
+        translation = intake.begin(request, principal, received.envelope, self._keys)
+        events = RequestEvents(self._parser, request, principal, translation)
+        if received.messages is None:
+            await self._process_one(request, events, started, give)
+        else:
+            await self._process_all(request, received.messages, events, started, give)
+
+    async def _process_all(
+        self,
+        request: Request,
+        bodies: Sequence[Raw],
+        events: RequestEvents,
+        started: float,
+        give: Callable[[Answer], None],
+    ) -> None:
+        """Process the events of a batch."""
         stored: list[Result] = []
         async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
             ids = next_uuids(request.id)
@@ -162,7 +198,14 @@ class Pipeline:
             for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True)
         ]
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(results(request.endpoint, answers) if request.batch else single(request.endpoint, answers[0]))
+        give(self._answer(request, events.translation, answers))
+
+    def _answer(self, request: Request, translation: Translation, results: Sequence[Session | Refused]) -> Answer:
+        try:
+            body = translation.answer(results)
+        except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
+            body = self._failures.refusal(request, error)
+        return problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body)
 
     def _count(self, request: Request, endpoint: Endpoint, key: str, result: Result) -> Session | Refused:
         """Count an event. Returns what its caller is told."""
@@ -182,7 +225,7 @@ class Pipeline:
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(problem(refused))
+        give(problem(refused, intake=request.intake))
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:

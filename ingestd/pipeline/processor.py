@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from ingestd.api.errors import DuplicateMessage, Unavailable, WriteConflict
-from ingestd.api.events import Event
+from ingestd.api.events import Endpoint, Event
 from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
@@ -35,8 +36,8 @@ Then = Callable[[list[Result]], None]
 _MOST_ATTEMPTS = 20  # an attempt fails only if another daemon has written the same visitor's state meanwhile
 _LARGE = 256 << 10  # bytes of a record
 
-_freeze = msgspec.json.Encoder().encode
-_thaw = msgspec.json.Decoder(Event).decode
+_freeze = msgspec.json.Encoder(enc_hook=attrgetter("value")).encode  # of its endpoint
+_thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)).decode
 
 
 class Processor:

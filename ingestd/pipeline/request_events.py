@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ingestd.api.errors import BadRequest, Refused, SchemaFault, SchemaViolation, TooLarge
+from ingestd.api.errors import Refused, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.intake import Message, Translation
 from ingestd.hooks.caller import HookFailure
 from ingestd.validation.validator import parse_body
 
-from .event_parser import EventParser, Kind
+from .event_parser import EventParser
 from .processor import Result
 from .resolver import Resolved
 
@@ -20,14 +21,15 @@ __all__ = ["RequestEvents"]
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
-    __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys")
+    __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys", "translation")
 
-    def __init__(self, parser: EventParser, request: Request, principal: Principal) -> None:
+    def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
         self.endpoints: list[Endpoint] = []
         self.keys: list[str] = []
         self._parser = parser
         self._request = request
         self._principal = principal
+        self.translation = translation
         self._ended: dict[int, Result] = {}
         """Results of events that are refused or dropped while they are read, by their index in the request."""
 
@@ -38,15 +40,12 @@ class RequestEvents:
         try:
             if max_size is not None and len(raw) > max_size:
                 raise TooLarge(f"The event is larger than {max_size} bytes.")
-            body = parse_body(raw)
-            kind: Kind = "identify" if endpoint.identifies else "event"
-            if request.batch:
-                kind = _take_kind(body)
-                if kind == "identify":
-                    endpoint = Endpoint.IDENTIFY
-            if kind == "event":
-                key = self._parser.key_of(body)
-            read = self._parser.read(request, self._principal, body, kind=kind, record_id=record_id)
+            message = self._translate(parse_body(raw), raw)
+            if message.kind == "event":
+                key = self._parser.key_of(message.body)
+            else:
+                endpoint = endpoint.identify
+            read = self._parser.read(request, self._principal, message, record_id=record_id)
         except (Refused, HookFailure) as error:
             # Without the traceback: it refers to this frame, and so to the whole request.
             self._ended[len(self.keys)] = error.with_traceback(None)
@@ -60,6 +59,14 @@ class RequestEvents:
             self.endpoints.append(endpoint)
             self.keys.append(key)
 
+    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
+        try:
+            return self.translation.read(len(self.keys), body, raw)
+        except Refused:
+            raise
+        except Exception as error:
+            raise HookFailure(self._request.endpoint.value, "Translation.read") from error
+
     def read_all(self, bodies: Iterable[tuple[Any, str]], max_size: int) -> Iterator[Event | None]:
         """The events of bodies with their record ids, each read when the caller asks for it."""
         for raw, record_id in bodies:
@@ -71,17 +78,3 @@ class RequestEvents:
             return stored
         rest = iter(stored)
         return [self._ended[index] if index in self._ended else next(rest) for index in range(len(self.keys))]
-
-
-def _take_kind(body: dict[str, Any]) -> Kind:
-    """Take the member `type` out of a body: it belongs to the batch format, not to the event."""
-    kind: Kind = body.pop("type", "event")
-    if kind not in ("event", "identify"):
-        fault = SchemaViolation("/type", 'expected "event" or "identify"')
-        raise BadRequest(
-            f"{fault.pointer}: {fault.message}",
-            code="invalid_envelope",
-            errors=[fault],
-            fault=SchemaFault(fault.pointer, "enum"),
-        )
-    return kind

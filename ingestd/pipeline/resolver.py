@@ -64,7 +64,7 @@ class Resolver:
         else:
             session = lone_session(event.session_id)
         event.session_id, event.session_is_new = session.session_id, session.is_new
-        if event.type == "identify":
+        if event.type == "identify" or event.links:
             if event.has_visitor:
                 await hooks.store_identity(event, state)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,11 @@ import msgspec
 
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint, Session
+from ingestd.api.intake import Intake
 
-__all__ = ["Answer", "problem", "results", "single"]
+__all__ = ["Answer", "batch_body", "problem", "session_body"]
+
+log = logging.getLogger("ingestd.pipeline")
 
 
 class Answer(NamedTuple):
@@ -27,21 +31,21 @@ class Answer(NamedTuple):
         return "application/json" if self.status < 400 else "application/problem+json"
 
 
-def single(endpoint: Endpoint, one: Session | Refused) -> Answer:
-    """The answer to a request with one event: 200 with the session, or the problem."""
-    return problem(one) if isinstance(one, Refused) else Answer(200, f"{{{_members(endpoint, one)}}}".encode())
+def session_body(endpoint: Endpoint, session: Session) -> bytes:
+    """The body of a 200 to a request with one event."""
+    return f"{{{_members(endpoint, session)}}}".encode()
 
 
-def results(endpoint: Endpoint, each: Iterable[Session | Refused]) -> Answer:
-    """200 to a batch, with the answer and status of each event."""
+def batch_body(endpoint: Endpoint, results: Iterable[Session | Refused]) -> bytes:
+    """The body of a 200 to a batch, with the answer and status of each event."""
     texts = ",".join(
         [
             problem(one).body.decode() if isinstance(one, Refused) else f'{{"status":200,{_members(endpoint, one)}}}'
-            for one in each
+            for one in results
         ]
     )
     head = '"success":true,' if endpoint.is_public else ""
-    return Answer(200, f'{{{head}"results":[{texts}]}}'.encode())
+    return f'{{{head}"results":[{texts}]}}'.encode()
 
 
 def _members(endpoint: Endpoint, session: Session) -> str:
@@ -52,8 +56,8 @@ def _members(endpoint: Endpoint, session: Session) -> str:
     return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'
 
 
-def problem(refused: Refused, *, allow: str | None = None) -> Answer:
-    """The problem document (RFC 9457) of an error."""
+def problem(refused: Refused, *, allow: str | None = None, intake: Intake | None = None) -> Answer:
+    """The problem document (RFC 9457) of an error. `intake` adds members for its callers."""
     document: dict[str, Any] = {
         "type": f"urn:ingestd:problem:{refused.code}",
         "title": refused.title,
@@ -65,4 +69,9 @@ def problem(refused: Refused, *, allow: str | None = None) -> Answer:
     }
     if refused.errors:
         document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
+    if intake is not None:
+        try:
+            document |= intake.problem(refused)
+        except Exception:
+            log.exception("the intake %s cannot add to a problem document", intake.endpoint.value)
     return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)

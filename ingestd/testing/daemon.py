@@ -144,6 +144,12 @@ class Daemon:
         authorized = {"Authorization": f"Bearer {self.key}", **(headers or {})}
         return self._request("POST", self._port, _BASE + path, raw, authorized)
 
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Request any path of the public listener, such as that of an intake. No key is added."""
+        return self._request(method, self._port, path, body, headers)
+
     def _request(
         self, method: str, port: int, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:

@@ -72,10 +72,15 @@ def parse_body(body: bytes) -> dict[str, Any]:
         raise unreadable(error, body) from None
     if not isinstance(value, dict):
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
+    check_depth(value, body)
+    return value
+
+
+def check_depth(value: object, body: bytes) -> None:
+    """Raise `BadRequest` if the value of this JSON is nested too deep."""
     # The number of brackets bounds the depth. Counting them this way is fastest if there are few.
     if len(body) - len(body.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
-    return value
 
 
 def unreadable(error: Exception, body: bytes) -> BadRequest:
@@ -145,6 +150,11 @@ class Validator:
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
         if is_valid is None or not is_valid(body):
             self._refuse_event(key, body)
+
+    def envelope(self, body: dict[str, Any]) -> None:
+        """Check the body of an event whose `key` and `data` have no schema. Raises `BadRequest`."""
+        if not self._envelope.is_valid(body):
+            raise _bad_request([self._envelope], body, code="invalid_envelope")
 
     def identify(self, body: dict[str, Any]) -> None:
         """Check the body of an identify request. Raises `BadRequest`."""

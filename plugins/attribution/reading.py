@@ -108,6 +108,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         and envelope.dispatchId is None
         and context.campaign is None
         and envelope.key not in _ORDER_KEYS
+        and envelope.linked is None
         and not may_have_campaign(context.page)
     ):
         return None  # most events end here
@@ -122,7 +123,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         excluded = exclusions.reason(campaign, context.page) if exclusions else None
     user_id = envelope.userId
     if (
-        record.type != "identify"
+        (record.type == "event" and envelope.linked is None)
         or envelope.linked is False
         # A record without `linked`: an earlier version wrote it, or another plugin keeps links.
         or (envelope.linked is None and user_id is not None and (not has_visitor or user_id in unusable_ids))

@@ -110,10 +110,14 @@ class Browser:
 
 
 class Tab:
-    """A tab. `requests` are the requested URLs, and `complaints` the warnings and errors of the console."""
+    """A tab. `requests` are the requested URLs, and `complaints` the warnings and errors of the console.
+
+    `preflights` are the URLs of its preflight requests, which are in `requests` too.
+    """
 
     def __init__(self, browser: Browser, session: str) -> None:
         self.requests: list[str] = []
+        self.preflights: list[str] = []
         self.complaints: list[str] = []
         self._browser = browser
         self._session = session
@@ -125,6 +129,8 @@ class Tab:
         match event:
             case "Network.requestWillBeSent":
                 self.requests.append(told["request"]["url"])
+                if told["request"]["method"] == "OPTIONS":
+                    self.preflights.append(told["request"]["url"])
             case "Network.webSocketCreated":
                 self.requests.append(told["url"])
             case "Log.entryAdded" if told["entry"]["level"] in {"error", "warning"}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,9 +15,10 @@ from tornado.testing import bind_unused_port
 
 from ingestd.api import hookimpl, hookspecs
 from ingestd.api.events import Event, Principal, Record, Request
+from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
-from ingestd.hooks.caller import Hooks
+from ingestd.hooks.caller import Hooks, register_all
 from ingestd.http.app import BASE_PATH, Ingest
 from ingestd.http.client_address import STORED_FORMS
 from ingestd.http.connection_limits import Connections
@@ -61,6 +62,15 @@ class Door(NamedTuple):
             method="POST", body=json.dumps(body), headers=headers, raise_error=False,
         )  # fmt: skip
 
+    async def fetch(
+        self, path: str, body: bytes | None = None, *, method: str = "POST", headers: Mapping[str, str] | None = None
+    ) -> HTTPResponse:
+        """Request any path of the listener."""
+        return await AsyncHTTPClient().fetch(
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method, body=body, headers=dict(headers or {}), raise_error=False, allow_nonstandard_methods=True,
+        )  # fmt: skip
+
     async def records(self) -> list[dict[str, Any]]:
         records: Sequence[Record] = await self.journal.read(0, 1000)
         return [record.decode() for record in records]
@@ -90,13 +100,15 @@ async def open_door(
         manager.register(plugin, type(plugin).__name__)
     async with sqlite_daemon(folder) as daemon:
         metrics = Metrics()
+        intakes: list[Intake] = []
+        register_all(manager, "register_intakes", intakes.append)
         pipeline = Pipeline(
             Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
             backpressure=Backpressure(options.max_waiting), max_body=int(options.max_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
-            stored_address=STORED_FORMS[options.store_address],
+            stored_address=STORED_FORMS[options.store_address], intakes=intakes,
         )  # fmt: skip
-        ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics)
+        ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics, intakes)
         connections = Connections(options, metrics, ingest.refusal)
         public = SERVERS[server](ingest.start_request, options, connections)
         sock, port = bind_unused_port()

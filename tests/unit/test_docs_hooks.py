@@ -17,6 +17,7 @@ from ingestd.api import hookspecs
 from ingestd.api.backend import Backend
 from ingestd.api.consumer import Consumer
 from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.intake import Intake, Translation
 from ingestd.api.sink import Sink
 from ingestd.cli.command_line import CommandLine
 from ingestd.hooks.caller import register_all
@@ -27,6 +28,8 @@ SECTIONS = {
     match[1]: (match[1] + match[2], match[3])
     for match in re.finditer(r"^### `(\w+)(\([^\n]*)`\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
 }
+_PARTS = Sink | Consumer | Intake | Translation
+"""Classes of an example that are no plugins themselves."""
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
@@ -60,7 +63,7 @@ def register(manager: pluggy.PluginManager, module: ModuleType, source: str) -> 
     exec(compile(source, module.__name__, "exec", dont_inherit=True), vars(module))
     plugins: list[object] = [module]
     for made in vars(module).values():
-        if inspect.isclass(made) and made.__module__ == module.__name__ and not issubclass(made, Sink | Consumer):
+        if inspect.isclass(made) and made.__module__ == module.__name__ and not issubclass(made, _PARTS):
             factory: Any = made
             plugins.append(factory(factory.Options()))
     for plugin in plugins:
@@ -86,13 +89,17 @@ def test_every_hook_has_an_example_that_implements_it(
     register_all(manager, "register_stores", stores.__setitem__)
     register_all(manager, "register_sinks", sinks.__setitem__)
     register_all(manager, "register_consumers", consumers.append)
+    intakes: list[Intake] = []
+    register_all(manager, "register_intakes", intakes.append)
     register_all(manager, "register_commands", CommandLine())
     for scheme, factory in stores.items():
         assert isinstance(factory(f"{scheme}:", Path("/")), Backend)
     for kind, sink in sinks.items():
         assert sink(kind, sink.Options()).name == kind
     assert all(consumer.name for consumer in consumers)
-    assert bool(stores or sinks or consumers) == (hook in {"register_stores", "register_sinks", "register_consumers"})
+    assert all(intake.routes for intake in intakes)
+    registers = {"register_stores", "register_sinks", "register_consumers", "register_intakes"}
+    assert bool(stores or sinks or consumers or intakes) == (hook in registers)
 
 
 def test_every_example_can_be_registered(module: ModuleType) -> None:

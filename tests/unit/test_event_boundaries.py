@@ -59,7 +59,7 @@ SPOILT = st.tuples(st.sampled_from(AROUND), st.one_of(STRINGS, st.sampled_from(W
 
 
 def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
-    return asyncio.run(BatchParser().parse(body))
+    return asyncio.run(BatchParser().parse(body)).events
 
 
 def split(body: bytes, step: int = 32 * 1024) -> SplitBatch | None:

@@ -18,11 +18,12 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from ingestd.api.errors import Refused
 from ingestd.api.options import Address
-from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.app import BASE_PATH
 from ingestd.http.openapi.document import listener_url, make_document, to_json
 from ingestd.http.openapi.operations import OPERATIONS, Body
 from ingestd.http.openapi.problems import PROBLEMS, problems_of
 from ingestd.http.openapi.schema_components import SchemaComponents
+from ingestd.http.routes import OWN_OPERATIONS
 from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
 from ingestd.validation.validator import Validator
 from scripts import openapi
@@ -102,15 +103,12 @@ def test_the_server_is_the_address_that_the_daemon_listens_on(listen: str, url: 
 
 
 def test_it_has_the_paths_of_the_daemon_and_no_other() -> None:
-    single = {path for path in Ingest.routes if not path.endswith("/")}
-    batches = {path for path in Ingest.batch_routes if not path.endswith("/")}
-    assert DOCUMENT["paths"].keys() == single | batches
+    assert DOCUMENT["paths"].keys() == {f"{BASE_PATH}{path}" for path in OWN_OPERATIONS}
     for operation in OPERATIONS:
-        path = f"{BASE_PATH}{operation.path}"
-        assert (operation.body is Body.BATCH) == (path in batches)
-        endpoint = Ingest.batch_routes[path] if path in batches else Ingest.routes[path]
-        assert operation.signed != endpoint.is_public
-        assert (operation.body is Body.IDENTIFY) == endpoint.identifies
+        own = OWN_OPERATIONS[operation.path]
+        assert (operation.body is Body.BATCH) == own.batch
+        assert operation.signed != own.endpoint.is_public
+        assert (operation.body is Body.IDENTIFY) == own.endpoint.identifies
 
 
 def test_an_operation_asks_for_the_credentials_of_its_caller() -> None:

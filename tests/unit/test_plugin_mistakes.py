@@ -33,6 +33,16 @@ class ShopSink(Sink):
 def register_sinks(register):
     register("shop", ShopSink)
 """
+INTAKE = f"""{MODULE}
+from ingestd.api.events import Endpoint
+from ingestd.api.intake import Intake, Route
+class Notes(Intake):
+    endpoint = Endpoint("notes", is_public=True)
+    routes = (Route("/n"),)
+    def credential(self, request, body): pass
+    def begin(self, request, principal, envelope, keys): pass
+"""
+REGISTER_NOTES = "@hookimpl\ndef register_intakes(register): register(Notes())"
 WRITE = "    async def write(self, batch):\n        pass\n"
 PLUGIN = "plugin shop (shop-plugins 1.0)"
 SINK = "plugin shop: sink type shop"
@@ -155,6 +165,33 @@ MISTAKES = {
         "@hookimpl\ndef register_consumers(register): register(Copies())",
         "",
         "plugin shop: Copies.process is not a coroutine function; write `async def process(self, records, step)`",
+    ),
+    # The intake
+    "the class of an intake": (
+        f"{INTAKE}\n@hookimpl\ndef register_intakes(register): register(Notes)",
+        "",
+        "plugin shop: register an instance, Notes(…), not the class Notes",
+    ),
+    "an intake that is something else": (
+        f"{INTAKE}\n@hookimpl\ndef register_intakes(register): register('notes')",
+        "",
+        "plugin shop: register an instance of a subclass of ingestd.api.intake.Intake, not a value of the type str",
+    ),
+    "an intake without an endpoint": (
+        f"{INTAKE.replace('endpoint = ', 'end_point = ')}\n{REGISTER_NOTES}",
+        "",
+        "plugin shop: the intake Notes has no endpoint; add `endpoint = Endpoint(…)`",
+    ),
+    "an intake with the name of another endpoint": (
+        f"{INTAKE.replace('notes', 'track')}\n{REGISTER_NOTES}",
+        "",
+        "plugin shop: the intake Notes: its endpoint 'track' is taken or is no name; expected lower-case letters,"
+        " digits and hyphens",
+    ),
+    "an intake without routes": (
+        f"{INTAKE.replace('routes = ', 'paths = ')}\n{REGISTER_NOTES}",
+        "",
+        "plugin shop: the intake Notes has no routes; set `routes`",
     ),
     # The entry point
     "the sink class as the entry point": (

@@ -45,7 +45,7 @@ def pointers(error: Refused | None) -> set[str]:
 
 
 def parse_batch(body: bytes) -> Sequence[msgspec.Raw]:
-    return asyncio.run(BatchParser().parse(body))
+    return asyncio.run(BatchParser().parse(body)).events
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from ingestd.api.options import Address
 from ingestd.api.output import write, write_data
 from ingestd.config import Config, find_config
 from ingestd.daemon import file_limits
+from ingestd.daemon.generation import check_intakes
 from ingestd.daemon.sockets import answers_events, bind, readiness
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.sink_consumer import PREFIX
@@ -42,8 +43,8 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     report = Report(config.source)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
-    report.add("plugins", _plugins(plugins))
     keys, found = _schemas(config)
+    report.add("plugins", [*_plugins(plugins), *_intake_faults(config, plugins, keys)])
     report.add("schemas", [found])
     sinks, faults = _make_sinks(config, plugins, keys)
     report.hide([consumer.sink.options for consumer in sinks])
@@ -101,7 +102,15 @@ def _plugins(plugins: Plugins) -> Iterator[CheckResult]:
         yield CheckResult(plugin.name, f"{plugin.distribution} {plugin.version}, {plugin.source}", facts=facts)
 
 
-def _schemas(config: Config) -> tuple[Collection[str] | None, CheckResult]:
+def _intake_faults(config: Config, plugins: Plugins, keys: frozenset[str] | None) -> Iterator[CheckResult]:
+    try:
+        if keys is not None:
+            check_intakes(config, plugins, keys)
+    except ConfigError as error:
+        yield fault("intakes", error)
+
+
+def _schemas(config: Config) -> tuple[frozenset[str] | None, CheckResult]:
     """The event keys, or None after a fault."""
     try:
         keys = Validator.load(config.schemas.directory).keys

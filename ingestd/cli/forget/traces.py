@@ -27,11 +27,12 @@ _ALWAYS = sys.maxsize  # a position after every record
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """The ids in an event, identify or erasure record."""
+    """The ids in an event, identify or erasure record, and whether the record linked them."""
 
     tenant: str
     anonymous_id: str | None = None
     user_id: str | None = None
+    linked: bool | None = None
     anonymous_ids: list[str] = []
     erased: bool = False
 
@@ -89,9 +90,13 @@ class Traces:
         elif (
             head.anonymous_id is not None
             and head.anonymous_id not in self._unusable_ids
-            and ((record.type == "identify" and head.user_id == self.user_id) or self._is_linked(head.anonymous_id))
+            and (self._connects(record, head) or self._is_linked(head.anonymous_id))
         ):
             self._names[head.anonymous_id] = _ALWAYS
+
+    def _connects(self, record: Record, head: _Head) -> bool:
+        """Whether this is an identify request of the user, or an event that linked its visitor to the user."""
+        return head.user_id == self.user_id and (record.type == "identify" or head.linked is not None)
 
     def _is_linked(self, anonymous_id: str) -> bool:
         """Whether this is a linked visitor whose anonymousId was unknown so far."""

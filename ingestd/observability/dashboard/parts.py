@@ -112,9 +112,9 @@ def _events(before: Counts, after: Counts) -> dict[str, Any]:
 
 def _refusals(refusals: RefusalCounter, minute: Sample, sample: Sample) -> list[dict[str, Any]]:
     """The most frequent reasons: first by the number in the last minute, then by the total."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
-            "endpoint": each.endpoint.value,
+            "endpoint": each.endpoint,
             "key": each.key,
             "pointer": each.pointer,
             "reason": each.reason,

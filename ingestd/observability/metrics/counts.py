@@ -5,7 +5,7 @@ The event loop counts. A scrape or the operators' page reads on another thread.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -40,9 +40,11 @@ class RequestCounter(Collector):
         self.sessions = 0
         """Sessions begun."""
         self._outcomes: Counter[tuple[Endpoint, str, Outcome]] = Counter()
-        self._durations = {(endpoint, False): Distribution(BOUNDS) for endpoint in Endpoint}
-        for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS):
-            self._durations[endpoint, True] = Distribution(BOUNDS)
+        self._durations = defaultdict(
+            lambda: Distribution(BOUNDS),
+            {(endpoint, False): Distribution(BOUNDS) for endpoint in Endpoint.BUILT_IN}
+            | {(endpoint, True): Distribution(BOUNDS) for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS)},
+        )
 
     def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool) -> None:
         """The same as `count` of one event and `took`. Most requests need both."""
@@ -76,7 +78,7 @@ class RequestCounter(Collector):
         return Counts(events, identifies, durations, self.sessions)
 
     def _by_operation(self) -> Iterator[tuple[str, Distribution]]:
-        for (endpoint, batch), durations in self._durations.items():
+        for (endpoint, batch), durations in self._durations.copy().items():
             yield endpoint.operation(batch=batch), durations
 
     def describe(self) -> Iterable[Metric]:
@@ -85,13 +87,13 @@ class RequestCounter(Collector):
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
             "ingestd_events",
-            "Events sent to /track and /customer-events, also in batches, by outcome.",
+            "Events, also in batches, by outcome.",
             labels=["endpoint", "key", "outcome"],
         )
         identifies = CounterMetricFamily(
             "ingestd_identifies", "Identify requests, also in batches, by outcome.", labels=["outcome"]
         )
-        identified: Counter[str] = Counter()  # both endpoints together
+        identified: Counter[str] = Counter()  # all endpoints together
         for (endpoint, key, outcome), count in self._outcomes.copy().items():
             if endpoint.identifies:
                 identified[outcome.value] += count

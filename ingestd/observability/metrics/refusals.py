@@ -23,7 +23,7 @@ OTHER = "other"
 class RefusalLabels(NamedTuple):
     """The labels of a refusal. `pointer` is a location in the schema of `key`, empty for the whole body."""
 
-    endpoint: Endpoint
+    endpoint: str
     key: str
     pointer: str
     reason: str
@@ -39,9 +39,9 @@ class RefusalCounter(Collector):
     def count(self, endpoint: Endpoint, key: str, refused: Refused, events: int) -> None:
         """Count events or identify requests of one key that were refused for the same reason."""
         fault = refused.fault
-        refusal = RefusalLabels(endpoint, key, *(fault or ("", refused.code)))
+        refusal = RefusalLabels(endpoint.value, key, *(fault or ("", refused.code)))
         if refusal not in self._counts and len(self._counts) >= MAX_SERIES:
-            refusal = RefusalLabels(endpoint, key, OTHER, OTHER)
+            refusal = RefusalLabels(endpoint.value, key, OTHER, OTHER)
         self._last[refusal] = times.now()  # before the count: another thread asks for the time of each count
         self._counts[refusal] = self._counts.get(refusal, 0) + events
 
@@ -60,5 +60,5 @@ class RefusalCounter(Collector):
             labels=["endpoint", "key", "pointer", "reason"],
         )
         for (endpoint, key, pointer, reason), count in self.counts().items():
-            family.add_metric([endpoint.value, key, pointer, reason], count)
+            family.add_metric([endpoint, key, pointer, reason], count)
         yield family

@@ -1,0 +1,120 @@
+"""Intakes: a plugin takes requests in another wire format, and the daemon processes them like its own.
+
+A plugin has the format: the paths, the place of the credential, what a message means, and the form of the answer. The
+daemon does all else: limits, admission, JSON, validation, storage, metrics, the access log and CORS. docs/hooks.md
+has an example.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+
+from .errors import Refused
+from .events import Endpoint, Principal, Request, Session
+
+__all__ = ["Intake", "Message", "Route", "Translation"]
+
+
+class Route(NamedTuple):
+    """A path of an intake. With a trailing slash it is the same path.
+
+    A path with `batch` takes many messages: `batch` names the member of the body that is their array. Without `batch`
+    the body is one message. `name` is for the intake alone.
+
+    A path with `answer` takes no messages. It answers anybody, 200 with the JSON that `answer` returns. `answer` gets
+    the parts of the path that stand in braces: `/projects/{key}/settings`.
+    """
+
+    path: str
+    name: str = ""
+    batch: str | None = None
+    method: Literal["GET", "POST"] = "POST"
+    answer: Callable[[Mapping[str, str]], bytes] | None = None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message, as a request to ingestd's own endpoints would have it."""
+
+    kind: Literal["event", "identify"]
+    body: dict[str, Any]
+    """The body in the form of `/track` or `/identify/public`. The daemon validates it."""
+    at: int | None = None
+    """The time of the event, in milliseconds. None: the `timestamp` of the body counts, if it has one.
+
+    The rules for `timestamp` hold for either: a time in the future becomes the time of receipt.
+    """
+    has_schema: bool = True
+    """False: `key` may be any text, and `data` any object. `ingestd_events_total` counts it without its key."""
+    links: bool = False
+    """Whether an event links its visitor to its user, as an identify request does.
+
+    This is for a visitor whose id was derived from the user, since the caller named no visitor.
+    """
+    relayed: bool = False
+    """Whether a backend sent the message. Then the client's address and user agent are not the visitor's."""
+
+
+class Translation(ABC):
+    """Translates the messages of one request, and their results into its answer."""
+
+    @abstractmethod
+    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
+        """Translate the message with this index. `raw` is its JSON. The method may change `message` and return it.
+
+        It is called once for each message, in order, and must not block. Raise `BadRequest` to refuse the message; the
+        other messages are stored all the same. A message that is not a JSON object, or too large, is refused before.
+        """
+
+    @abstractmethod
+    def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
+        """Make the JSON of the answer 200. `results` has the session or the refusal of each message, in order.
+
+        Return a refusal to answer the whole request with it instead, such as a 503 for a message that the caller should
+        send again. The messages stay counted and stored as they are.
+        """
+
+
+class Intake(ABC):
+    """A wire format with its paths. `register_intakes` registers an instance."""
+
+    endpoint: ClassVar[Endpoint]
+    """The label of its requests in metrics, records and logs: `Endpoint("partner", is_public=True)`.
+
+    A public endpoint takes public keys, like `/track`. Any other one is like `/customer-events`: it takes server keys
+    with a signature and the permission `ADMIN` in the app `CRM`.
+    """
+    routes: Sequence[Route]
+    request_headers: Sequence[str] = ()
+    """Request headers that browsers may send from other origins, beside those of `[http] allowed_headers`."""
+    envelope: Sequence[str] = ()
+    """Names of the members of a batch, beside its array, that the intake reads. Each may have 8 KiB."""
+    max_messages: int = 1000
+    """The largest number of messages in a batch."""
+
+    def check(self, keys: frozenset[str]) -> None:  # noqa: B027 - optional
+        """Raise `ConfigError` if the options of the intake do not fit these event keys.
+
+        Called at each start and each reload, before the keys come into force.
+        """
+
+    @abstractmethod
+    def credential(self, request: Request, body: Mapping[str, Any] | None) -> str | None:
+        """The key that the request names, or None. `authenticate` hooks get it from `request.bearer()`.
+
+        Called with None as `body`, to look at headers and `request.query`. If it returns None, it is called with the
+        envelope, and then with the first message.
+        """
+
+    @abstractmethod
+    def begin(
+        self, request: Request, principal: Principal, envelope: Mapping[str, Any], keys: frozenset[str]
+    ) -> Translation:
+        """Begin to read a request of a known sender. `keys` are the event keys in force."""
+
+    def problem(self, refused: Refused) -> Mapping[str, Any]:
+        """Further members of the problem document (RFC 9457) with which a request is refused."""
+        return {}

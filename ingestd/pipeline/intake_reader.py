@@ -1,0 +1,97 @@
+"""Reads a request of an intake: its credential, its envelope and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from ingestd.api.errors import BadRequest, TooLarge
+from ingestd.api.events import Request
+from ingestd.api.intake import Intake
+from ingestd.validation.validator import UNREADABLE, check_depth, parse_body, unreadable
+
+from .batch_parser import BatchParser
+
+__all__ = ["IntakeReader", "IntakeRequest"]
+
+_MAX_ON_LOOP = 64 * 1024  # bytes
+_MAX_ENVELOPE = 8 * 1024  # bytes: an intake may copy the envelope into each of thousands of events
+
+
+class IntakeReader:
+    """Reads the requests of an intake. It keeps a parser for each name that an array of messages has."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self._parsers: dict[str, BatchParser] = {}
+        for route in intake.routes:
+            if route.batch is not None and route.batch not in self._parsers:
+                self._parsers[route.batch] = BatchParser(
+                    route.batch, least=0, most=intake.max_messages, envelope=intake.envelope
+                )
+
+    def begin(self, request: Request) -> IntakeRequest:
+        assert request.route is not None
+        name = request.route.batch
+        return IntakeRequest(request, self.intake, None if name is None else self._parsers[name])
+
+
+class IntakeRequest:
+    def __init__(self, request: Request, intake: Intake, parser: BatchParser | None) -> None:
+        self._request = request
+        self._intake = intake
+        self._parser = parser
+        self._is_read = False
+        self.messages: Sequence[Raw] | None = None
+        """The messages of a batch. None: the body is one message."""
+        self.envelope: Mapping[str, Any] = {}
+
+    async def find_credential(self) -> None:
+        """Set the credential of the request. The body is read only if headers and query have none."""
+        credential = self._intake.credential(self._request, None)
+        if credential is None:
+            if self._request.small_body(_MAX_ON_LOOP) is None:  # a stranger must not hold the loop with gzip
+                await self._request.load_body()
+            await self.read()
+            credential = self._intake.credential(self._request, self.envelope)
+            first = self._request.body if self.messages is None else next(map(bytes, self.messages), b"")
+            if credential is None and first:
+                credential = self._intake.credential(self._request, _parse_leniently(first))
+        self._request.use_credential(credential)
+
+    async def read(self) -> None:
+        """Split the body into its messages. Raises `BadRequest` for a body of another form."""
+        if self._is_read:
+            return
+        body = self._request.body
+        if self._parser is not None:
+            batch = await self._parser.parse(body)
+            self.messages, self.envelope = batch.events, _decode(batch.envelope)
+            self._request.events = max(1, len(batch.events))  # an empty batch is a request, too
+        self._is_read = True
+
+
+def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
+    """The values of the envelope. Raises `BadRequest`, `TooLarge`."""
+    decoded = {}
+    for name, raw in envelope.items():
+        text = bytes(raw)
+        if len(text) > _MAX_ENVELOPE:
+            raise TooLarge(f"The member {name} of the batch is larger than {_MAX_ENVELOPE} bytes.")
+        try:
+            decoded[name] = msgspec.json.decode(text)
+        except UNREADABLE as error:
+            raise unreadable(error, text) from None
+        check_depth(decoded[name], text)
+    return decoded
+
+
+def _parse_leniently(message: bytes) -> Mapping[str, Any]:
+    """The members of a message; none if it cannot be read. The message is refused later, when its sender is known."""
+    try:
+        return parse_body(message)
+    except BadRequest:
+        return {}
