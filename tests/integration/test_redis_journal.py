@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -12,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import msgspec
 import pytest
@@ -107,6 +109,25 @@ async def do_step(backend: RedisBackend, cursor: Cursor, record: Record) -> Curs
 
 async def derived(backend: RedisBackend) -> list[bytes]:
     return [record.body for record in await read_all(backend.journal) if record.type == "derived"]
+
+
+async def test_a_step_leaves_nothing_for_the_garbage_collector(server: RedisServer, tmp_path: Path) -> None:
+    async with Daemons(server, tmp_path) as daemons:
+        backend = await daemons.open()
+        cursor = await hold(backend)
+        gc.collect()
+        gc.disable()
+        try:
+            state = backend.store.begin(1, step=True)
+            await state.load(keys=[COUNTER], sets=[COUNTER])
+            await state.put(COUNTER, "x" * 100_000)
+            await backend.journal.append([], state, cursor)
+            await asyncio.sleep(0)  # the answer's callbacks are over
+            after = ref(state)
+            del state
+            assert after() is None
+        finally:
+            gc.enable()
 
 
 async def test_a_second_holder_waits_as_long_as_the_first_is_alive(server: RedisServer, tmp_path: Path) -> None:

@@ -26,30 +26,7 @@ class StepState(CachedState):
     def __init__(self, link: Link, now: int) -> None:
         self._link = link
         self._store_id = link.store_id
-        self._loading: asyncio.Task[list[Row]] | None = None
-        super().__init__(Entries(_LIMIT, self._load), now)
-
-    def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
-        def end(loading: asyncio.Task[list[Row]]) -> None:
-            if not loading.cancelled():  # when cancelled, no caller is left
-                loaded(loading.exception() or loading.result())
-
-        self._loading = asyncio.get_running_loop().create_task(self._read(keys))
-        self._loading.add_done_callback(end)
-
-    async def _read(self, keys: Sequence[str]) -> list[Row]:
-        rows: list[Row] = []
-        for first in range(0, len(keys), _TOGETHER):
-            some = keys[first : first + _TOGETHER]
-            asked = [self._ask(key) for key in some]
-            found = [_row(key, await answer) for key, answer in zip(some, asked, strict=True)]
-            rows += [row for row in found if row is not None]
-        return rows
-
-    def _ask(self, key: str) -> asyncio.Future[Any]:
-        if is_set(key):
-            return self._link.queue("set", self.now, key_of(key))
-        return self._link.queue("entry", self.now, key)
+        super().__init__(Entries(_LIMIT, _Loader(link, now).load), now)
 
     def rows(self) -> list[list[Any]]:
         """The changes, as batch.lua takes them. Raises `Unavailable` if the store has lost data meanwhile."""
@@ -69,6 +46,42 @@ class StepState(CachedState):
             else:
                 found.append(_written(key, entry))
         return found
+
+
+class _Loader:
+    """Loads the entries of one step. It does not refer to the step's state.
+
+    In a cycle of references, each finished step would keep megabytes until the garbage collector runs. The collector
+    counts objects, not bytes, so that takes minutes.
+    """
+
+    def __init__(self, link: Link, now: int) -> None:
+        self._link = link
+        self._now = now
+        self._loading: asyncio.Task[list[Row]] | None = None
+
+    def load(self, keys: Sequence[str], loaded: Loaded) -> None:
+        def end(loading: asyncio.Task[list[Row]]) -> None:
+            self._loading = None
+            if not loading.cancelled():  # when cancelled, no caller is left
+                loaded(loading.exception() or loading.result())
+
+        self._loading = asyncio.get_running_loop().create_task(self._read(keys))
+        self._loading.add_done_callback(end)
+
+    async def _read(self, keys: Sequence[str]) -> list[Row]:
+        rows: list[Row] = []
+        for first in range(0, len(keys), _TOGETHER):
+            some = keys[first : first + _TOGETHER]
+            asked = [self._ask(key) for key in some]
+            found = [_row(key, await answer) for key, answer in zip(some, asked, strict=True)]
+            rows += [row for row in found if row is not None]
+        return rows
+
+    def _ask(self, key: str) -> asyncio.Future[Any]:
+        if is_set(key):
+            return self._link.queue("set", self._now, key_of(key))
+        return self._link.queue("entry", self._now, key)
 
 
 def _written(key: str, entry: Entry) -> list[Any]:
