@@ -33,7 +33,6 @@ class Answer(NamedTuple):
 
 
 MALFORMED = Answer(400, "invalid_http", closes=True)
-TOO_LARGE = Answer(413, "too_large", closes=True)
 
 
 async def answers(port: int, parts: Iterable[bytes]) -> tuple[list[Answer], bool]:
@@ -80,8 +79,6 @@ REFUSES = {
     "RFC 9112, 2.2: it is no line's end; Tornado reads over any number before a request": re.compile(rb"\r(?!\n)"),
     "RFC 9112, 6.1: such framing is faulty": re.compile(rb"HTTP/1\.0\r\n(?s:.*)transfer-encoding", re.IGNORECASE),
 }
-# Extensions and trailers, which are to be read over (RFC 9112, 7.1.1 and 7.1.2): Tornado refuses them.
-TAKES = re.compile(rb"[0-9a-f][\t ]*;|\n0+\r\n[^\r\n]", re.IGNORECASE)
 # A list of what is asked of the connection (RFC 9110, 7.6.1): Tornado looks for one word alone.
 LISTS = re.compile(rb"connection:[^\n]*,|(?:connection:(?s:.*)){2}", re.IGNORECASE)
 
@@ -94,12 +91,7 @@ def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: b
     ours, theirs = fast[same:], tornado[same:]
     reasons = {
         "Tornado closes while more is arriving, so what it has said is lost": reset and not theirs,
-        "what can become no size of a chunk is refused before its line has ended": ours == [MALFORMED] and not theirs,
-        "what is far too large is refused then, not when 64 KiB of small chunks have come": (
-            ours == [TOO_LARGE] and theirs in ([], [MALFORMED])
-        ),
         **{why: ours == [MALFORMED] and pattern.search(stream) is not None for why, pattern in REFUSES.items()},
-        "extension or trailer": theirs == [MALFORMED] and TAKES.search(stream) is not None,
         "close in a list": LISTS.search(stream) is not None
         and (not ours or [ours[0]._replace(closes=False), *ours[1:]] == theirs[:1]),
         "keep-alive in a list": LISTS.search(stream) is not None and not theirs,
