@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 from ingestd.api.store import Field, State
@@ -19,7 +19,7 @@ class CachedState(State):
     One that was seen, let go of and loaded again is among them twice, as two; so is one that died, and what came after.
     """
 
-    __slots__ = ("_missed", "_starts", "entries", "now", "seen", "written")
+    __slots__ = ("_missed", "_starts", "_weighed", "entries", "now", "seen", "written")
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
@@ -29,6 +29,7 @@ class CachedState(State):
         self._starts = [(0, 0)]
         """Of its parts, in `seen` and `written`."""
         self._missed: str | None = None
+        self._weighed: _Weighed | None = None
 
     def undo(self, part: int | None = None) -> None:
         """Take back what the unit, or a part of it, wrote and no commit holds yet; who has seen it is refused."""
@@ -38,7 +39,11 @@ class CachedState(State):
 
     @property
     def size(self) -> int:
-        return sum(entry.weight for entry in {*self.seen})
+        weighed = self._weighed
+        if weighed is None:
+            weighed = self._weighed = _Weighed()
+        weighed.add(self.seen)
+        return weighed.size
 
     def begin_part(self) -> int:
         """What follows is another part of the unit, whose number this returns."""
@@ -199,3 +204,33 @@ class CachedState(State):
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         wanted = {*keys, *map(set_key, sets)}
         await asyncio.gather(*(self.entries.get(key) for key in wanted if self.entries.known(key) is None))
+
+    def release(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        gone = {*keys, *map(set_key, sets)}
+        start = self._starts[-1][0]
+        # An entry with changes that are not stored yet may still be invalidated. Then this unit must know it.
+        self.seen[start:] = [
+            entry
+            for entry in self.seen[start:]
+            if entry.key not in gone or entry.dirty or entry.in_flight or entry.invalidated
+        ]
+        self._weighed = None
+        self.entries.forget(gone)
+
+
+class _Weighed:
+    """The weight of the entries that a unit has seen. Each is weighed once, however often its unit has seen it."""
+
+    __slots__ = ("_ids", "_number", "size")
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._number = 0
+        self.size = 0
+
+    def add(self, seen: Sequence[Entry]) -> None:
+        """Weigh the entries behind those that were weighed before."""
+        new = {id(entry): entry.weight for entry in seen[self._number :] if id(entry) not in self._ids}
+        self._ids.update(new)
+        self._number = len(seen)
+        self.size += sum(new.values())
