@@ -168,6 +168,12 @@ class State(ABC):
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         """Load entries and sets that will be read next, all at once. Only the speed of these reads changes."""
 
+    def release(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:  # noqa: B027 - none must
+        """Free the memory of large entries and sets that the transaction has read. Changed ones stay until the commit.
+
+        They may be read again, but this takes as long as the first time.
+        """
+
 
 class Store(ABC):
     """A store of state.

@@ -46,7 +46,7 @@ class HttpOptions(Options):
     max_header_size: PositiveSize = Size.parse("16KiB")
     max_connections: _Count = 4096
     max_connections_per_address: _Count = 1024
-    max_buffered: PositiveSize = Size.parse("32MiB")
+    max_buffered: PositiveSize = Size.parse("24MiB")
     max_waiting: _Count = 10_000
     header_timeout: PositiveDuration = Duration.parse("10s")
     body_timeout: PositiveDuration = Duration.parse("30s")

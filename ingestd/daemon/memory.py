@@ -26,12 +26,14 @@ _M_ARENA_MAX = -8
 _ARENAS = 2  # one for the event loop, one for all other threads: each arena keeps its free memory
 _LARGE = 256 << 10  # bytes; a usual batch is smaller, because the system must clear the pages of every new mapping
 _KEPT_AT_THE_END = 16 << 20  # free bytes kept at the heap's end: to return and request them again takes system calls
-_PERIOD = 1.0  # seconds
+_PERIOD = 0.25  # seconds
 _GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but not within `_PATIENCE`
-_PATIENCE = 5  # periods after a trim in which only a growth of `_MUCH` leads to the next one
+_PATIENCE = 20  # periods after a trim in which only a growth of `_MUCH` leads to the next one
 _MUCH = 48 << 20  # bytes of growth after which memory is trimmed at the next period
-_AT_LATEST = 30  # periods after which memory is trimmed without growth, if the process has worked
+_AT_LATEST = 120  # periods after which memory is trimmed without growth, if the process has worked
 _WORK = 0.5  # seconds of CPU in which much memory may have been freed
+_LARGE_PROCESS = 160 << 20  # bytes of memory from which on it is trimmed at each period with `_SOME_WORK`
+_SOME_WORK = 0.05  # seconds of CPU
 
 
 def keep_large_pieces_apart() -> None:
@@ -46,21 +48,28 @@ def keep_large_pieces_apart() -> None:
 async def give_back_free_memory() -> None:
     """Return free memory inside the heap to the system. Never returns.
 
-    A trim takes some milliseconds. It runs when memory has grown by 48 MiB, when it has grown by 16 MiB and the last
-    trim was five seconds ago, and half a minute after the last trim if the process has worked.
+    A trim takes a millisecond, and up to ten if it returns much. It runs when memory has grown by 48 MiB, when it has
+    grown by 16 MiB and the last trim was five seconds ago, and half a minute after the last trim if the process has
+    worked. Above 160 MiB it runs four times a second while the process works: an attack may need much memory at once,
+    and the memory that the attack before it has freed must not add to that.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     lowest, periods, worked = _resident(), 0, time.process_time()
-    while True:
+    while trim is not None:
         await asyncio.sleep(_PERIOD)
-        resident, periods = _resident(), periods + 1
+        resident, periods, work = _resident(), periods + 1, time.process_time() - worked
         grown = resident - lowest
-        has_grown = grown > _MUCH or (grown > _GROWTH and periods >= _PATIENCE)
-        if trim is not None and (has_grown or (periods >= _AT_LATEST and time.process_time() - worked > _WORK)):
+        if (
+            grown > _MUCH
+            or (grown > _GROWTH and periods >= _PATIENCE)
+            or (work > _WORK and periods >= _AT_LATEST)
+            or (work > _SOME_WORK and resident > _LARGE_PROCESS)
+        ):
             await asyncio.to_thread(trim, 0)
             lowest, periods, worked = _resident(), 0, time.process_time()
             _log.debug("memory: %d MB of %d MB given back", (resident - lowest) // 10**6, resident // 10**6)
         lowest = min(lowest, resident)
+    await asyncio.Event().wait()
 
 
 def _resident() -> int:

@@ -6,7 +6,7 @@ import zlib
 
 from ingestd.api.errors import BadRequest, TooLarge, UnsupportedEncoding
 
-__all__ = ["MOST_BODY", "decode_body", "most_chunks", "too_large"]
+__all__ = ["MOST_BODY", "decode_body", "too_large"]
 
 MOST_BODY = 1 << 62
 """Bytes that a server takes as a body. An exchange keeps the real limit, since a server would refuse without CORS."""
@@ -16,11 +16,6 @@ _MAGIC = b"\x1f\x8b"  # the first bytes of each member
 _FIRST_STEP = 256  # bytes: a small member fits
 _MEMBERS = 1000  # members that any body may have
 _BYTES_OF_MEMBER = 2048  # bytes of a body that allow one more: a member takes more than a microsecond
-
-
-def most_chunks(size: int) -> int:
-    """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds."""
-    return 2048 + size // 4096
 
 
 def too_large(limit: int) -> TooLarge:

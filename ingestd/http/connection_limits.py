@@ -195,8 +195,9 @@ class Connections:
     def _relieve(self) -> None:
         """Refuse the requests that have been arriving longest, until the rest fits: fast clients are not the cause.
 
-        In the same order, connections with unread answers are closed, and bytes behind a request being answered are
-        discarded. Both are spared while the excess is at most `_AHEAD`, since one connection alone can cause that.
+        In the same order, connections with unread answers are closed, bytes behind a request being answered are
+        discarded, and bytes behind an answered one are refused. All three are spared while the excess is at most
+        `_AHEAD`, since one connection alone can cause that.
         """
         self._relief = None
         for client in sorted((client for client in self._open if client.received), key=lambda client: client.since):
@@ -209,8 +210,10 @@ class Connections:
             elif client.unread:
                 self.count(Refusal.TOO_MUCH_BUFFERED)
                 client.close()
-            else:
+            elif client.phase == "answer":
                 client.drop_rest()
+            else:  # between two requests: the bytes belong to the next one
+                client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
 
     async def watch(self) -> None:
         """Enforce the time limits for as long as the daemon runs."""

@@ -63,6 +63,7 @@ class IngestServer(HTTPServer):
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
         connection = StreamConnection(request_conn)
+        request_conn._read_chunked_body = connection.client.read_chunked_body  # type: ignore[method-assign]
         return Watched(self._start_request(connection), connection.client)
 
     async def close_all_connections(self) -> None:

@@ -23,15 +23,16 @@ from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 
-from .body import most_chunks
+from .body import MOST_BODY
 from .client_connection import Client, ClientConnection, RequestReader, malformed
 from .connection_limits import SMALL, Connections
 from .header_names import has_long_name, name_too_long
+from .server.body import ChunkedBody
 
 __all__ = ["IngestStream", "StreamConnection", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-_CHUNKS_AT_A_TIME = 16  # Tornado takes a millisecond to read them
+_READ_AT_ONCE = 65536
 _OF_HEADER = 250  # bytes that Tornado keeps for a header in addition to its line
 
 
@@ -43,19 +44,11 @@ class IngestStream(IOStream, Client):
     ) -> None:
         IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
         Client.__init__(self, connections, origin)
-        self._chunks = 0
-        self._body = 0
 
     @property
     def ahead(self) -> int:
         """Bytes that have arrived behind those that Tornado has consumed."""
         return self._read_buffer_size
-
-    def body_begins(self) -> None:
-        self._chunks = self._body = 0
-
-    def body_came(self, count: int) -> None:
-        self._body += count
 
     def descriptor(self) -> int:
         descriptor: int = -1 if self.closed() else self.socket.fileno()
@@ -103,21 +96,21 @@ class IngestStream(IOStream, Client):
         self.connections.held(self, head.count(b"\n") * _OF_HEADER)
         return head
 
-    def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
-        """Read Tornado's next line before a chunk: Tornado calls this for nothing else."""
-        self._must_be_open()
-        self._chunks += 1
-        if self._chunks > most_chunks(self._body):
-            raise HTTPInputError("too many chunks")
-        if self._chunks % _CHUNKS_AT_A_TIME == 0:
-            return self._read_later(delimiter, max_bytes)
-        return super().read_until(delimiter, max_bytes)
-
-    async def _read_later(self, delimiter: bytes, max_bytes: int | None) -> bytes:
-        """Let other connections have a turn first: Tornado gives them none while its buffer has more lines."""
-        await asyncio.sleep(0)
-        self._must_be_open()
-        return await super().read_until(delimiter, max_bytes)
+    async def read_chunked_body(self, delegate: HTTPMessageDelegate) -> None:
+        """Read a body in chunks as the fast server does. Tornado's own reader takes twenty times as long for each."""
+        body = ChunkedBody(MOST_BODY)
+        while not body.done:
+            self._must_be_open()
+            data = await self.read_bytes(_READ_AT_ONCE, partial=True)
+            piece = body.feed(data)
+            if piece:
+                delegate.data_received(piece)
+            if body.malformed:
+                raise HTTPInputError("the body is not in valid chunks")
+            if len(data) == _READ_AT_ONCE:  # let other connections have a turn
+                await asyncio.sleep(0)
+        self._read_buffer[:0] = body.rest
+        self._read_buffer_size += len(body.rest)
 
     def _must_be_open(self) -> None:
         if self.closed():
@@ -135,11 +128,8 @@ class IngestStream(IOStream, Client):
         if self.closed():
             return
         if isinstance(exc_info, UnsatisfiableReadError) and not self.lingers:
-            if self.exchange is None:
-                too_large = HeadersTooLarge("The headers are larger than this server takes.")
-                self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
-            else:  # the line before a chunk has no end
-                self.refuse(malformed(), Refusal.MALFORMED)
+            too_large = HeadersTooLarge("The headers are larger than this server takes.")
+            self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
             return
         if self.lingers:
             self.connections.linger(self.socket)
@@ -195,12 +185,10 @@ class Watched(HTTPMessageDelegate):
         if self._stream.closed():  # what is left in its buffer came behind the last request
             return
         self._begun = True
-        self._stream.body_begins()
         self._stream.reading_body()
         self._reader.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> None:
-        self._stream.body_came(len(chunk))
         # Tornado reads all bytes that have arrived on a connection before it turns to another.
         if self._stream.connections.is_far_too_much(len(chunk)):
             self._stream.connections.refuse_at_once(self._stream)

@@ -358,6 +358,27 @@ class StoreContract(ABC):
                     assert await state.get(key) == (key if there else None)
                     assert await state.window(a_set) == ([(f"{a_set} b", 1), (f"{a_set} a", 2)] if there else [])
 
+    async def test_released_entries_keep_their_changes_and_can_be_read_again(self, tmp_path: Path) -> None:
+        read, read_set = state_key("contract", "shop", "read"), state_key("contract-set", "shop", "read")
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            await state.put(read, "before")
+            await state.push(read_set, "before", 1, keep=10)
+            await backend.store.commit(state)
+            for step in (False, True):
+                state = backend.store.begin(NOW, step=step)
+                for number in range(2):
+                    await state.put(KEY, f"{step} {number}")
+                    await state.push(OTHER, f"{step} {number}", 1, keep=10)
+                    assert (await state.get(read), await state.window(read_set)) == ("before", [("before", 1)])
+                    state.release([KEY, read], [OTHER, read_set])
+                    assert await state.get(KEY) == f"{step} {number}"
+                await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            state = backend.store.begin(NOW)
+            assert (await state.get(KEY), await state.get(read)) == ("True 1", "before")
+            assert [member for member, _ in await state.window(OTHER)] == ["False 0", "False 1", "True 0", "True 1"]
+
     async def test_a_set_has_each_member_once_in_the_order_of_times(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             state = backend.store.begin(NOW)

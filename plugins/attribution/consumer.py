@@ -120,7 +120,8 @@ class AttributionConsumer(Consumer):
                 else:
                     await self._apply(each, step, changes)
                 size += length_of(step.records[before:])
-                if size > _MOST_NEW:
+                # An order may have read megabytes of touchpoints.
+                if size > _MOST_NEW or (len(step.records) > before and step.state.size > _MOST_STATE):
                     return index + 1
             if step.state.size > _MOST_STATE:
                 return index + 1

@@ -38,6 +38,7 @@ _MARGIN = 30 * _DAY
 MAX_IGNORED = 20
 """Touchpoints of an order that its record lists although they do not count. The newest stay."""
 _MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, for the reason why they do not count
+_TOGETHER = 8  # visitors whose touchpoints are in memory together
 _encode = msgspec.json.Encoder().encode
 _decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
 _POSITION = 16  # hexadecimal digits
@@ -141,28 +142,31 @@ class Journeys:
 
     async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
         """The touchpoints for an order at this time."""
-        keys = [touches_key(tenant, visitor) for visitor in visitors]
-        without = [without_key(tenant, visitor) for visitor in visitors]
-        await self._state.load(sets=[*keys, *without])
         touches: list[tuple[Touch, str]] = []
         ignored: list[Ignored] = []
         left_out = 0
         since = self.clock - self._limits.horizon
-        for visitor, key in zip(visitors, keys, strict=True):
-            for touch in await read_touches(self._state, key, since):
-                if touch.at > at:
-                    ignored.append(Ignored(touch, visitor, "after_order"))
-                elif touch.at < at - self._limits.window:
-                    ignored.append(Ignored(touch, visitor, "before_window"))
-                else:
-                    touches.append((touch, visitor))
-            # All touchpoints of a hundred visitors would take much memory.
-            left_out += _leave_out(touches, self._limits.max_touches)
-            ignored = _newest(ignored)
-        for visitor, key in zip(visitors, without, strict=True):
-            for member, _ in await self._state.window(key, max(since, at - self._limits.window), at):
-                reason, touch = _decode_excluded(member[_POSITION:])
-                ignored.append(Ignored(touch, visitor, reason))
+        for start in range(0, len(visitors), _TOGETHER):
+            group = visitors[start : start + _TOGETHER]
+            keys = [touches_key(tenant, visitor) for visitor in group]
+            without = [without_key(tenant, visitor) for visitor in group]
+            await self._state.load(sets=[*keys, *without])
+            for visitor, key in zip(group, keys, strict=True):
+                for touch in await read_touches(self._state, key, since):
+                    if touch.at > at:
+                        ignored.append(Ignored(touch, visitor, "after_order"))
+                    elif touch.at < at - self._limits.window:
+                        ignored.append(Ignored(touch, visitor, "before_window"))
+                    else:
+                        touches.append((touch, visitor))
+                left_out += _leave_out(touches, self._limits.max_touches)
+                ignored = _newest(ignored)
+            for visitor, key in zip(group, without, strict=True):
+                for member, _ in await self._state.window(key, max(since, at - self._limits.window), at):
+                    reason, touch = _decode_excluded(member[_POSITION:])
+                    ignored.append(Ignored(touch, visitor, reason))
+            if len(visitors) > _TOGETHER:  # all touchpoints of a hundred visitors would take a hundred megabytes
+                self._state.release(sets=[*keys, *without])
         return Candidates(touches, _newest(ignored), left_out)
 
 

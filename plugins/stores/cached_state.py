@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 
 from ingestd.api.store import Field, State
@@ -20,7 +20,7 @@ class CachedState(State):
     An entry that was seen, evicted and loaded again is among them as two objects, and so is an invalidated one.
     """
 
-    __slots__ = ("_calls", "_missed", "entries", "now", "seen", "written")
+    __slots__ = ("_calls", "_missed", "_weighed", "entries", "now", "seen", "written")
 
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
@@ -29,10 +29,15 @@ class CachedState(State):
         self.written: list[Entry] = []
         self._missed: str | None = None
         self._calls: list[Callable[[], None]] | None = None
+        self._weighed: _Weighed | None = None
 
     @property
     def size(self) -> int:
-        return sum(entry.weight for entry in {*self.seen})
+        weighed = self._weighed
+        if weighed is None:
+            weighed = self._weighed = _Weighed()
+        weighed.add(self.seen)
+        return weighed.size
 
     def on_commit(self, call: Callable[[], None]) -> None:
         if self._calls is None:
@@ -194,3 +199,30 @@ class CachedState(State):
     async def load(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         wanted = {*keys, *map(set_key, sets)}
         await asyncio.gather(*(self.entries.get(key) for key in wanted if self.entries.known(key) is None))
+
+    def release(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        gone = {*keys, *map(set_key, sets)}
+        # An entry with changes that are not stored yet may still be invalidated. Then this transaction must know it.
+        self.seen = [
+            entry for entry in self.seen if entry.key not in gone or entry.dirty or entry.in_flight or entry.invalidated
+        ]
+        self._weighed = None
+        self.entries.forget(gone)
+
+
+class _Weighed:
+    """The weight of the entries that a transaction has seen. Each is weighed once."""
+
+    __slots__ = ("_ids", "_number", "size")
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._number = 0
+        self.size = 0
+
+    def add(self, seen: Sequence[Entry]) -> None:
+        """Weigh the entries behind those that were weighed before."""
+        new = {id(entry): entry.weight for entry in seen[self._number :] if id(entry) not in self._ids}
+        self._ids.update(new)
+        self._number = len(seen)
+        self.size += sum(new.values())

@@ -270,3 +270,28 @@ async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
         f"{visitor} {number}" for visitor in visitors for number in range(4)
     ]
     assert {len(body["touchpoints"]) for body in bodies} == {200}
+
+
+async def test_an_order_of_a_user_with_many_visitors_needs_the_touchpoints_of_a_few_at_a_time(tmp_path: Path) -> None:
+    shop = Shop()
+    text = "x" * 240 + "\N{GRINNING FACE}"
+    visitors = [f"v{number}" for number in range(40)]
+    journeys = [shop.identify(visitor, "user") for visitor in visitors]
+    journeys += [
+        shop.event("Page View", visitor, context={"campaign": dict.fromkeys(["source", "name"], f"{n} {text}")})
+        for visitor in visitors
+        for n in range(50)
+    ]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await append(attribution.backend, journeys)
+        await attribution.work_off(repeat(1000), START)
+        await append(attribution.backend, [shop.order(visitors[0], "one"), shop.order(visitors[1], "two")])
+        journal, store = attribution.backend.journal, attribution.backend.store
+        step = Step(store.begin(START, step=True))
+        await attribution.consumer.process(await journal.read(len(journeys), 1000), step)
+        # All touchpoints take 40 times 50 times 2 kB.
+        assert 0 < step.state.size < 1 << 20
+        store.discard(step.state)
+        await attribution.work_off(repeat(1000), START)
+        bodies = [json.loads(body) for body in await attribution.derived()]
+    assert [(body["orderId"], len(body["touchpoints"])) for body in bodies] == [("one", 200), ("two", 200)]

@@ -16,7 +16,8 @@ import pytest
 from ingestd.api.options import Duration, Size
 from ingestd.config import HttpOptions
 from ingestd.http.app import BASE_PATH
-from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow
+from ingestd.http.server.connection import FastConnection
+from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow, open_door
 
 BODY = json.dumps(PAGE_VIEW).encode()
 HEAD = b"POST %b/track HTTP/1.1\r\nHost: shop\r\n" % BASE_PATH.encode()
@@ -349,6 +350,29 @@ async def test_pipelined_requests_are_counted_and_bounded(tmp_path: Path, door: 
         slow.go.set()
         for _ in range(100):
             assert (await eager.answer()).status == 200
+
+
+async def test_bytes_that_come_between_two_requests_are_bounded(tmp_path: Path) -> None:
+    """All connections are answered in one turn of the loop, and all get more bytes before the next turn."""
+    number, slow = 20, Slow()
+    options = HttpOptions(max_connections=number, max_buffered=Size(100_000))
+    async with open_door(tmp_path, slow, server="fast", options=options) as public, AsyncExitStack() as stack:
+        for _ in range(number):
+            await (await stack.enter_async_context(client(public))).send(WHOLE + b"P")
+        await until(lambda: len(public.ingest.active) == number)
+
+        def between() -> list[FastConnection]:
+            found = [each for each in public.connections._open if each.phase == "request"]
+            return [each for each in found if isinstance(each, FastConnection)]
+
+        slow.go.set()
+        while len(between()) < number:  # noqa: ASYNC110 - it lasts one turn of the loop
+            await asyncio.sleep(0)
+        for connection in between():
+            connection.buffer_updated(65_536)  # as asyncio does when bytes have arrived
+        assert public.connections.buffered < 100_000 * 5 // 4 + 300_000 + 65_536
+        await until(lambda: public.connections.buffered <= 100_000 + 300_000)
+        assert refusals(public)["too_much_buffered"] >= number - 7
 
 
 async def test_a_connection_that_has_gone_is_not_closed_for_a_new_one(tmp_path: Path, door: MakeDoor) -> None:

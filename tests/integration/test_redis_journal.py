@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -12,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import msgspec
 import pytest
@@ -25,6 +27,7 @@ from ingestd.api.options import Size
 from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
+from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
@@ -108,6 +111,48 @@ async def do_step(backend: RedisBackend, cursor: Cursor, record: Record) -> Curs
 
 async def derived(backend: RedisBackend) -> list[bytes]:
     return [record.body for record in await read_all(backend.journal) if record.type == "derived"]
+
+
+async def test_a_step_leaves_nothing_for_the_garbage_collector(server: RedisServer, tmp_path: Path) -> None:
+    async with Daemons(server, tmp_path) as daemons:
+        backend = await daemons.open()
+        cursor = await hold(backend)
+        gc.collect()
+        gc.disable()
+        try:
+            state = backend.store.begin(1, step=True)
+            await state.load(keys=[COUNTER], sets=[COUNTER])
+            await state.put(COUNTER, "x" * 100_000)
+            await backend.journal.commit([], state, cursor)
+            await asyncio.sleep(0)  # the answer's callbacks are over
+            after = ref(state)
+            del state
+            assert after() is None
+        finally:
+            gc.enable()
+
+
+async def test_a_read_is_bounded_in_bytes_also_where_large_records_follow_small_ones(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    chance = random.Random(1)
+    sizes = [20] * 300 + [1_000_000] * 8 + chance.choices([20, 2000, 70_000, 1_000_000], [40, 40, 10, 4], k=400)
+    async with Daemons(server, tmp_path) as daemons:
+        writer, reader = await daemons.open(), await daemons.open()
+        for start in range(0, len(sizes), 50):
+            bodies = [b'"%b"' % (b"x" * size) for size in sizes[start : start + 50]]
+            await append(writer, [Record("event", 1, body) for body in bodies])
+        changed = sorted(chance.sample(range(len(sizes)), 40))
+        for index in changed:
+            [record] = await writer.journal.read(index, 1)
+            sizes[index] = 30
+            await writer.journal.replace([(record, b'"%b"' % (b"y" * 30))])
+        found: list[Record] = []
+        while records := await reader.journal.read(len(found), 500):
+            assert sum(len(record.body) for record in records) < READ_BYTES + 3 * 1_000_000
+            found += records
+    assert [record.position for record in found] == [*range(1, len(sizes) + 1)]
+    assert [len(record.body) - 2 for record in found] == sizes
 
 
 async def test_a_second_holder_waits_as_long_as_the_first_is_alive(server: RedisServer, tmp_path: Path) -> None:

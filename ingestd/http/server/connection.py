@@ -93,8 +93,11 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 self._look()
             return
         self.connections.held(self, count)
-        if self.phase == "answer" and self.connections.is_far_too_much(count):
-            self.drop_rest()
+        if self.connections.is_far_too_much(count):
+            if self.phase == "answer":
+                self.drop_rest()
+            else:  # the request is answered, and these bytes belong to the next one
+                self.connections.refuse_at_once(self)
         if len(self._rest) > _MOST_HELD:
             self._stop_reading()
 

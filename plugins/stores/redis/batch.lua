@@ -336,6 +336,7 @@ end
 local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'meta', prefix .. 'replaced', prefix .. 'replaced-at'
 local cursors = prefix .. 'cursors'
 local BESIDE = 32 -- bytes that a record counts for without its body
+local LARGE = 65536 -- bytes of a body; "meta" holds the position of the newest body of this size, so readers take care
 
 local STALE = {'stale'}
 
@@ -464,6 +465,7 @@ local function add_record(kind, at, body)
   local position = all.last + 1
   redis.call('XADD', journal, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
   all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
+  if #body >= LARGE then redis.call('HSET', meta, 'large', position) end
 end
 
 -- The commit of a consumer's step or a command.

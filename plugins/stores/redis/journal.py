@@ -13,12 +13,14 @@ from redis.exceptions import RedisError
 from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
+from ingestd.api.record_batch import length_of
 from ingestd.api.store import State
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
 from .link import raw
+from .page import read_page
 from .state import Transaction, has_writes, pairs
 
 __all__ = ["RedisJournal"]
@@ -30,7 +32,7 @@ _KEEP = 1.5  # seconds between two renewals
 _RETRY = 0.5  # seconds between two attempts to acquire a cursor
 _FOLLOW = 0.05  # seconds between two looks for records of other daemons
 _BLOCK = 1000  # milliseconds for which one look waits
-_PAGE = 64  # records of one read; Redis does not tell their size before
+_PAGE = 64  # records of one read
 _HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked record
 _TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
@@ -132,10 +134,12 @@ class RedisJournal(Journal):
 
     async def _look_up(self, after: int, limit: int) -> Sequence[Record]:
         records: list[Record] = []
-        size = 0
+        size, large = 0, 0
         while len(records) < limit and size < READ_BYTES:
             wanted = min(limit - len(records), _PAGE, count_to_read(len(records), size))
-            some = await self._look_up_page(after, wanted)
+            # After small records, a page may have dozens of records of four megabytes.
+            most = READ_BYTES - size if large > after else None
+            some, large = await self._look_up_page(after, wanted, most)
             records += some
             size += sum([len(record.body) for record in some])
             if len(some) < wanted:
@@ -143,17 +147,25 @@ class RedisJournal(Journal):
             after = some[-1].position
         return records
 
-    async def _look_up_page(self, after: int, limit: int) -> Sequence[Record]:
-        entries, replaced = await self._database.pipeline(
-            ("XRANGE", self._key("journal"), f"{after + 1}-0", "+", "COUNT", limit),
+    async def _look_up_page(self, after: int, limit: int, size: int | None) -> tuple[Sequence[Record], int]:
+        """At most `limit` records, and the position of the newest large record of the journal.
+
+        Fewer records, if there are no more or if they have `size` bytes.
+        """
+        entries, replaced, large = await self._database.pipeline(
+            read_page(self._key("journal"), after, limit, size),
             ("ZRANGEBYSCORE", self._key("replaced-at"), after + 1, "+inf", "LIMIT", 0, limit),
+            ("HGET", self._key("meta"), "large"),
         )
         records = [_record(name, fields) for name, fields in entries]
-        if not replaced:
-            return records
-        bodies = await self._database.link.ask("replaced", 0, [int(position) for position in replaced])
-        records += [Record(type_, at, body.encode(), position) for position, type_, at, body in bodies]
-        return sorted(records, key=lambda record: record.position)[:limit]
+        positions = [int(position) for position in replaced]
+        if size is not None and length_of(records) >= size:  # more entries may come before later replaced ones
+            positions = [position for position in positions if position < records[-1].position]
+        if positions:
+            bodies = await self._database.link.ask("replaced", 0, positions)
+            records += [Record(type_, at, body.encode(), position) for position, type_, at, body in bodies]
+            records = sorted(records, key=lambda record: record.position)[:limit]
+        return records, int(large or 0)
 
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         unlearned = self._unlearned
