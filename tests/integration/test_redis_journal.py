@@ -27,6 +27,7 @@ from ingestd.api.options import Size
 from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
+from ingestd.plugins.stores.cached_state import CachedState
 from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
@@ -125,7 +126,8 @@ async def test_a_step_leaves_nothing_for_the_garbage_collector(server: RedisServ
             await state.put(COUNTER, "x" * 100_000)
             await backend.journal.commit([], state, cursor)
             await asyncio.sleep(0)  # the answer's callbacks are over
-            after = ref(state)
+            assert isinstance(state, CachedState)
+            after = ref(state.entries)
             del state
             assert after() is None
         finally:
