@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ingestd.api.errors import Unavailable
@@ -176,6 +175,9 @@ class CheckedState(Transaction):
         self._writes.append(("merge", key, [(name, *field) for name, field in fields.items()], keep, keep_size))
         return await super().merge(key, fields, keep=keep, keep_size=keep_size)
 
+    def release(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
+        """Nothing is freed: the transaction keeps its view of all entries that it has read."""
+
     async def fields(self, key: str) -> dict[str, Field]:
         found = await super().fields(key)
         if key not in self._before:
@@ -262,30 +264,45 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 
 def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADED) -> Entries:
     """A cache of entries on Redis."""
-    return Entries(limit, partial(_load, link, loaded_at_once), size=_SIZE)
+
+    def load(keys: Sequence[str], loaded: Loaded) -> None:
+        _Load(link, loaded_at_once, keys, loaded).ask()
+
+    return Entries(limit, load, size=_SIZE)
 
 
-def _load(link: Link, at_once: int, keys: Sequence[str], loaded: Loaded) -> None:
-    rows: list[Row] = []
+class _Load:
+    """One load of entries. They are read in parts, each after the answer to the part before it."""
 
-    def ask(first: int) -> None:
-        some = keys[first : first + at_once]
-        link.begin(["load", 0, some], partial(answered, first, some), len(some))
+    __slots__ = ("_at_once", "_done", "_keys", "_link", "_loaded", "_rows")
 
-    def answered(first: int, some: Sequence[str], answer: Any, error: Exception | None) -> None:
-        if error is None:
-            rows.extend([_loaded(key, found) for key, found in zip(some, answer, strict=True) if found])
-            if first + len(some) == len(keys):
-                loaded(rows)
-                return
-            try:
-                ask(first + len(some))
-            except Unavailable as refused:
-                error = refused
+    def __init__(self, link: Link, at_once: int, keys: Sequence[str], loaded: Loaded) -> None:
+        self._link = link
+        self._at_once = at_once
+        self._keys = keys
+        self._loaded = loaded
+        self._done = 0
+        self._rows: list[Row] = []
+
+    def ask(self) -> None:
+        """Ask for the next part. Raises `Unavailable`."""
+        some = self._keys[self._done : self._done + self._at_once]
+        self._link.begin(["load", 0, some], self._answered, len(some))
+
+    def _answered(self, answer: Any, error: Exception | None) -> None:
         if error is not None:
-            loaded(error)
-
-    ask(0)
+            self._loaded(error)
+            return
+        some = self._keys[self._done : self._done + self._at_once]
+        self._rows += [_loaded(key, found) for key, found in zip(some, answer, strict=True) if found]
+        self._done += len(some)
+        if self._done == len(self._keys):
+            self._loaded(self._rows)
+            return
+        try:
+            self.ask()
+        except Unavailable as refused:
+            self._loaded(refused)
 
 
 def _loaded(key: str, found: Any) -> Row:
