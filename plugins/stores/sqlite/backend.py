@@ -29,7 +29,7 @@ from .writeback import WriteBack
 
 __all__ = ["CACHE_SIZE", "SqliteBackend"]
 
-CACHE_SIZE = 40 << 20
+CACHE_SIZE = 32 << 20
 """Default for the bytes of state that stay in memory."""
 
 _log = logging.getLogger("ingestd.sqlite")
