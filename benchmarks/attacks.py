@@ -76,6 +76,16 @@ def unknown(
     return Attack(name, make, frozenset({status}))
 
 
+def in_body(name: str, path: str, body: bytes) -> Attack:
+    """An attack with an unknown key in the body, where SDKs of browsers have it."""
+
+    def make(keys: Keys, client: str) -> bytes:
+        head = [f"POST {path} HTTP/1.1", "Host: shop", client, f"Content-Length: {len(body)}", "", ""]
+        return "\r\n".join(head).encode() + body
+
+    return Attack(name, make)
+
+
 def public(name: str, path: str, body: Callable[[str], bytes], *lines: str, status: int = 200) -> Attack:
     """An attack with the public key. `body` gets a text that differs in each request."""
     numbers = itertools.count()
@@ -164,6 +174,14 @@ ATTACKS: Sequence[Attack] = (
     ),
     unknown("1 MiB and no such key", filled(b"0,", _MAX_BODY)),
     unknown("a batch of 4 MiB and no such key", filled(b"0,", _MAX_BATCH), path="/batch"),
+    in_body("a message of an SDK of 1 MiB", "/v1/track", b'{"writeKey":"a-guess",' + _members(_MAX_BODY - 30) + b"}"),
+    in_body("a message of an SDK of 32 KiB", "/v1/track", b'{"writeKey":"a-guess",' + _members(32_000) + b"}"),
+    in_body(
+        "a batch of an SDK of 512 KiB", "/v1/batch", filled(b"{},", 524_000, b'{"writeKey":"a-guess","batch":[', b"]}")
+    ),
+    in_body(
+        "a batch of an SDK that is not JSON", "/v1/batch", filled(b"[0],", 524_000, b'{"writeKey":"a-guess","batch":[')
+    ),
     unknown("1 MiB in chunks of a byte", _ONE_BYTE_CHUNKS, framed=False, status=400),
     unknown("98 headers", b"{}", *[f"x-{number}: {'y' * 140}" for number in range(94)]),
     unknown("1,500 forwarded addresses", b"{}", _FORWARDED),

@@ -106,7 +106,8 @@ class Intake(ABC):
         """The key that the request names, or None. `authenticate` hooks get it from `request.bearer()`.
 
         Called with None as `body`, to look at headers and `request.query`. If it returns None, it is called with the
-        envelope, and then with the first message.
+        envelope, and then with the first message. The body is read for this only if it has at most 512 KiB, and the
+        message only if it has at most 32 KiB: the sender is not known yet.
         """
 
     @abstractmethod

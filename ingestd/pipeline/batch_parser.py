@@ -70,7 +70,7 @@ class BatchParser:
         If only the inside of some events is not JSON, this still returns all events.
         """
         try:
-            batch = self._split(body)
+            batch = self.split(body)
         except UNREADABLE as error:
             async with self._one_at_a_time:
                 await asyncio.sleep(0)  # a large body has taken ten milliseconds so far
@@ -80,13 +80,17 @@ class BatchParser:
                 if apart is None:
                     raise unreadable(error, body) from None
                 batch = apart
+        self.check(batch)
+        return batch
+
+    def check(self, batch: Batch) -> None:
+        """Raises `BadRequest` if there are too few or too many events."""
         if not self._least <= len(batch.events) <= self._most:
             found, reason = ("more", "maxItems") if batch.events else ("none", "minItems")
             raise self._wrong(f"expected {self._least} to {self._most} events, got {found}", reason)
-        return batch
 
-    def _split(self, body: bytes) -> Batch:
-        """The events, at most one more than there may be. Raises the errors of msgspec."""
+    def split(self, body: bytes) -> Batch:
+        """Split a body that is JSON. Returns at most one event more than there may be. Raises `UNREADABLE`."""
         if len(body) < _LARGE:
             events, *envelope = msgspec.structs.astuple(self._decode_small(body))
         else:
@@ -105,7 +109,7 @@ class BatchParser:
         if len(batch.events) <= self._most:
             await asyncio.sleep(0)  # the envelope may be large, too
             try:
-                envelope = self._split(batch.envelope).envelope
+                envelope = self.split(batch.envelope).envelope
             except UNREADABLE:
                 return None
         return Batch([msgspec.Raw(event) for event in batch.events], envelope)

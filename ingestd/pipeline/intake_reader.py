@@ -13,11 +13,13 @@ from ingestd.api.events import Request
 from ingestd.api.intake import Intake
 from ingestd.validation.validator import UNREADABLE, check_depth, parse_body, unreadable
 
-from .batch_parser import BatchParser
+from .batch_parser import Batch, BatchParser
 
 __all__ = ["IntakeReader", "IntakeRequest"]
 
 _MAX_ON_LOOP = 64 * 1024  # bytes
+_MAX_SEARCHED = 512 * 1024  # bytes of a batch in which a credential is found
+_MAX_MESSAGE = 32 * 1024  # bytes of a message in which a credential is found
 _MAX_ENVELOPE = 8 * 1024  # bytes: an intake may copy the envelope into each of thousands of events
 
 
@@ -44,7 +46,7 @@ class IntakeRequest:
         self._request = request
         self._intake = intake
         self._parser = parser
-        self._is_read = False
+        self._batch: Batch | None = None
         self.messages: Sequence[Raw] | None = None
         """The messages of a batch. None: the body is one message."""
         self.envelope: Mapping[str, Any] = {}
@@ -53,25 +55,38 @@ class IntakeRequest:
         """Set the credential of the request. The body is read only if headers and query have none."""
         credential = self._intake.credential(self._request, None)
         if credential is None:
-            if self._request.small_body(_MAX_ON_LOOP) is None:  # a stranger must not hold the loop with gzip
-                await self._request.load_body()
-            await self.read()
-            credential = self._intake.credential(self._request, self.envelope)
-            first = self._request.body if self.messages is None else next(map(bytes, self.messages), b"")
-            if credential is None and first:
-                credential = self._intake.credential(self._request, _parse_leniently(first))
+            credential = await self._search_body()
         self._request.use_credential(credential)
+
+    async def _search_body(self) -> str | None:
+        """The credential in the body, unless that takes long: anybody may have sent it."""
+        request, intake = self._request, self._intake
+        if request.small_body(_MAX_ON_LOOP) is None:
+            await request.load_body()
+        if len(request.body) > _MAX_SEARCHED:
+            return None
+        first = request.body
+        if self._parser is not None:
+            try:
+                self._batch = self._parser.split(request.body)
+            except UNREADABLE:
+                return None
+            credential = intake.credential(request, _decode(self._batch.envelope))
+            if credential is not None:
+                return credential
+            first = next(map(bytes, self._batch.events), b"")
+        return intake.credential(request, _parse_leniently(first)) if 0 < len(first) <= _MAX_MESSAGE else None
 
     async def read(self) -> None:
         """Split the body into its messages. Raises `BadRequest` for a body of another form."""
-        if self._is_read:
+        if self._parser is None:
             return
-        body = self._request.body
-        if self._parser is not None:
-            batch = await self._parser.parse(body)
-            self.messages, self.envelope = batch.events, _decode(batch.envelope)
-            self._request.events = max(1, len(batch.events))  # an empty batch is a request, too
-        self._is_read = True
+        if self._batch is None:
+            self._batch = await self._parser.parse(self._request.body)
+        else:
+            self._parser.check(self._batch)
+        self.messages, self.envelope = self._batch.events, _decode(self._batch.envelope)
+        self._request.events = max(1, len(self.messages))  # an empty batch is a request, too
 
 
 def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
