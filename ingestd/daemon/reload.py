@@ -65,7 +65,7 @@ class Parts(NamedTuple):
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)
         self.ingest.access.adopt(config.logs)
-        self.ingest.terms = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
+        self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)
 
     async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Runner]) -> None:

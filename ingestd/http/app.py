@@ -36,7 +36,7 @@ class Ingest:
     ) -> None:
         self.metrics = metrics
         self.access = AccessLog(logs)
-        self.terms = RequestSettings(pipeline, options, intakes)
+        self.settings = RequestSettings(pipeline, options, intakes)
         """The settings of requests that begin now. A request that has begun keeps its settings."""
         self.active: set[Exchange] = set()
         """Requests that have begun and have no answer yet."""
@@ -60,7 +60,7 @@ class Ingest:
             "-", None, answer.status, code=answer.code, seconds=0, size=0, peer="", request_id=request_id
         )  # fmt: skip
         headers = [
-            *self.terms.cors.headers({}),
+            *self.settings.cors.headers({}),
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(answer.body))),
             ("X-Request-Id", request_id),

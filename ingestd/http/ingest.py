@@ -57,26 +57,26 @@ class Exchange:
     def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
         check_host(start_line.version, headers)
         # Not in `__init__`: an exchange may wait a minute for its request, and a reload may happen meanwhile.
-        self._terms = self._ingest.terms
+        self._settings = self._ingest.settings
         self._id = time_uuid()
         self._started = time.perf_counter()
         self._method = start_line.method
         self._headers = headers
         self._target = start_line.path
-        self._operation = operation = self._terms.routes.find(start_line.path)
+        self._operation = operation = self._settings.routes.find(start_line.path)
         many = operation is not None and operation.takes_batches
-        self._limit = self._terms.max_batch_body if many else self._terms.max_body
+        self._limit = self._settings.max_batch_body if many else self._settings.max_body
         # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
             and self._method != "HEAD"
             and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # as browsers send it; the default too
-            and bool(self._terms.plain_head)
+            and bool(self._settings.plain_head)
         )
         self._ingest.begin(self)
         self._client.exchange = self
-        if _line_count(headers) > self._terms.max_headers:
-            refused = HeadersTooLarge(f"There are more than {self._terms.max_headers} header lines.")
+        if _line_count(headers) > self._settings.max_headers:
+            refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
@@ -107,7 +107,7 @@ class Exchange:
         else:
             self._kept = self._size
             self._client.connections.hand_over(self._client, self._size)
-            work = self._terms.pipeline.handle(self._request(operation), self._give)
+            work = self._settings.pipeline.handle(self._request(operation), self._give)
             self._ingest.tasks.begin(work)
 
     def on_connection_close(self) -> None:
@@ -178,7 +178,7 @@ class Exchange:
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
-        return self._terms.peers.client(self._connection.remote_ip, self._headers)
+        return self._settings.peers.client(self._connection.remote_ip, self._headers)
 
     def _answer_without_pipeline(self) -> None:
         """Answer an unknown path, another method, a body that is too large, or a path that takes no events."""
@@ -220,7 +220,7 @@ class Exchange:
     def _preflight(self, operation: Operation) -> None:
         headers = self._base_headers()
         names = () if operation.intake is None else operation.intake.request_headers
-        for name, value in self._terms.cors.preflight(operation.methods[0], names):
+        for name, value in self._settings.cors.preflight(operation.methods[0], names):
             headers[name] = value
         headers["Allow"] = operation.allow
         self._send(204, headers, b"")
@@ -246,11 +246,11 @@ class Exchange:
         if self._ingest.access.samples:
             self._log(Answer(200, body))
         self._end()
-        self._connection.answer(self._terms.plain_head % (self._id.encode(), len(body)) + body)
+        self._connection.answer(self._settings.plain_head % (self._id.encode(), len(body)) + body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
-        for name, value in self._terms.cors.headers(self._headers):
+        for name, value in self._settings.cors.headers(self._headers):
             headers[name] = value
         headers["X-Request-Id"] = self._id
         if self._ingest.draining or self._closing:

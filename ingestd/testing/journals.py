@@ -94,10 +94,10 @@ class JournalContract(TrimmingContract):
 
     async def test_an_append_is_durable_with_the_state_and_the_cursor(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
             state = backend.store.begin(NOW)
             await state.put(KEY, "value")
-            position = await backend.journal.commit([make_record()], state, place._replace(position=7))
+            position = await backend.journal.commit([make_record()], state, cursor._replace(position=7))
         async with self.backend(tmp_path) as backend:
             assert [record.position for record in await backend.journal.read(0, 10)] == [position]
             assert await backend.store.begin(NOW).get(KEY) == "value"
@@ -105,16 +105,16 @@ class JournalContract(TrimmingContract):
 
     async def test_a_cursor_moves_without_records(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert await append(backend, [], place._replace(position=3)) == 3
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert await append(backend, [], cursor._replace(position=3)) == 3
         async with self.backend(tmp_path) as backend:
             assert (await backend.journal.acquire_cursor("consumer", "now")).position == 3
 
     async def test_a_cursor_may_be_set_back(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            await append(backend, [], place._replace(position=9))
-            await append(backend, [], place._replace(position=2))
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            await append(backend, [], cursor._replace(position=9))
+            await append(backend, [], cursor._replace(position=2))
         async with self.backend(tmp_path) as backend:
             assert (await backend.journal.acquire_cursor("consumer", "beginning")).position == 2
 
@@ -150,7 +150,7 @@ class JournalContract(TrimmingContract):
 
     async def test_a_step_writes_state_records_and_place_as_one(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
             state = backend.store.begin(NOW, step=True)
             await state.put(KEY, "old", 1000)
             await state.put(KEY, "value", 2000)
@@ -159,7 +159,7 @@ class JournalContract(TrimmingContract):
                 await state.push(MEMBERS, f"m{number}", number, keep=4, ttl=9000)
             await state.pull(MEMBERS, ["m2"])
             assert await state.get(KEY) == "value"
-            await backend.journal.commit([make_record("derived")], state, place._replace(position=1))
+            await backend.journal.commit([make_record("derived")], state, cursor._replace(position=1))
         async with self.backend(tmp_path) as backend:
             for step in (True, False):
                 state = backend.store.begin(NOW + 2000, step=step)
@@ -169,14 +169,14 @@ class JournalContract(TrimmingContract):
                 assert await state.window(MEMBERS) == [("m1", 1), ("m3", 3), ("m4", 4)]
                 late = backend.store.begin(NOW + 9001, step=step)
                 assert (await late.get(KEY), await late.window(MEMBERS)) == (None, [])
-            place = await backend.journal.acquire_cursor("consumer", "beginning")
-            assert place.position == 1
+            cursor = await backend.journal.acquire_cursor("consumer", "beginning")
+            assert cursor.position == 1
             state = backend.store.begin(NOW, step=True)
             await state.delete(KEY)
             await state.delete(MEMBERS)
             assert await state.swap(OTHER, None, "kept")
             assert await state.renew(OTHER, "candidate", 1000) == ("kept", False)
-            await backend.journal.commit([], state, place._replace(position=1))
+            await backend.journal.commit([], state, cursor._replace(position=1))
             state = backend.store.begin(NOW)
             assert (await state.get(KEY), await state.window(MEMBERS), await state.get(OTHER)) == (None, [], "kept")
             assert len(await backend.journal.read(0, 10)) == 1

@@ -292,7 +292,7 @@ async def test_a_request_in_progress_ends_with_the_routes_of_its_beginning(door:
     async with door(tmp_path, Plugin(Notes()), blocked) as open_door:
         sending: Awaitable[HTTPResponse] = asyncio.ensure_future(post(open_door, "/notes", note()))
         await blocked.arrived.wait()
-        open_door.ingest.terms = RequestSettings(open_door.ingest.terms.pipeline, HttpOptions())
+        open_door.ingest.settings = RequestSettings(open_door.ingest.settings.pipeline, HttpOptions())
         assert (await post(open_door, "/notes", note())).code == 404
         blocked.go.set()
         assert (await sending).code == 200

@@ -15,7 +15,8 @@ TERMS = ROW.findall((ROOT / "docs/glossary.md").read_text())
 
 RETIRED = (
     "ApartJournal", "Claimed", "EntriesState", "Extent", "NotHolder", "Outline", "Renewals", "bury", "errand", "flying",
-    "give_back", "give_order", "hang_up", "let_go", "rules_out", "turn_over", "hurried",
+    "give_back", "give_order", "hang_up", "let_go", "rules_out", "turn_over", "hurried", "OneByOne", "Stretches",
+    "Together", "Recaller", "Storing", "RecalledState", "begin_part", "distant", "unit of work",
 )  # fmt: skip
 
 

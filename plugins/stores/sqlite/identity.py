@@ -23,7 +23,7 @@ def take_identity(path: Path) -> None:
     """As root, become the owner of the file, or of the folder it will be in."""
     if os.geteuid() != 0:
         return
-    owner = next((place.stat() for place in (path, path.parent) if place.exists()), None)
+    owner = next((each.stat() for each in (path, path.parent) if each.exists()), None)
     if owner is None or owner.st_uid == 0:
         return
     try:
