@@ -17,11 +17,10 @@ from pathlib import Path
 from statistics import median
 
 from tests.support.distribution import write_distribution
-from tests.support.redis_server import redis_server
 
 from .load import BATCH, Load
-from .servers import CONFIG, INGESTD
-from .slices import Program, measure, ratios
+from .servers import INGESTD
+from .slices import Program, configurations, measure, ratios
 
 HOOKS = """\
 from ingestd.api import hookimpl
@@ -53,18 +52,14 @@ LEAST = {"enrich and filter_event": 0.90, "scrub and bots": 0.85}
 
 
 @contextlib.contextmanager
-def programs(store: str, folder: Path) -> Iterator[list[Program]]:
-    """The daemons to compare. Each has a separate store: on Redis, another database of one server."""
+def programs(store: str) -> Iterator[list[Program]]:
+    """The daemons to compare."""
     tails = {"without": "", **dict(zip(LEAST, (WITH_HOOKS, WITH_SCRUB_AND_BOTS), strict=True))}
-    with contextlib.ExitStack() as stack:
-        config = dict.fromkeys(tails, CONFIG)
-        if store == "redis":
-            server = stack.enter_context(redis_server(folder, {"appendfsync": "everysec"}))
-            base = server.url.rpartition("/")[0]
-            config = {
-                name: CONFIG.replace("sqlite:ingestd.db", f"{base}/{number}") for number, name in enumerate(tails)
-            }
-        yield [Program(name, Path(INGESTD), config[name] + tail) for name, tail in tails.items()]
+    with configurations(len(tails), redis=store == "redis") as configs:
+        yield [
+            Program(name, Path(INGESTD), config + tail)
+            for (name, tail), config in zip(tails.items(), configs, strict=True)
+        ]
 
 
 def main() -> int:
@@ -84,7 +79,7 @@ def main() -> int:
         os.environ["PYTHONPATH"] = str(path)
         for store in arguments.store or ["sqlite", "redis"]:
             for kind, what in LOADS.items():
-                with programs(store, Path(name, f"{store}-{kind}")) as sides:
+                with programs(store) as sides:
                     rounds = [measure(sides, what, arguments.slices, 1) for _ in range(arguments.rounds)]
                 for index, side in enumerate(sides[1:], 1):
                     ratio = median(each for found in rounds for each in ratios(found[index], found[0]))

@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from tests.support.redis_server import redis_server
+
 from .load import BATCH, Load, batches_of, load, write_bodies
 from .servers import CONFIG, Server, bare, create_key, ingestd, on_core
 from .shop import usual
@@ -42,6 +44,20 @@ Slices = list[dict[str, float]]
 
 def command_of(checkout: str) -> Path:
     return Path(checkout, ".venv", "bin", "ingestd").absolute()
+
+
+@contextlib.contextmanager
+def configurations(count: int, *, redis: bool) -> Iterator[list[str]]:
+    """A configuration for each of so many daemons, each with a separate store: on Redis, databases of one server."""
+    if not redis:
+        yield [CONFIG] * count
+        return
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
+        with on_core(max(os.sched_getaffinity(0))):  # beside the load generator, not beside the daemons
+            server = stack.enter_context(redis_server(folder, {"appendfsync": "everysec"}))
+        base = server.url.rpartition("/")[0]
+        yield [CONFIG.replace("sqlite:ingestd.db", f"{base}/{number}") for number in range(count)]
 
 
 @contextlib.contextmanager
@@ -102,6 +118,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", help=f'folders with a .venv that has ingestd, or "{BARE}"')
     parser.add_argument("--load", choices=LOADS, default="single", help="kind of requests (default single)")
+    parser.add_argument("--redis", action="store_true", help="a Redis for each as journal and store, instead of SQLite")
     parser.add_argument("--pause", type=int, default=0, help="milliseconds that a connection waits before a request")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of fresh processes (default 5)")
     parser.add_argument("--slices", type=int, default=8, help="slices of each in a round (default 8)")
@@ -115,8 +132,12 @@ def main() -> int:
             parser.error(f"{name}: {command_of(name)} does not exist")
     what = Load(browser=chosen.browser, batch=chosen.batch, pause=arguments.pause)
     slices, count = max(1, arguments.slices), max(1, arguments.rounds)
-    programs = [Program(name, None if name == BARE else command_of(name)) for name in names]
-    rounds = [measure(programs, what, slices, arguments.seconds) for _ in range(count)]
+    with configurations(len(names), redis=arguments.redis) as configs:
+        programs = [
+            Program(name, None if name == BARE else command_of(name), config)
+            for name, config in zip(names, configs, strict=True)
+        ]
+        rounds = [measure(programs, what, slices, arguments.seconds) for _ in range(count)]
     show(programs, rounds, what)
     failed = sum(int(each["failed"]) for found in rounds for of_one in found for each in of_one)
     print(f"failed requests: {failed}")
