@@ -176,14 +176,15 @@ def _spent(looks: Sequence[_Look], end: _Reading) -> float:
     """The seconds in which the loop's thread worked, slept or waited for a system call during these looks.
 
     A late look has one of two reasons: the process was suspended, or the loop's thread let no other thread run. In the
-    second case the loop's thread ran the whole time.
+    second case the loop's thread ran the whole time. Time in which it waited for a processor is no time of suspension,
+    so it counts against the time that the looks allow.
     """
     begin = looks[0].before
     elapsed = end.at - begin.at
     most = sum(look.pause + _OVERSLEPT for look in looks)
     if end is not looks[-1].now:
         most += _LOOK + _OVERSLEPT
-    return min(elapsed, max(end.ran - begin.ran, min(elapsed - (end.waited - begin.waited), most)))
+    return min(elapsed, max(end.ran - begin.ran, min(elapsed, most) - (end.waited - begin.waited)))
 
 
 def _open_statistics() -> int:

@@ -71,6 +71,7 @@ SPECIAL = {
     "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***
     "schemas.directory": st.just("/"),  # the directory must exist
+    "plugins.segment.names": st.dictionaries(TEXT, st.sampled_from(["Page View", "Order Completed"]), max_size=3),
     "plugins.keys.declared": st.lists(KEYS, max_size=3, unique_by=lambda key: key["id"]),
 }
 
