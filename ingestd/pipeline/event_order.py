@@ -31,22 +31,19 @@ Handle = Callable[[int, Event], Coroutine[Any, Any, None]]
 """Handles an event. The number counts the events that are handled, from 0. It must not raise."""
 
 
-async def handle_in_order(events: Iterable[Event | None], handle: Handle) -> None:
+def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Coroutine[Any, Any, None]:
     """Handle each event; None stands for an event that needs no handling.
 
     The next event is taken from the iterable when all earlier ones have ended or wait. So an event can be parsed,
     handled and freed while its objects are in the processor's cache.
     """
-    order = _Order(events, handle)
-    await order.go_on()
-    for task in order.tasks:  # each may add another one
-        await task
+    return _Order(events, handle).go_on(is_first=True)
 
 
 class _Order:
     """A class, because a recursive closure would be a cycle of references that keeps the events in memory."""
 
-    __slots__ = ("_ends", "_handle", "_number", "_pace", "_rest", "tasks")
+    __slots__ = ("_ends", "_handle", "_number", "_pace", "_rest", "_tasks")
 
     def __init__(self, events: Iterable[Event | None], handle: Handle) -> None:
         self._rest = iter(events)
@@ -55,10 +52,13 @@ class _Order:
         self._ends: dict[Hashable, asyncio.Future[None]] = {}
         """For each ordering key of a waiting event, the future that is done when the latest such event has ended."""
         self._pace = Pace()
-        self.tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def go_on(self) -> None:
-        """Handle the remaining events until one waits. Then another task handles the rest."""
+    async def go_on(self, *, is_first: bool = False) -> None:
+        """Handle the remaining events until one waits. Then another task handles the rest.
+
+        The first call waits for all tasks.
+        """
         for event in self._rest:
             if event is not None:
                 number = self._number
@@ -69,12 +69,15 @@ class _Order:
                 except StopIteration:
                     pass
                 else:
-                    self.tasks.append(asyncio.create_task(self.go_on()))
+                    self._tasks.append(asyncio.create_task(self.go_on()))
                     await self._wait(event, Begun(work, awaited))
-                    return
+                    break
             del event  # before the next one is made
             if self._pace.is_over():
                 await self._pace.pause()
+        if is_first:
+            for task in self._tasks:  # each may add another one
+                await task
 
     async def _handle_after_others(self, number: int, event: Event) -> None:
         for end in {self._ends[key] for key in ordering_keys(event) if key in self._ends}:

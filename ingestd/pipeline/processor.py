@@ -35,6 +35,7 @@ Then = Callable[[list[Result]], None]
 
 _MOST_ATTEMPTS = 20  # an attempt fails only if another daemon has written the same visitor's state meanwhile
 _LARGE = 256 << 10  # bytes of a record
+_NO_RESULT = RuntimeError("an event has no result")
 
 _freeze = msgspec.json.Encoder(enc_hook=attrgetter("value")).encode  # of its endpoint
 _thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)).decode
@@ -49,7 +50,7 @@ class Processor:
         self.reruns: set[asyncio.Task[None]] = set()
         """Tasks of events that run again."""
 
-    async def process(self, events: Iterable[Event | None], then: Then) -> None:
+    def process(self, events: Iterable[Event | None], then: Then) -> Coroutine[Any, Any, None]:
         """Resolve and store events as if each had come alone, in their order. A single event is a list of one.
 
         An event is taken from `events` when its turn has come. None stands for an event that was refused while it was
@@ -58,7 +59,7 @@ class Processor:
         `then` is called in the event loop, before this returns or later, when all events are durable or have failed. It
         must not raise.
         """
-        await _Processing(self, then).run(events)
+        return _Processing(self, then).run(events)
 
 
 class _Attempt(msgspec.Struct, gc=False):
@@ -76,7 +77,7 @@ class _Processing:
 
     __slots__ = (
         "_attempts", "_attempts_left", "_context", "_may_conflict", "_messages", "_processor", "_repeats", "_results",
-        "_then",
+        "_size", "_then",
     )  # fmt: skip
 
     def __init__(self, processor: Processor, then: Then) -> None:
@@ -84,9 +85,11 @@ class _Processing:
         self._then = then
         self._may_conflict = processor.store.may_conflict
         self._context = copy_context()
-        self._results: list[Result | None] = []
+        self._results: list[Result] = []
         self._attempts: list[_Attempt] = []
         self._attempts_left = _MOST_ATTEMPTS
+        self._size = 0
+        """Bytes of the records that wait for their commit."""
         self._messages: dict[str, int] = {}
         """The first event with each message, by its index."""
         self._repeats: list[tuple[int, int]] = []
@@ -97,7 +100,7 @@ class _Processing:
         await self._append()
 
     def _begin(self, index: int, event: Event) -> Coroutine[Any, Any, None]:
-        self._results.append(None)
+        self._results.append(_NO_RESULT)
         return self._attempt(index, event, _freeze(event) if self._may_conflict else b"")
 
     async def _attempt(self, index: int, event: Event, frozen: bytes) -> None:
@@ -118,16 +121,20 @@ class _Processing:
         except Exception as error:  # noqa: BLE001 - it is the result of this event alone
             result, append = error, Append(state)
         else:
-            append = Append(state, result.record, result.claim)
-            if message_id is not None and result.record is not None:
-                self._messages[message_id] = index
+            record = result.record
+            append = Append(state, record, result.claim)
+            if record is not None:
+                self._size += len(record.body)
+                if message_id is not None:
+                    self._messages[message_id] = index
         self._attempts.append(_Attempt(index, frozen, result, append))
 
     async def _append(self) -> None:
         """Commit all transactions. Large records wait for their turn, because they are in memory several times."""
-        self._attempts.sort(key=_index_of)
+        if len(self._attempts) > 1:
+            self._attempts.sort(key=_index_of)
         appends = [attempt.append for attempt in self._attempts]
-        size = sum([len(each.record.body) for each in appends if each.record is not None])
+        size, self._size = self._size, 0
         journal, large_records = self._processor.journal, self._processor.large_records
         if size <= _LARGE:
             await journal.append(appends, self._end)
@@ -144,7 +151,9 @@ class _Processing:
         """Note the results. Events with a conflict run again, in their order."""
         conflicts = []
         for attempt, error in zip(self._attempts, errors, strict=True):
-            if isinstance(error, WriteConflict) and not isinstance(attempt.result, Exception):
+            if error is None:
+                self._results[attempt.index] = attempt.result
+            elif isinstance(error, WriteConflict) and not isinstance(attempt.result, Exception):
                 conflicts.append(attempt)
             else:
                 self._results[attempt.index] = _result(attempt.result, error)
@@ -176,13 +185,11 @@ class _Processing:
         for index, first in self._repeats:
             result = results[first]
             results[index] = Resolved(Outcome.DUPLICATE, result.session) if isinstance(result, Resolved) else result
-        self._then([result for result in results if result is not None])
+        self._then(results)
 
 
-def _result(result: Result, error: Exception | None) -> Result:
-    """The result of an event whose transaction was committed, or not because of an error."""
-    if error is None:
-        return result
+def _result(result: Result, error: Exception) -> Result:
+    """The result of an event whose transaction was not committed."""
     if isinstance(error, DuplicateMessage):
         return repeated(error.value)
     if isinstance(result, Exception) and isinstance(error, WriteConflict | Unavailable):

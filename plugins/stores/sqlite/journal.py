@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from ingestd.api.errors import CommandError, DuplicateMessage, Unavailable
 from ingestd.api.events import Record
@@ -45,7 +46,10 @@ class _Appending:
         self._errors: list[Exception | None] = [None] * len(appends)
         self._left = len(appends)
 
-    async def begin(self, commits: Commits) -> None:
+    async def begin(self, commits: Commits | None) -> None:
+        if commits is None or not self._appends:
+            self._then([Unavailable("The store is closed.")] * len(self._appends))
+            return
         for index, append in enumerate(self._appends):
             state, records = _ours(append.state), () if append.record is None else (append.record,)
             pending = Pending(state.seen, partial(self._settle, index, state), records)
@@ -74,12 +78,10 @@ class SqliteJournal(Journal):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
-        commits = self._database.commits
-        if commits is None or not appends:
-            then([Unavailable("The store is closed.")] * len(appends))
-        else:
-            await _Appending(appends, then).begin(commits)
+    def append(
+        self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]
+    ) -> Coroutine[Any, Any, None]:
+        return _Appending(appends, then).begin(self._database.commits)
 
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         return await self._database.commit(_ours(state), records, cursor)
