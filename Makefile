@@ -12,7 +12,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo-traffic install test check lint types bench hostile soak growth man openapi clean
+.PHONY: run demo-traffic install test check lint types bench hostile soak growth man openapi browser-types clean
 
 run: install
 	-@scripts/need curl curl
@@ -69,6 +69,10 @@ man: .venv/installed-for-tests
 # The static OpenAPI document, after a change of schemas, answers or the version.
 openapi: .venv/installed
 	@$(BIN)/python -m scripts.openapi
+
+# The browser client's types, after a change of schemas.
+browser-types: .venv/installed
+	@$(BIN)/python -m scripts.browser_types
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules
