@@ -1,8 +1,7 @@
 // The browser client of ingestd: docs/browser.md. ingestd.d.ts has its types.
 
-const PREFIX = 'ingestd.'
 const VISIT = 1800e3 // milliseconds without an event
-const KNOWN = 82800e3 // an hour less than the daemon knows a messageId
+const KNOWN = 82800e3 // the daemon knows a messageId for an hour more
 const LONGEST = 600e3 // pause
 const MOST = 500 // waiting events
 const ROOM = 20e3 // characters: an ending page may send 64 KiB
@@ -35,38 +34,38 @@ function warn(...words) {
 /** Undefined if storage is forbidden or full. */
 function device(work) {
   try {
-    if (granted) return work(localStorage)
+    if (granted) return work()
   } catch {}
 }
 
 function read(name) {
-  return memory.get(name) ?? device((storage) => storage.getItem(PREFIX + name))
+  return memory.get(name) ?? device(() => localStorage.getItem(name))
 }
 
 function write(name, value) {
   memory.set(name, value)
-  device((storage) => {
-    storage.setItem(PREFIX + name, value)
+  device(() => {
+    localStorage.setItem(name, value)
     memory.delete(name)
   })
 }
 
 function remove(name) {
   memory.delete(name)
-  device((storage) => storage.removeItem(PREFIX + name))
+  device(() => localStorage.removeItem(name))
 }
 
-function names(start = '') {
-  const stored = device((storage) => Object.keys(storage).filter((name) => name.startsWith(PREFIX))) ?? []
-  const all = new Set([...memory.keys(), ...stored.map((name) => name.slice(PREFIX.length))])
-  return [...all].filter((name) => name.startsWith(start)).sort()
+function names(start) {
+  const all = { ...device(() => localStorage), ...Object.fromEntries(memory) }
+  return Object.keys(all)
+    .filter((name) => name.startsWith(start))
+    .sort()
 }
 
 function keep(name, ...values) {
   write(name, JSON.stringify(values))
 }
 
-/** The values that keep has stored. */
 function list(name) {
   try {
     const value = JSON.parse(read(name))
@@ -75,16 +74,21 @@ function list(name) {
   return []
 }
 
+/** With a domain the cookie has another name, since a cookie of the host alone would hide it. */
+function jar(name) {
+  return options.domain ? `${name}.${options.domain}` : name
+}
+
 function bake(name, value) {
   const domain = options.domain ? `; domain=${options.domain}` : ''
   device(() => {
-    document.cookie = `ingestd_${name}=${value}; path=/; max-age=${value ? 31536000 : 0}; samesite=lax${domain}`
+    document.cookie = `${jar(name)}=${value}; path=/; max-age=${value ? 31536000 : 0}; samesite=lax${domain}`
   })
 }
 
-/** Another subdomain may have set the cookie, so it is first. */
+/** The cookie goes first: another tab or subdomain may have just set it. */
 function recall(name) {
-  return memory.get(name) ?? device(() => document.cookie.match(`(^|; )ingestd_${name}=(\\w+)`)?.[2]) ?? read(name)
+  return memory.get(name) ?? device(() => document.cookie.match(`(^|; )${jar(name)}=(\\w+)`)?.[2]) ?? read(name)
 }
 
 function remember(name, value) {
@@ -101,16 +105,15 @@ function stop() {
 function forget() {
   stop()
   granted = true
-  names().forEach(remove)
-  bake('id', '')
-  bake('consent', '')
+  names('ingestd.').forEach(remove)
+  for (const name of ['ingestd.id', 'ingestd.consent']) bake(name, '')
   granted = false
 }
 
 /** The campaign of the visit: the last one in a page's query. */
 function campaign() {
   const now = Date.now()
-  let [found, seen] = list('campaign')
+  let [found, seen] = list('ingestd.campaign')
   if (!(now - seen < VISIT)) found = undefined
   if (location.search !== query) {
     query = location.search
@@ -122,37 +125,37 @@ function campaign() {
     }
     if (Object.keys(named).length) found = named
   }
-  if (found) keep('campaign', found, now)
+  if (found) keep('ingestd.campaign', found, now)
   return found
 }
 
 function drop(name) {
   remove(name)
-  keep('dropped', 1 + (list('dropped')[0] ?? 0))
+  keep('ingestd.dropped', 1 + (list('ingestd.dropped')[0] ?? 0))
 }
 
 function add(event) {
   if (refused) return
   const now = Date.now()
   stamp = Math.max(stamp + 1, now * 1000)
-  keep(`q${stamp}${tab}`, options.key, {
+  keep(`ingestd.q${stamp}${tab}`, options.key, {
     ...event,
-    anonymousId: remember('id', recall('id') ?? random()),
+    anonymousId: remember('ingestd.id', recall('ingestd.id') ?? random()),
     messageId: random(),
     timestamp: new Date(now).toISOString(),
     context: {
       page: { url: location.href, referrer: document.referrer, title: document.title },
       locale: navigator.language,
       campaign: campaign(),
-      library: { name: 'ingestd.js', version: '0.1.0', dropped: list('dropped')[0] },
+      library: { name: 'ingestd.js', version: '0.1.0', dropped: list('ingestd.dropped')[0] },
       ...event.context,
     },
   })
   let size = 0
-  names('q')
+  names('ingestd.q')
     .reverse()
     .forEach((name, index) => {
-      size += read(name).length
+      size += read(name)?.length ?? 0
       if (index >= MOST || size > 1e6) drop(name)
     })
   later(options.interval)
@@ -166,8 +169,9 @@ function later(wait) {
 function oldest(now) {
   const batch = []
   let size = 0
-  for (const name of names('q')) {
+  for (const name of names('ingestd.q')) {
     const text = read(name)
+    if (!text) continue // another tab has sent it
     const [key, event, tried] = list(name)
     // The daemon may have stored it, and forgotten its messageId.
     if (!event || now - tried > KNOWN) drop(name)
@@ -185,14 +189,14 @@ async function send(leaving) {
   timer = undefined
   if (request || !(granted || options.beforeConsent === 'anonymous') || refused || !navigator.onLine) return
   const now = Date.now()
-  const [holder, until] = list('turn')
+  const [holder, until] = list('ingestd.turn')
   // Another tab sends, or all wait after a failure. A later time is a wrong clock's.
   const free = holder === tab || (leaving && holder === 'gone') || !(until > now && until - now < 2 * LONGEST)
   if (!free) return later(holder ? 1000 : until - now)
   const { batch, size } = oldest(now)
   if (!batch.length) return
   const { key } = batch[0]
-  keep('turn', tab, now + 35e3)
+  keep('ingestd.turn', tab, now + 35e3)
   for (const { name, event, tried } of batch) if (!tried) keep(name, key, event, now)
   const mine = (request = new AbortController())
   setTimeout(() => mine.abort(), 30e3)
@@ -228,16 +232,16 @@ async function send(leaving) {
   if (wait) {
     wait = wait > 0 ? wait : Math.min(60e3, 1000 * 2 ** attempts++)
     wait *= 1 + Math.random() / 2
-    keep('turn', '', Date.now() + wait)
+    keep('ingestd.turn', '', Date.now() + wait)
   } else {
     attempts = 0
-    remove('turn')
+    remove('ingestd.turn')
   }
-  if (names('q').length) later(wait)
+  if (names('ingestd.q').length) later(wait)
 }
 
 function leave() {
-  if (names('q').some((name) => list(name).length === 2)) stop()
+  if (names('ingestd.q').some((name) => list(name).length === 2)) stop()
   send(true)
 }
 
@@ -250,22 +254,22 @@ function start(given) {
   tab = random()
   refused = blocked()
   granted = true // to read the visitor's decision
-  const decision = recall('consent')
+  const decision = recall('ingestd.consent')
   granted = decision ? decision === 'yes' : stores()
   if (refused) forget()
   refused ||= decision === 'no'
   addEventListener('online', () => {
-    if (list('turn')[0] === '') remove('turn')
+    if (list('ingestd.turn')[0] === '') remove('ingestd.turn')
     send()
   })
   addEventListener('visibilitychange', () => document.hidden && leave())
   addEventListener('pagehide', () => {
     leave()
-    // Nobody hears the answer, so the next page waits shortly.
-    if (list('turn')[0] === tab) keep('turn', 'gone', Date.now() + 2000)
+    // Nobody hears the answer, so the next page waits only briefly.
+    if (list('ingestd.turn')[0] === tab) keep('ingestd.turn', 'gone', Date.now() + 2000)
   })
   addEventListener('storage', ({ key, newValue }) => {
-    if (key === `${PREFIX}consent` && (newValue === 'yes') !== granted) decide(newValue === 'yes')
+    if (key === 'ingestd.consent' && (newValue === 'yes') !== granted) decide(newValue === 'yes')
   })
   campaign()
   early.splice(0).forEach((call) => call())
@@ -277,10 +281,10 @@ function decide(yes) {
   if (yes) {
     granted = true
     refused = false
-    const id = memory.get('id')
-    memory.delete('id') // another tab may have been first
-    remember('id', recall('id') ?? id ?? random())
-    remember('consent', 'yes')
+    const id = memory.get('ingestd.id')
+    memory.delete('ingestd.id') // another tab may have been first
+    remember('ingestd.id', recall('ingestd.id') ?? id ?? random())
+    remember('ingestd.consent', 'yes')
     ;[...memory].forEach((entry) => write(...entry))
     later(0)
   } else {
@@ -288,7 +292,7 @@ function decide(yes) {
     refused = options.beforeConsent !== 'anonymous'
     if (!stores()) return
     granted = true // only for the decision
-    remember('consent', 'no')
+    remember('ingestd.consent', 'no')
     granted = false
   }
 }
@@ -312,14 +316,13 @@ export const identify = safe((userId, traits = {}, fields) =>
   add({ ...fields, type: 'identify', userId: userId && `${userId}`, traits }),
 )
 export const reset = safe(() => {
-  remove('campaign')
-  remember('id', random())
+  remove('ingestd.campaign')
+  remember('ingestd.id', random())
 })
 export const consent = safe(decide)
 
 const api = { init, track, page, identify, reset, consent }
 
-// The stub of a script tag has the calls so far.
 const stub = globalThis.window?.ingestd
 if (Array.isArray(stub?.calls)) {
   const call = ([name, ...given]) => api[name]?.(...given)

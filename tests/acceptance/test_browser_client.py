@@ -159,7 +159,7 @@ def test_a_refusal_is_kept_where_consent_is_not_asked_first(browser: Browser, sh
     click(other, 2)
     place.visit(tab, "/next")
     click(tab, 3)
-    assert tab.evaluate(KEPT) == ["ingestd.consent", "ingestd_consent=no"]
+    assert tab.evaluate(KEPT) == ["ingestd.consent", "ingestd.consent=no"]
     tab.evaluate("ingestd.consent(true)")
     click(tab, 4)
     wait_until(lambda: 4 in numbers(shop, place))
@@ -181,7 +181,7 @@ def test_an_anonymous_visitor_lives_as_long_as_the_page(browser: Browser, shop: 
     click(tab, 3)
     wait_until(lambda: numbers(shop, place) == [1, 2, 3])
     assert arrived(shop, place)[-1]["anonymousId"] == second
-    assert f"ingestd_id={second}" in tab.evaluate("document.cookie")
+    assert f"ingestd.id={second}" in tab.evaluate("document.cookie")
 
 
 @pytest.mark.parametrize("honoured", [True, False])
@@ -251,6 +251,13 @@ def test_subdomains_have_one_visitor_where_configured(
         click(tab, number)
         wait_until(lambda place=place, number=number: numbers(shop, place) == [number])  # type: ignore[misc]
     assert len({record["anonymousId"] for record in shop.stored(".family.localhost")}) == 1
+    tab.evaluate("ingestd.reset()")  # at the outlet
+    www = pages.sites[next(name for name in pages.sites if name.startswith("www.family"))]
+    www.visit(tab, "/again")
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, www) == [0, 2])
+    first, *_, last = arrived(shop, www)
+    assert first["anonymousId"] != last["anonymousId"]
 
 
 def test_an_outage_with_a_reload_in_it_loses_no_event_and_doubles_none(
