@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .demo import INGESTD, Demo, make, read_demo
+from .demo import INGESTD, Demo, make, make_parser, read_demo
 
 SHOP = Path(__file__).parents[1] / "examples" / "shop"
 
@@ -46,10 +45,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--ops-port", type=int, required=True)
+    parser = make_parser(__doc__)
     parser.add_argument("--shop-port", type=int, required=True)
     arguments = parser.parse_args()
     make(arguments.folder, arguments.port, arguments.ops_port)
