@@ -1,8 +1,9 @@
-# `make run` serves a demo, `make test` runs every test; both set up all they need on a fresh Debian.
+# `make run` and `make demo` serve demos, `make test` runs every test; both set up all they need on a fresh Debian.
 
 PYTHON ?= python3
 PORT ?= 8080
 OPS_PORT ?= 9464
+SHOP_PORT ?= 8090
 # Of `make demo-traffic`: events a second, and how long; until Ctrl-C unless given.
 RATE ?= 20
 SECONDS ?=
@@ -12,11 +13,14 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo-traffic install test check lint types bench hostile soak growth man openapi clean
+.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-types clean
 
 run: install
 	-@scripts/need curl curl
 	@$(BIN)/python scripts/demo.py --folder demo --port $(PORT) --ops-port $(OPS_PORT)
+
+demo: install
+	-@$(BIN)/python -m scripts.demo_pages --folder demo --port $(PORT) --ops-port $(OPS_PORT) --shop-port $(SHOP_PORT)
 
 demo-traffic: .venv/installed
 	@$(BIN)/python -m scripts.demo_traffic --folder demo --rate $(RATE) $(if $(SECONDS),--seconds $(SECONDS))
@@ -69,6 +73,10 @@ man: .venv/installed-for-tests
 # The static OpenAPI document, after a change of schemas, answers or the version.
 openapi: .venv/installed
 	@$(BIN)/python -m scripts.openapi
+
+# The browser client's types, after a change of schemas.
+browser-types: .venv/installed
+	@$(BIN)/python -m scripts.browser_types
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules

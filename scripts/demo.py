@@ -109,12 +109,17 @@ def read_demo(folder: Path) -> Demo:
     return Demo(config, options["http"]["listen"], options["ops"]["listen"], keys)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser of the demo's folder and ports."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ops-port", type=int, required=True)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = make_parser(__doc__).parse_args()
     make(arguments.folder, arguments.port, arguments.ops_port)
     demo = read_demo(arguments.folder)
     show(demo)

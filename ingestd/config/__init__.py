@@ -55,6 +55,7 @@ class HttpOptions(Options):
     store_address: Literal["no", "truncated", "whole"] = "no"
     allowed_origins: tuple[Origin, ...] = (Origin("*"),)
     allowed_headers: tuple[str, ...] = ()
+    client: bool = True
     shutdown_timeout: Duration = Duration.parse("10s")
     shutdown_grace: Duration = Duration.parse("1s")
 

@@ -18,6 +18,7 @@ from ingestd.pipeline.responses import Answer, problem
 
 from .body import decode_body, too_large
 from .client_connection import ClientConnection
+from .client_file import ClientFile
 from .host_header import check_host
 from .routes import Operation
 from .server.headers import RequestHeaders
@@ -191,7 +192,10 @@ class Exchange:
             refused: Refused = MethodNotAllowed(f"This path takes {operation.allow}.")
             self._write(self._problem(refused, allow=operation.allow))
         elif operation.answers_alone and self._size <= self._limit and not self._closing:
-            self._answer_alone(operation)
+            if operation.file is None:
+                self._answer_alone(operation)
+            else:
+                self._send_file(operation.file)
         else:
             refused = too_large(self._limit)
             self._count_refusal(operation, refused)
@@ -205,6 +209,14 @@ class Exchange:
             log.exception("the intake %s cannot answer a path", operation.endpoint.value)
             answer = self._problem(Failed("The answer could not be made."))
         self._write(answer)
+
+    def _send_file(self, file: ClientFile) -> None:
+        answer = file.answer(self._headers, self._target.partition("?")[2])
+        self._log(Answer(answer.status, answer.body))
+        headers = self._base_headers()
+        for name, value in answer.headers:
+            headers.add(name, value)
+        self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
 
     def _problem(self, refused: Refused, *, allow: str | None = None) -> Answer:
         intake = None if self._operation is None else self._operation.intake

@@ -10,11 +10,14 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.events import Endpoint
 from ingestd.api.intake import Intake, Route
 
+from .client_file import ClientFile
 from .request_target import path_of
 
 __all__ = ["BASE_PATH", "OWN_OPERATIONS", "Operation", "Routes"]
 
 BASE_PATH = "/api/v1/analytics"
+CLIENT = Endpoint("client", is_public=True)
+"""The browser client's file. Its requests are in the access log and in no metric of events."""
 
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~-]+|\{[a-z]\w*\}))+", re.ASCII)
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -24,7 +27,8 @@ class Operation:
     """An operation of the public listener. `intake` and `route` are None for the daemon's own."""
 
     __slots__ = (
-        "allow", "answers_alone", "batch", "endpoint", "intake", "methods", "parameters", "route", "takes_batches",
+        "allow", "answers_alone", "batch", "endpoint", "file", "intake", "methods", "parameters", "route",
+        "takes_batches",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +39,7 @@ class Operation:
         intake: Intake | None = None,
         route: Route | None = None,
         parameters: Mapping[str, str] | None = None,
+        file: ClientFile | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.batch = batch
@@ -42,9 +47,12 @@ class Operation:
         self.route = route
         self.parameters = parameters or {}
         """The parts of the path that stand in braces in the route."""
-        self.methods = ("GET", "HEAD") if route is not None and route.method == "GET" else ("POST",)
+        self.file = file
+        """The file that the path answers with."""
+        gets = file is not None or (route is not None and route.method == "GET")
+        self.methods = ("GET", "HEAD") if gets else ("POST",)
         self.allow = ", ".join([*self.methods, "OPTIONS"])
-        self.answers_alone = route is not None and route.answer is not None
+        self.answers_alone = file is not None or (route is not None and route.answer is not None)
         """Whether the path takes no events."""
         self.takes_batches = batch or (route is not None and route.batch is not None)
 
@@ -69,12 +77,14 @@ OWN_OPERATIONS = {
 class Routes:
     """Finds the operation of a request target. Each path is the same with a trailing slash."""
 
-    def __init__(self, intakes: Iterable[Intake] = ()) -> None:
+    def __init__(self, intakes: Iterable[Intake] = (), *, client: ClientFile | None = None) -> None:
         """Raises `ConfigError` for a path that two intakes have, or that is none."""
         self._exact: dict[str, Operation] = {}
         self._patterns: list[tuple[re.Pattern[str], Operation]] = []
         for path, operation in OWN_OPERATIONS.items():
             self._add(BASE_PATH + path, operation)
+        if client is not None:
+            self._add(f"{BASE_PATH}/client.js", Operation(CLIENT, file=client))
         for intake in intakes:
             for route in intake.routes:
                 self._add_route(route, Operation(intake.endpoint, intake=intake, route=route))

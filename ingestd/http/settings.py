@@ -9,6 +9,7 @@ from ingestd.config import HttpOptions
 from ingestd.pipeline.handler import Pipeline
 
 from .client_address import Peers
+from .client_file import browser_client
 from .cors import Cors
 from .routes import Routes
 
@@ -18,7 +19,7 @@ __all__ = ["RequestSettings"]
 class RequestSettings:
     def __init__(self, pipeline: Pipeline, options: HttpOptions, intakes: Sequence[Intake] = ()) -> None:
         self.pipeline = pipeline
-        self.routes = Routes(intakes)
+        self.routes = Routes(intakes, client=browser_client() if options.client else None)
         self.peers = Peers(options.trusted_proxies)
         self.cors = Cors(options.allowed_origins, options.allowed_headers)
         self.plain_head = _plain_head(self.cors)

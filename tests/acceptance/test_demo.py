@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import Browser
 from tests.support.clients import wait_until
 from tests.support.daemon import run_ingestd
 from tests.support.ports import free_port
@@ -28,11 +29,15 @@ DEMO = ROOT / "scripts" / "demo.py"
 class Demo:
     """The running demo. `printed` is its output before the daemon's log."""
 
-    def __init__(self, folder: Path, port: int, ops_port: int) -> None:
+    def __init__(self, folder: Path, port: int, ops_port: int, *, shop_port: int | None = None) -> None:
         self.folder, self.port, self.ops_port = folder, port, ops_port
         self.config = folder / "ingestd.toml"
-        command = [sys.executable, str(DEMO), "--folder", str(folder), "--port", str(port), "--ops-port", str(ops_port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        ports = ["--port", str(port), "--ops-port", str(ops_port)]
+        script = [str(DEMO)]
+        if shop_port is not None:
+            script, ports = ["-m", "scripts.demo_pages"], [*ports, "--shop-port", str(shop_port)]
+        command = [sys.executable, *script, "--folder", str(folder), *ports]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self.process.stdout is not None
         self.printed = ""
         deadline = time.monotonic() + 20
@@ -174,3 +179,40 @@ def stopped_demo(folder: Path) -> Path:
     (folder / "ingestd.toml").write_text(f'[http]\nlisten = "127.0.0.1:{port}"\n[ops]\nlisten = "127.0.0.1:{port}"\n')
     (folder / "keys.json").write_text(json.dumps({name: {"id": "k", "secret": "s"} for name in ("public", "server")}))
     return folder
+
+
+def test_the_demo_shop_leads_from_a_campaign_link_to_an_attributed_order(tmp_path: Path) -> None:
+    shop_port = free_port()
+    demo = Demo(tmp_path / "demo", free_port(), free_port(), shop_port=shop_port)
+    assert f"http://127.0.0.1:{shop_port}/\n" in demo.printed
+    assert f"http://127.0.0.1:{demo.ops_port}/\n" in demo.printed
+    try:
+        with Browser(tmp_path / "profile") as browser:
+            tab = browser.tab()
+
+            def go(selector: str, title: str) -> None:
+                """Click, and wait for the page with this title."""
+                tab.wait_for(f"document.querySelector({json.dumps(selector)}) !== null")
+                tab.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+                tab.wait_for(f"document.title.startsWith({json.dumps(title)})")
+
+            tab.open(f"http://127.0.0.1:{shop_port}/")
+            go("a[href*='utm_source=newsletter']", "Kitchen")
+            tab.wait_for("location.search.includes('newsletter') && document.querySelector('main a') !== null")
+            go("a[href*='id=p-2']", "Gooseneck kettle")
+            tab.evaluate("document.querySelector('main button').click()")
+            go("a[href='/?page=cart']", "Cart")
+            go("main button", "Thank you")
+            assert tab.complaints == []
+        wait_until(lambda: bool(attributed(demo)))
+        assert attributed(demo) == [("newsletter", "email", "autumn")]
+    finally:
+        code = demo.stop()
+    assert code == 0
+
+
+def attributed(demo: Demo) -> list[tuple[str, str, str]]:
+    """Source, medium and name of the campaigns of all attributed orders."""
+    printed = run_ingestd("events", "export", "--type", "attribution", config=demo.config).stdout
+    touches = [json.loads(line)["touchpoint"] for line in printed.splitlines()]
+    return [(touch["source"], touch["medium"], touch["name"]) for touch in touches]

@@ -16,7 +16,7 @@ from tests.support.daemon import Daemon
 ROOT = Path(__file__).parents[2]
 SHIPPED = {
     ".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed", ".html", ".css", ".js", ".txt", ".service", ".socket",
-    ".conf",
+    ".conf", ".ts",
 }  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def test_an_installed_ingestd_stores_an_event(installed: str, tmp_path: Path) ->
 def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
     listed = configparser.ConfigParser()
     listed.read(ROOT / "setup.cfg")
-    roots = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in ("plugins", "schemas", "conf", "systemd")}
+    packaged = ("plugins", "clients", "schemas", "conf", "systemd")
+    roots = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in packaged}
     in_tree = {
         f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
         for root in roots

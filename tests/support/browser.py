@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,15 @@ _SWITCHES = (
 )  # fmt: skip
 _KEY_CODES = {"ArrowDown": 40}
 _MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
+
+# What Chromium answers while a page gives way to the next.
+_GONE = {
+    "Inspected target navigated or closed", "Cannot find default execution context", "Execution context was destroyed.",
+}  # fmt: skip
+
+
+class PageGoneError(Exception):
+    """The page of an expression was left before it had a value."""
 
 
 class Browser:
@@ -87,6 +97,8 @@ class Browser:
             assert told is not None, "chromium has closed the connection"
             answer = json.loads(told)
             if answer.get("id") == number:
+                if answer.get("error", {}).get("message") in _GONE:
+                    raise PageGoneError
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
             if answer.get("sessionId") in self._tabs:
@@ -153,10 +165,12 @@ class Tab:
     def wait_for(self, expression: str, patience: float = PATIENCE) -> Any:
         """The value of the expression as soon as it is true."""
         deadline = time.monotonic() + patience
-        while not (value := self.evaluate(expression)):
+        while True:
+            with suppress(PageGoneError):  # the next page answers
+                if value := self.evaluate(expression):
+                    return value
             assert time.monotonic() < deadline, f"the condition did not become true in time: {expression}"
             time.sleep(0.05)
-        return value
 
     def press(self, key: str) -> None:
         """Presses a key, given by its name in JavaScript, on the focused element."""

@@ -1,0 +1,1 @@
+"""Clients that send events to ingestd."""

@@ -1,0 +1,1 @@
+"""The browser client. The daemon serves `ingestd.js`; the other files are the package for npm."""

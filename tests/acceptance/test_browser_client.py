@@ -1,0 +1,481 @@
+"""The browser client in Chromium against a daemon: what arrives, what is kept, and that every event is stored once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, Tab
+from tests.support.clients import wait_until
+from tests.support.daemon import PATIENCE, Daemon, Shop
+from tests.support.journeys import attributions
+from tests.support.ports import free_port
+from tests.support.recording_proxy import Exchange, recording_proxy
+from tests.support.shop_pages import CLIENT_PATH, LOADED, ShopPages, Site, shop_pages
+
+LANDING = "/?utm_source=newsletter&utm_medium=e-mail&utm_campaign=žluté+jaro&gclid=Cj0K"
+CAMPAIGN = {
+    "source": "newsletter", "medium": "e-mail", "name": "žluté jaro", "click_id": "Cj0K", "click_id_type": "gclid",
+}  # fmt: skip
+KEPT = "Object.keys(localStorage).filter((name) => name.startsWith('ingestd')).concat(document.cookie || [])"
+NOTHING_WAITS = "Object.keys(localStorage).every((name) => !name.startsWith('ingestd.q'))"
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[ShopPages]:
+    with shop_pages() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return Shop(tmp_path_factory.mktemp("shop"), {"http": 'shutdown_timeout = "100ms"\nshutdown_grace = "0s"'})
+
+
+@pytest.fixture(scope="module")
+def daemon(shop: Shop) -> Iterator[Daemon]:
+    with shop.serve() as running:
+        yield running
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, pages: ShopPages, shop: Shop, daemon: Daemon) -> MakeSite:
+    """Makes the site of the test, with options of `init`."""
+    name = re.sub("[^a-z]+", "-", request.node.name.lower())[:60].strip("-")
+
+    def make(url: str = f"http://127.0.0.1:{daemon.port}", **options: Any) -> Site:
+        return pages.site(name, url, shop.public.id, **options)
+
+    return make
+
+
+def arrived(shop: Shop, site: Site, key: str = "") -> list[dict[str, Any]]:
+    """The records of the site, without those of other keys."""
+    return [record for record in shop.stored(site.name) if not key or record.get("key") == key]
+
+
+def numbers(shop: Shop, site: Site) -> list[int]:
+    return [record["data"]["number"] for record in arrived(shop, site, "Product Clicked")]
+
+
+def click(tab: Tab, *given: int) -> None:
+    for number in given:
+        tab.evaluate(f"ingestd.track('Product Clicked', {{ number: {number} }})")
+
+
+def test_a_whole_visit_has_one_visitor_one_session_and_the_campaign_of_its_landing_page(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site(debug=True)
+    tab = place.open(browser, LANDING)
+    place.visit(tab, "/p-1")
+    tab.evaluate("ingestd.track('Product Viewed', { product_id: 'p-1', price: 19.9 }, { dispatchId: 'mail-7' })")
+    place.visit(tab, "/thanks")
+    tab.evaluate("ingestd.identify('u-17', { plan: 'gold' })")
+    tab.evaluate("ingestd.track('Order Completed', { order_id: 'o-1', revenue: 40, currency: 'EUR' })")
+    wait_until(lambda: len(arrived(shop, place)) == 6)
+    records = arrived(shop, place)
+    assert [record.get("key") for record in records] == [
+        "Page View", "Page View", "Product Viewed", "Page View", None, "Order Completed",
+    ]  # fmt: skip
+    assert len({record["anonymousId"] for record in records}) == 1
+    assert len({record["sessionId"] for record in records}) == 1
+    assert [record["sessionIsNew"] for record in records] == [True, *[False] * 5]
+    assert records[-1]["userId"] == "u-17"
+    assert records[2]["dispatchId"] == "mail-7"
+    assert all(record["context"]["campaign"] == CAMPAIGN for record in records)
+    assert records[1]["context"]["page"] == {"url": f"{place.origin}/p-1", "referrer": "", "title": "A shop"}
+    assert records[0]["context"]["library"] == {"name": "ingestd.js", "version": "0.1.0"}
+    touch = attributions(shop, ["o-1"])["o-1"]["touchpoint"]
+    assert (touch["source"], touch["name"]) == ("newsletter", "žluté jaro")
+    assert tab.complaints == []
+
+
+def test_a_module_that_is_imported_sends_without_the_lines_of_a_script_tag(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site()
+    tab = place.open(browser)
+    source = f"{place.daemon}{CLIENT_PATH}?v=another"
+    init = f"init({{ host: '{place.daemon}/', key: '{place.key}', interval: 20 }})"
+    tab.evaluate(
+        f"import('{source}').then((client) => {{"
+        f" client.track('Product Clicked', {{ number: 1 }}); client.{init}; client.page() }})"
+    )
+    wait_until(lambda: numbers(shop, place) == [1])
+
+
+def test_before_consent_nothing_is_sent_or_kept_and_afterwards_all_of_it_is(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site(beforeConsent="wait", interval=0)
+    tab = place.open(browser, LANDING)
+    click(tab, *range(3))
+    tab.evaluate("new Promise((done) => setTimeout(done, 100))")
+    assert tab.evaluate(KEPT) == []
+    assert [url for url in tab.requests if url.endswith("/batch")] == []
+    tab.evaluate("ingestd.consent(true)")
+    wait_until(lambda: numbers(shop, place) == [0, 1, 2])
+    place.visit(tab, "/next")  # which knows the decision
+    click(tab, 3)
+    wait_until(lambda: numbers(shop, place) == [0, 1, 2, 3])
+    records = arrived(shop, place)
+    assert len({record["anonymousId"] for record in records}) == 1
+    assert all(record["context"]["campaign"] == CAMPAIGN for record in records)
+    tab.evaluate("ingestd.consent(false)")
+    assert tab.evaluate(KEPT) == []
+    click(tab, 4)
+    place.visit(tab, "/another")
+    click(tab, 5)
+    tab.evaluate("ingestd.consent(true)")
+    wait_until(lambda: 5 in numbers(shop, place))
+    assert numbers(shop, place) == [0, 1, 2, 3, 5]
+    assert arrived(shop, place)[-1]["anonymousId"] != records[0]["anonymousId"]
+
+
+def test_a_refusal_is_kept_where_consent_is_not_asked_first(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site()
+    tab = place.open(browser)
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    other = place.open(browser, "/other")
+    tab.evaluate("ingestd.consent(false)")
+    other.wait_for("localStorage['ingestd.consent'] === 'no'")
+    click(other, 2)
+    place.visit(tab, "/next")
+    click(tab, 3)
+    assert tab.evaluate(KEPT) == ["ingestd.consent", "ingestd.consent=no"]
+    tab.evaluate("ingestd.consent(true)")
+    click(tab, 4)
+    wait_until(lambda: 4 in numbers(shop, place))
+    assert numbers(shop, place) == [1, 4]
+
+
+def test_an_anonymous_visitor_lives_as_long_as_the_page(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site(beforeConsent="anonymous")
+    tab = place.open(browser)
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    place.visit(tab, "/next")
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, place) == [1, 2])
+    assert tab.evaluate(KEPT) == []
+    first, second, *_ = [record["anonymousId"] for record in arrived(shop, place, "Product Clicked")]
+    assert first != second
+    tab.evaluate("ingestd.consent(true)")
+    click(tab, 3)
+    wait_until(lambda: numbers(shop, place) == [1, 2, 3])
+    assert arrived(shop, place)[-1]["anonymousId"] == second
+    assert f"ingestd.id={second}" in tab.evaluate("document.cookie")
+
+
+@pytest.mark.parametrize("honoured", [True, False])
+def test_global_privacy_control_is_honoured_if_told_to(
+    browser: Browser, shop: Shop, site: MakeSite, honoured: bool
+) -> None:
+    place = site(gpc=honoured)
+    tab = browser.tab()
+    signal = "Object.defineProperty(Navigator.prototype, 'globalPrivacyControl', { value: true })"
+    tab.call("Page.addScriptToEvaluateOnNewDocument", source=signal)
+    place.visit(tab)
+    tab.evaluate("ingestd.consent(true)")
+    click(tab, 1)
+    if honoured:
+        tab.evaluate("new Promise((done) => setTimeout(done, 200))")
+        assert tab.evaluate(KEPT) == []
+        assert arrived(shop, place) == []
+    else:
+        wait_until(lambda: numbers(shop, place) == [1])
+
+
+def test_after_a_sign_out_the_next_person_at_the_device_is_another_visitor(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site()
+    tab = place.open(browser, LANDING)
+    tab.evaluate("ingestd.identify('u-1'); ingestd.track('Signed In')")
+    tab.evaluate("ingestd.track('Signed Out'); ingestd.reset()")
+    click(tab, 1)
+    tab.evaluate("ingestd.identify('u-2')")
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, place) == [1, 2])
+    users = [(record.get("key"), record["userId"]) for record in arrived(shop, place)]
+    assert users == [
+        ("Page View", None), (None, "u-1"), ("Signed In", "u-1"), ("Signed Out", "u-1"),
+        ("Product Clicked", None), (None, "u-2"), ("Product Clicked", "u-2"),
+    ]  # fmt: skip
+    before, after = arrived(shop, place)[:4], arrived(shop, place)[4:]
+    assert len({record["anonymousId"] for record in before}) == len({record["anonymousId"] for record in after}) == 1
+    assert before[0]["anonymousId"] != after[0]["anonymousId"]
+    assert "campaign" not in after[0]["context"]
+
+
+def test_two_tabs_have_one_visitor_and_send_every_event_once(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site()
+    tabs = [place.open(browser), place.open(browser, "/other")]
+    for number in range(0, 10, 2):
+        for offset, tab in enumerate(tabs):
+            click(tab, number + offset)
+    wait_until(lambda: sorted(numbers(shop, place)) == list(range(10)))
+    assert len({record["anonymousId"] for record in arrived(shop, place)}) == 1
+    tabs[0].evaluate("ingestd.reset()")
+    click(tabs[1], 10)
+    wait_until(lambda: 10 in numbers(shop, place))
+    assert len({record["anonymousId"] for record in arrived(shop, place)}) == 2
+    tabs[0].wait_for(NOTHING_WAITS)
+    assert sorted(numbers(shop, place)) == list(range(11))
+
+
+def test_subdomains_have_one_visitor_where_configured(
+    browser: Browser, pages: ShopPages, shop: Shop, daemon: Daemon
+) -> None:
+    url, tab = f"http://127.0.0.1:{daemon.port}", browser.tab()
+    for number, name in enumerate(["www.family", "outlet.family"]):
+        place = pages.site(name, url, shop.public.id, domain="family.localhost")
+        place.visit(tab)
+        click(tab, number)
+        wait_until(lambda place=place, number=number: numbers(shop, place) == [number])  # type: ignore[misc]
+    assert len({record["anonymousId"] for record in shop.stored(".family.localhost")}) == 1
+    tab.evaluate("ingestd.reset()")  # at the outlet
+    www = pages.sites[next(name for name in pages.sites if name.startswith("www.family"))]
+    www.visit(tab, "/again")
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, www) == [0, 2])
+    first, *_, last = arrived(shop, www)
+    assert first["anonymousId"] != last["anonymousId"]
+
+
+def test_an_outage_with_a_reload_in_it_loses_no_event_and_doubles_none(
+    tmp_path: Path, browser: Browser, pages: ShopPages
+) -> None:
+    shop = Shop(tmp_path)
+    host = f"127.0.0.1:{free_port()}"
+    place = pages.site("outage", f"http://{host}", shop.public.id)
+
+    def serve() -> Daemon:
+        return Daemon(shop.config, arguments=("--set", f'http.listen="{host}"'))
+
+    with serve() as first:
+        tab = place.open(browser)
+        click(tab, 1)
+        wait_until(lambda: numbers(shop, place) == [1])
+        first.kill()
+    click(tab, 2, 3)
+    tab.wait_for("localStorage['ingestd.turn']?.includes('\"\"')")  # an attempt has failed
+    tab.call("Page.reload")
+    tab.wait_for(f"performance.getEntriesByType('navigation')[0].type === 'reload' && {LOADED}")
+    click(tab, 4)
+    with serve() as second:
+        wait_until(lambda: numbers(shop, place) == [1, 2, 3, 4])
+        assert second.terminate() == 0
+    assert len(arrived(shop, place, "Page View")) == 2
+
+
+def test_an_answer_that_gets_lost_does_not_double_an_event(
+    browser: Browser, shop: Shop, daemon: Daemon, site: MakeSite
+) -> None:
+    with recording_proxy(daemon.port) as proxy:
+        place = site(f"http://{proxy.host}")
+        lost: list[Exchange] = []
+
+        def loses(exchange: Exchange) -> bool:
+            if exchange.method == "POST" and not lost:
+                lost.append(exchange)
+                return True
+            return False
+
+        proxy.loses = loses
+        tab = place.open(browser)
+        click(tab, 1, 2)
+        tab.wait_for(NOTHING_WAITS)
+        assert len(proxy.posts()) >= 2
+        assert numbers(shop, place) == [1, 2]
+        assert len(arrived(shop, place, "Page View")) == 1
+        tab.open("about:blank")
+
+
+def test_retry_after_is_followed_with_one_request_at_a_time(tmp_path: Path, browser: Browser, pages: ShopPages) -> None:
+    shop = Shop(tmp_path, {"plugins.rate_limit": 'per_key = "30/m"\nper_key_burst = 2'})
+    with shop.serve() as limited, recording_proxy(limited.port) as proxy:
+        place = pages.site("limited", f"http://{proxy.host}", shop.public.id, interval=0)
+        tab = browser.tab()
+        count = (
+            "(() => { const send = fetch; let now = 0; window.most = 0; window.fetch = async (...given) => {"
+            " most = Math.max(most, ++now); try { return await send(...given) } finally { now-- } } })()"
+        )
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=count)
+        place.visit(tab)
+        for number in range(4):
+            click(tab, number)
+            tab.evaluate("new Promise((done) => setTimeout(done, 30))")
+        wait_until(lambda: numbers(shop, place) == [0, 1, 2, 3])
+        tab.wait_for(NOTHING_WAITS)
+        assert tab.evaluate("most") == 1
+        posts = proxy.posts()
+        refused = [index for index, post in enumerate(posts) if post.reply.status == 429]
+        assert refused
+        for index in refused:
+            assert posts[index + 1].at - posts[index].at >= int(posts[index].reply.headers["retry-after"])
+        tab.open("about:blank")
+
+
+def test_a_page_that_ends_sends_at_once(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site(interval=60_000)
+    tab = place.open(browser)
+    tab.evaluate("ingestd.track('Product Clicked', { number: 1 }), void (location.href = 'about:blank')")
+    wait_until(lambda: numbers(shop, place) == [1])
+    place.visit(tab, "/next")
+    click(tab, 2)
+    tab.call("Page.close")
+    wait_until(lambda: numbers(shop, place) == [1, 2])
+
+
+def test_a_page_that_ends_sends_at_once_even_while_a_request_is_in_progress(
+    browser: Browser, shop: Shop, daemon: Daemon, site: MakeSite
+) -> None:
+    answer = threading.Event()
+    with recording_proxy(daemon.port) as proxy:
+        place = site(f"http://{proxy.host}")
+        tab = place.open(browser)
+        click(tab, 1)
+        tab.wait_for(NOTHING_WAITS)
+
+        def loses(exchange: Exchange) -> bool:
+            return exchange.method == "POST" and not answer.wait(20)
+
+        proxy.loses = loses
+        click(tab, 2)
+        wait_until(lambda: numbers(shop, place) == [1, 2])  # and the client has no answer
+        tab.evaluate("ingestd.track('Product Clicked', { number: 3 }), void (location.href = 'about:blank')")
+        wait_until(lambda: numbers(shop, place) == [1, 2, 3])
+        answer.set()
+
+
+def test_a_page_with_a_strict_content_security_policy_sends(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site()
+    place.inline = False
+    policy = f"default-src 'none'; script-src 'self' {place.daemon}; connect-src {place.daemon}; img-src data:"
+    place.headers["Content-Security-Policy"] = policy
+    tab = place.open(browser)
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    assert tab.complaints == []
+
+
+def test_a_page_without_storage_sends_from_its_memory(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site()
+    place.headers["Content-Security-Policy"] = "sandbox allow-scripts"  # localStorage and cookies throw
+    tab = place.open(browser)
+    error = tab.evaluate("(() => { try { localStorage } catch (error) { return error.name } })()")
+    assert error == "SecurityError"
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, place) == [1, 2])
+    assert len({record["anonymousId"] for record in arrived(shop, place)}) == 1
+
+
+def test_a_page_with_full_storage_sends_from_its_memory(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site()
+    tab = place.open(browser)
+    wait_until(lambda: len(arrived(shop, place)) == 1)
+    tab.evaluate(
+        "for (let size = 4e6; size >= 1; ) try { localStorage.setItem('shop' + Math.random(), 'x'.repeat(size)) }"
+        " catch { size = Math.floor(size / 2) }"
+    )
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    place.visit(tab, "/next")
+    click(tab, 2)
+    wait_until(lambda: numbers(shop, place) == [1, 2])
+    assert len({record["anonymousId"] for record in arrived(shop, place)}) == 1
+    tab.evaluate("localStorage.clear()")
+
+
+def test_five_hundred_events_wait_at_most_and_the_oldest_go_first(browser: Browser, shop: Shop, site: MakeSite) -> None:
+    place = site(beforeConsent="wait")
+    tab = place.open(browser)
+    tab.evaluate("for (let number = 0; number < 505; number++) ingestd.track('Product Clicked', { number })")
+    tab.evaluate("ingestd.consent(true)")
+    wait_until(lambda: 504 in numbers(shop, place))
+    assert numbers(shop, place) == list(range(5, 505))
+    assert arrived(shop, place)[-1]["context"]["library"]["dropped"] == 5  # with the Page View
+    assert arrived(shop, place, "Page View") == []
+
+
+def test_nothing_that_a_page_gives_throws_and_a_refused_event_is_a_warning_with_its_pointer(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site(debug=True)
+    tab = place.open(browser)
+    tab.evaluate("{ const round = {}; round.round = round; ingestd.track('Page View', round) }")
+    tab.evaluate("ingestd.track('Page View', { big: 1n }); ingestd.track(); ingestd.identify(Symbol()); ingestd.init()")
+    tab.evaluate("ingestd.track('Product Viewed', { price: '1', name: 2 })")
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    tab.wait_for(NOTHING_WAITS)
+    (warning,) = [text for text in tab.complaints if "Product Viewed" in text]
+    assert "/data/price: expected number, got string" in warning
+    assert "/data/name: " in warning
+    assert any("circular structure" in text for text in tab.complaints)
+
+
+def test_a_campaign_ends_with_its_visit_and_the_next_one_replaces_it(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site()
+    tab = place.open(browser, LANDING)
+    place.visit(tab, "/?utm_source=search&utm_medium=%20&page=2")
+    tab.evaluate("ingestd.track('Cart Viewed')")
+    wait_until(lambda: bool(arrived(shop, place, "Cart Viewed")))
+    assert arrived(shop, place, "Cart Viewed")[0]["context"]["campaign"] == {"source": "search"}
+    tab.evaluate("localStorage['ingestd.campaign'] = JSON.stringify([{ source: 'search' }, Date.now() - 1801e3])")
+    place.visit(tab, "/later")
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    assert "campaign" not in arrived(shop, place)[-1]["context"]
+
+
+def test_an_event_that_the_daemon_may_have_forgotten_is_not_sent_again(
+    browser: Browser, shop: Shop, site: MakeSite
+) -> None:
+    place = site()
+    tab = place.open(browser)
+    wait_until(lambda: len(arrived(shop, place)) == 1)
+    tab.wait_for(NOTHING_WAITS)
+    for number, hours, tried in [(1, 30, 30), (2, 30, 1), (3, 30, None), (4, 0, None)]:
+        waiting = f"[{{ key: 'Product Clicked', data: {{ number: {number} }}, anonymousId: 'v',"
+        waiting += f" context: {{ page: {{ url: location.href }} }}, messageId: '{place.name}{number}',"
+        waiting += f" timestamp: new Date(Date.now() - {hours} * 3600e3).toISOString() }}"
+        waiting += "]" if tried is None else f", Date.now() - {tried} * 3600e3]"
+        tab.evaluate(f"localStorage['ingestd.q{number}'] = JSON.stringify(['{place.key}', ...{waiting}])")
+    tab.evaluate("localStorage['ingestd.q0'] = 'no JSON'")
+    place.visit(tab, "/next")
+    wait_until(lambda: numbers(shop, place) == [2, 3, 4])
+    click(tab, 5)
+    wait_until(lambda: numbers(shop, place) == [2, 3, 4, 5])
+    assert arrived(shop, place)[-1]["context"]["library"]["dropped"] == 2
+
+
+def test_without_a_browser_the_import_is_harmless() -> None:
+    path = Path(__file__).parents[2] / "clients" / "browser" / "ingestd.js"
+    lines = f"import {{ init, page }} from {json.dumps(path.as_uri())}; page(); init({{ host: 'h', key: 'k' }}); page()"
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", lines], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
