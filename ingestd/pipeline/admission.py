@@ -57,8 +57,12 @@ class Admission:
     def _check(self, request: Request, principal: Principal | None) -> None:
         if principal is None:
             if request.bearer() is None:
-                cure = " Send it as the header Authorization: Bearer KEY." if request.intake is None else ""
-                raise Unauthorized(f"No key was sent.{cure}", code="missing_key")
+                cure = (
+                    "sent. Send it as the header Authorization: Bearer KEY."
+                    if request.intake is None
+                    else "found. A body can have it in a batch of up to 512 KiB, or in a message of up to 32 KiB."
+                )
+                raise Unauthorized(f"No key was {cure}", code="missing_key")
             if self._store.loss is not None:  # a 401 would be final, and the store may have lost this key
                 raise Unavailable("Keys cannot be looked up now. Send the request again.", retry_after=_LOSS_RETRY)
             raise Unauthorized("This key is not valid here.")
