@@ -18,6 +18,7 @@ from ingestd.observability.metrics import Metrics
 from .client_address import Peers
 from .client_connection import Client, Phase
 from .eviction import Evictable
+from .lingering import Lingering
 
 __all__ = ["SMALL", "Admitted", "Connections"]
 
@@ -27,9 +28,6 @@ SMALL = 4096
 _TICK = 0.25  # seconds between two looks at all connections
 _DRAIN_TICK = 0.02  # seconds, while shutdown waits for the last connections
 _FORCED = 1.0  # seconds for events that wait for their commit
-_LINGER = 2.0  # seconds
-_MOST_LINGERING = 256
-_CHUNK = 65536
 _AHEAD = 300_000  # bytes, more than a connection reads ahead behind a request
 
 
@@ -64,7 +62,7 @@ class Connections:
         """The number of open connections of each origin."""
         self._evictable: Evictable | None = None
         """The connections that can be closed for new ones. None: not needed since the last look."""
-        self._lingering: list[tuple[float, socket.socket]] = []
+        self._lingering = Lingering()
         self._relief: asyncio.Handle | None = None
         metrics.connections.set_function(lambda: len(self._open))
         metrics.buffered.set_function(lambda: self.buffered)
@@ -235,7 +233,6 @@ class Connections:
                 client.refuse(TimedOut("The request took too long to arrive."), Refusal.TIMEOUT)
             else:
                 client.close()
-        self._lingering = [(end, sock) for end, sock in self._lingering if not _is_over(sock, late=now > end)]
 
     async def drain(self, grace: float, patience: float, forced: asyncio.Event) -> int:
         """Wait at most `patience` seconds until all connections are closed. Returns how many requests are unanswered.
@@ -273,35 +270,9 @@ class Connections:
             client.close()
 
     def linger(self, sock: socket.socket) -> None:
-        """Read on for a moment from a finished connection, so that its client can read the answer.
-
-        If the daemon closed it while more is arriving, the client's system would discard the answer.
-        """
-        try:
-            rest = sock.dup()
-        except OSError:  # no descriptors are left, and an answer may be lost
-            return
-        rest.setblocking(False)
-        with contextlib.suppress(OSError):  # the client has disconnected, and the first read finds that out
-            rest.shutdown(socket.SHUT_WR)
-        if not _is_over(rest, late=len(self._lingering) >= _MOST_LINGERING):
-            self._lingering.append((self.now + _LINGER, rest))
+        """Read on for a moment from a finished connection, so that its client can read the answer."""
+        self._lingering.add(sock)
 
     def close(self) -> None:
         """Close all lingering connections."""
-        for _, sock in self._lingering:
-            sock.close()
-        self._lingering = []
-
-
-def _is_over(sock: socket.socket, *, late: bool) -> bool:
-    """Discard the bytes that have arrived. If the client has closed or it is `late`, close the socket, return True."""
-    try:
-        over = not all(sock.recv(_CHUNK) for _ in range(16))
-    except BlockingIOError:
-        over = False
-    except OSError:
-        over = True
-    if over or late:
-        sock.close()
-    return over or late
+        self._lingering.close()

@@ -30,6 +30,7 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger("ingestd.http")
 
+_READ_BEYOND = 1 << 20  # bytes
 _MOST_PIECES = 64
 _SMALL_PIECE = 512  # bytes, on average
 
@@ -37,8 +38,8 @@ _SMALL_PIECE = 512  # bytes, on average
 class Exchange:
     """Reads one request and answers it, once.
 
-    A body beyond the limit is read without being kept, up to sixteen times the limit. So the client gets its 413
-    instead of a broken connection. A longer body gets it at once, and the connection ends.
+    A body that is at most 1 MiB too large is read without being kept, so that its connection can stay open. A larger
+    body gets its 413 at once, and the connection ends.
     """
 
     def __init__(self, ingest: Ingest, connection: ClientConnection) -> None:
@@ -80,7 +81,7 @@ class Exchange:
             refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         length = headers.get("Content-Length", "")
-        if length.isascii() and length.isdigit() and int(length[:20]) > 16 * self._limit:
+        if length.isascii() and length.isdigit() and int(length[:20]) > self._limit + _READ_BEYOND:
             self._cut_off()
 
     def data_received(self, chunk: bytes) -> None:
@@ -96,7 +97,7 @@ class Exchange:
         kept = sum(map(len, self._chunks))
         self._chunks.clear()
         self._client.release(kept + len(chunk))
-        if self._size > 16 * self._limit:
+        if self._size > self._limit + _READ_BEYOND:
             self._cut_off()
 
     def finish(self) -> None:

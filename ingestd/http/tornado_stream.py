@@ -33,6 +33,7 @@ __all__ = ["IngestStream", "StreamConnection", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 _READ_AT_ONCE = 65536
+_READ_IN_A_TURN = 4 * _READ_AT_ONCE  # bytes of a body in chunks, at least: a turn of the loop costs as much as a read
 _OF_HEADER = 250  # bytes that Tornado keeps for a header in addition to its line
 
 
@@ -99,6 +100,7 @@ class IngestStream(IOStream, Client):
     async def read_chunked_body(self, delegate: HTTPMessageDelegate) -> None:
         """Read a body in chunks as the fast server does. Tornado's own reader takes twenty times as long for each."""
         body = ChunkedBody(MOST_BODY)
+        read = 0
         while not body.done:
             self._must_be_open()
             data = await self.read_bytes(_READ_AT_ONCE, partial=True)
@@ -107,7 +109,9 @@ class IngestStream(IOStream, Client):
                 delegate.data_received(piece)
             if body.malformed:
                 raise HTTPInputError("the body is not in valid chunks")
-            if len(data) == _READ_AT_ONCE:  # let other connections have a turn
+            read += len(data)
+            if read >= _READ_IN_A_TURN:  # let other connections have a turn
+                read = 0
                 await asyncio.sleep(0)
         self._read_buffer[:0] = body.rest
         self._read_buffer_size += len(body.rest)

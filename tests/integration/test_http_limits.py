@@ -334,7 +334,7 @@ async def test_bytes_after_the_last_request_do_not_delay_the_end_of_the_connecti
 
 
 async def test_the_server_library_has_no_lower_limit_for_bodies(tmp_path: Path, door: MakeDoor) -> None:
-    options = HttpOptions(max_body=Size(10_000_000))
+    options = HttpOptions(max_body=Size(150_000_000))
     async with door(tmp_path, options=options) as public, client(public) as large:
         await large.send(HEAD + b"Content-Length: 150000000\r\nExpect: 100-continue\r\n\r\n")
         assert (await large.reader.readline()).startswith(b"HTTP/1.1 100 ")

@@ -156,4 +156,4 @@ class ChunkedBody(Body):
 
 def _most_chunks(size: int) -> int:
     """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds."""
-    return 2048 + size // 4096
+    return 1024 + size // 4096
