@@ -90,7 +90,10 @@ class IngestStream(IOStream, Client):
         return self._read_head(super().read_until_regex(regex, max_bytes))
 
     async def _read_head(self, coming: Awaitable[bytes]) -> bytes:
-        head = await coming
+        try:
+            head = await coming
+        finally:
+            del coming  # its error refers to this frame, and the stream's buffer would wait for the garbage collector
         if has_long_name(head):
             self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
             raise StreamClosedError(real_error=self.error)

@@ -7,7 +7,7 @@ import gc
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,41 @@ async def test_a_reset_connection_is_freed_with_its_requests(
             writer.transport.abort()
             await until(lambda: not public.ingest.active)
             await asyncio.sleep(0.05)
+        assert found == []
+
+
+STARTED = b"POST /api/v1/analytics/track HTTP/1.1\r\nHost: shop\r\n"
+SENT = {
+    "nothing": b"",
+    "a part of the head": STARTED,
+    "a part of the body": STARTED + b"Content-Length: 2\r\n\r\n[",
+    "a part of a chunk": STARTED + b"Transfer-Encoding: chunked\r\n\r\n5\r\n[",
+    "a request and a part of a head": STARTED + b"Content-Length: 2\r\n\r\n[]" + STARTED,
+    "a malformed head": b"nonsense\r\n\r\n",
+    "a malformed chunk": STARTED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n[",
+    "too large a head": STARTED + b"X: " + b"x" * 60_000,
+}
+
+
+@pytest.mark.parametrize("end", ["the client resets", "the client closes", "the client finishes", "time is over"])
+async def test_a_connection_that_ends_during_a_request_is_freed(tmp_path: Path, door: MakeDoor, end: str) -> None:
+    async with door(tmp_path) as public:
+        public.at(0)
+        with collected() as found:
+            for each in SENT.values():
+                sock = socket.create_connection(("127.0.0.1", public.port))
+                sock.sendall(each)
+                await asyncio.sleep(0.02)
+                if end == "time is over":
+                    public.at(1000)
+                elif end == "the client resets":
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                elif end == "the client finishes":
+                    with suppress(OSError):  # the daemon may have closed the connection
+                        sock.shutdown(socket.SHUT_WR)
+                await asyncio.sleep(0.02)
+                sock.close()
+            await asyncio.sleep(0.1)
         assert found == []
 
 
