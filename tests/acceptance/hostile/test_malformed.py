@@ -195,6 +195,15 @@ def test_a_refused_body_of_megabytes_does_not_hide_its_answer(shop: Shop, daemon
             assert_refused(reply, 413, "too_large")
 
 
+def test_a_body_more_than_a_mebibyte_too_large_is_refused_before_it_is_sent(shop: Shop, daemon: Daemon) -> None:
+    limits = {"/track": 1 << 20, "/batch": 4 << 20}
+    with counting(daemon, too_large=len(limits)):
+        for path, limit in limits.items():
+            with Client(daemon.port) as client:
+                client.send(head("another", f"Content-Length: {limit + (1 << 20) + 1}", path=path))
+                assert_refused(client.reply(), 413, "too_large")
+
+
 def test_a_length_of_thousands_of_digits_is_too_large(shop: Shop, daemon: Daemon) -> None:
     with counting(daemon, too_large=1):
         [reply] = talk(daemon.port, head(shop.public.id, "Content-Length: " + "9" * 10_000))
