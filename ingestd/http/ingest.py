@@ -135,7 +135,7 @@ class Exchange:
     # Answers
 
     def _request(self, operation: Operation) -> Request:
-        return Request(
+        request = Request(
             operation.endpoint,
             self._headers,
             self._decode,
@@ -145,10 +145,11 @@ class Exchange:
             batch=operation.batch,
             decode_small=self._decode,
             decoded=self._take_body,
-            intake=operation.intake,
-            route=operation.route,
-            query=self._target.partition("?")[2] if operation.intake is not None else "",
         )
+        if operation.intake is not None:
+            request.intake, request.route = operation.intake, operation.route
+            request.query = self._target.partition("?")[2]
+        return request
 
     def _decode(self, most: int | None = None) -> bytes:
         """The decoded body. Raises `TooLarge` if it has more than `most` bytes before or after decoding.
@@ -226,7 +227,8 @@ class Exchange:
         if operation.answers_alone:
             return
         metrics = self._ingest.metrics
-        metrics.answered(operation.endpoint, "", refused.outcome, 0.0, batch=operation.batch)
+        metrics.count(operation.endpoint, "", refused.outcome)
+        metrics.took(operation.endpoint, 0.0, batch=operation.batch)
         metrics.count_refusal(operation.endpoint, "", refused)
 
     def _preflight(self, operation: Operation) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Raw
 
 from ingestd.api.errors import Refused, Unavailable
 from ingestd.api.events import Endpoint, Event, Request, Session
 from ingestd.api.ids import next_uuids
-from ingestd.api.intake import Intake, Translation
+from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
@@ -121,13 +122,21 @@ class Pipeline:
                 self._end(request, events, started, give, (refused,))
                 return
 
-            def end(stored: Sequence[Result]) -> None:
-                self._backpressure.release(1)
-                self._end(request, events, started, give, stored)
-
+            end = partial(self._end_one, request, events, started, give)
             await self._processor.process((event,), end)
         finally:
             parsing.end(size)
+
+    def _end_one(
+        self,
+        request: Request,
+        events: RequestEvents,
+        started: float,
+        give: Callable[[Answer], None],
+        stored: Sequence[Result],
+    ) -> None:
+        self._backpressure.release(1)
+        self._end(request, events, started, give, stored)
 
     async def _handle_batch(self, request: Request, started: float, give: Callable[[Answer], None]) -> None:
         bodies: list[Raw] = []
@@ -198,14 +207,11 @@ class Pipeline:
             for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True)
         ]
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(self._answer(request, events.translation, answers))
-
-    def _answer(self, request: Request, translation: Translation, results: Sequence[Session | Refused]) -> Answer:
         try:
-            body = translation.answer(results)
+            body = events.translation.answer(answers)
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._failures.refusal(request, error)
-        return problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body)
+        give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
 
     def _count(self, request: Request, endpoint: Endpoint, key: str, result: Result) -> Session | Refused:
         """Count an event. Returns what its caller is told."""
