@@ -74,7 +74,7 @@ class Exchange:
             and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # as browsers send it; the default too
             and bool(self._settings.plain_head)
         )
-        self._ingest.begin(self)
+        self._ingest.active.add(self)
         self._client.exchange = self
         if _line_count(headers) > self._settings.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
@@ -113,7 +113,7 @@ class Exchange:
 
     def on_connection_close(self) -> None:
         self._answered = True
-        self._ingest.end(self)
+        self._ingest.active.discard(self)
 
     # Requests that are not read to their end
 
@@ -176,7 +176,7 @@ class Exchange:
             self._write(answer)
         except Exception:
             log.exception("an answer could not be written")
-            self._ingest.end(self)
+            self._ingest.active.discard(self)
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
@@ -287,7 +287,7 @@ class Exchange:
 
     def _end(self) -> None:
         self._answered = True
-        self._ingest.end(self)
+        self._ingest.active.discard(self)
 
 
 def _line_count(headers: Mapping[str, str]) -> int:
