@@ -202,8 +202,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     is_new: bool
 
 
-@dataclass(slots=True)
-class Event:
+class Event(msgspec.Struct):
     """An event or identify request on its way to the journal. Hooks may change the values that callers chose.
 
     Times are in milliseconds. An identify request has no `key` and its `data` stays empty; an event has no `traits`.

@@ -44,12 +44,6 @@ class Ingest:
         self.draining = False
         """Whether the daemon is shutting down. Each answer then ends its connection, with `Connection: close`."""
 
-    def begin(self, exchange: Exchange) -> None:
-        self.active.add(exchange)
-
-    def end(self, exchange: Exchange) -> None:
-        self.active.discard(exchange)
-
     def start_request(self, connection: ClientConnection) -> Exchange:
         return Exchange(self, connection)
 

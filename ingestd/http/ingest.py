@@ -75,7 +75,7 @@ class Exchange:
             and headers.get("Connection", "keep-alive").lower() == "keep-alive"  # as browsers send it; the default too
             and bool(self._settings.plain_head)
         )
-        self._ingest.begin(self)
+        self._ingest.active.add(self)
         self._client.exchange = self
         if _line_count(headers) > self._settings.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
@@ -114,7 +114,7 @@ class Exchange:
 
     def on_connection_close(self) -> None:
         self._answered = True
-        self._ingest.end(self)
+        self._ingest.active.discard(self)
 
     # Requests that are not read to their end
 
@@ -136,7 +136,7 @@ class Exchange:
     # Answers
 
     def _request(self, operation: Operation) -> Request:
-        return Request(
+        request = Request(
             operation.endpoint,
             self._headers,
             self._decode,
@@ -146,10 +146,11 @@ class Exchange:
             batch=operation.batch,
             decode_small=self._decode,
             decoded=self._take_body,
-            intake=operation.intake,
-            route=operation.route,
-            query=self._target.partition("?")[2] if operation.intake is not None else "",
         )
+        if operation.intake is not None:
+            request.intake, request.route = operation.intake, operation.route
+            request.query = self._target.partition("?")[2]
+        return request
 
     def _decode(self, most: int | None = None) -> bytes:
         """The decoded body. Raises `TooLarge` if it has more than `most` bytes before or after decoding.
@@ -176,7 +177,7 @@ class Exchange:
             self._write(answer)
         except Exception:
             log.exception("an answer could not be written")
-            self._ingest.end(self)
+            self._ingest.active.discard(self)
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
@@ -227,7 +228,8 @@ class Exchange:
         if operation.answers_alone:
             return
         metrics = self._ingest.metrics
-        metrics.answered(operation.endpoint, "", refused.outcome, 0.0, batch=operation.batch)
+        metrics.count(operation.endpoint, "", refused.outcome)
+        metrics.took(operation.endpoint, 0.0, batch=operation.batch)
         metrics.count_refusal(operation.endpoint, "", refused)
 
     def _preflight(self, operation: Operation) -> None:
@@ -286,7 +288,7 @@ class Exchange:
 
     def _end(self) -> None:
         self._answered = True
-        self._ingest.end(self)
+        self._ingest.active.discard(self)
 
 
 def _line_count(headers: Mapping[str, str]) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Raw
 
 from ingestd.api.errors import Refused, Unavailable
 from ingestd.api.events import Endpoint, Event, Request, Session
 from ingestd.api.ids import next_uuids
-from ingestd.api.intake import Intake, Translation
+from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
@@ -90,46 +91,56 @@ class Pipeline:
         current_request.set(request)
         started = time.perf_counter()
         try:
-            if request.intake is not None:
-                await self._handle_intake(request, request.intake, started, give)
-            elif request.batch:
-                await self._handle_batch(request, started, give)
-            else:
+            if request.intake is None and not request.batch:
                 principal = await self._admission.admit(request)
                 events = RequestEvents(self._parser, request, principal, self._own_events[request.endpoint])
-                await self._process_one(request, events, started, give)
+            else:
+                events, messages = await self._open(request)
+                if messages is not None:
+                    await self._process_all(request, messages, events, started, give)
+                    return
+            size, parsing = len(request.body), self._backpressure.parsing
+            if not parsing.begin_at_once(size):
+                await parsing.begin(size)
+            try:
+                event = events.read(request.body, request.id)
+                request.drop_body()
+                if event is None:
+                    self._end(request, events, started, give, ())
+                elif (refused := self._refused_room()) is not None:
+                    self._end(request, events, started, give, (refused,))
+                else:
+                    then = partial(self._end_one, request, events, started, give)
+                    await self._processor.process((event,), then)
+            finally:
+                parsing.end(size)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
             self._refuse(request, error, started, give)
 
-    async def _process_one(
-        self, request: Request, events: RequestEvents, started: float, give: Callable[[Answer], None]
-    ) -> None:
-        """Process a request whose body is one event."""
-        size, parsing = len(request.body), self._backpressure.parsing
-        if not parsing.begin_at_once(size):
-            await parsing.begin(size)
+    def _refused_room(self) -> Unavailable | None:
+        """Take room for one event. Returns the error if there is none."""
         try:
-            event = events.read(request.body, request.id)
-            request.drop_body()
-            if event is None:
-                self._end(request, events, started, give, ())
-                return
-            try:
-                self._backpressure.check()
-                self._backpressure.acquire(1)
-            except Unavailable as refused:
-                self._end(request, events, started, give, (refused,))
-                return
+            self._backpressure.check()
+            self._backpressure.acquire(1)
+        except Unavailable as refused:
+            return refused
+        return None
 
-            def end(stored: Sequence[Result]) -> None:
-                self._backpressure.release(1)
-                self._end(request, events, started, give, stored)
+    def _end_one(
+        self,
+        request: Request,
+        events: RequestEvents,
+        started: float,
+        give: Callable[[Answer], None],
+        stored: Sequence[Result],
+    ) -> None:
+        self._backpressure.release(1)
+        self._end(request, events, started, give, stored)
 
-            await self._processor.process((event,), end)
-        finally:
-            parsing.end(size)
-
-    async def _handle_batch(self, request: Request, started: float, give: Callable[[Answer], None]) -> None:
+    async def _open(self, request: Request) -> tuple[RequestEvents, Sequence[Raw] | None]:
+        """Admit a request. Returns also the messages of a batch, or None if the body is one message."""
+        if request.intake is not None:
+            return await self._open_intake(request, request.intake)
         bodies: list[Raw] = []
 
         async def parse() -> None:
@@ -137,20 +148,13 @@ class Pipeline:
             request.events = len(bodies)
 
         principal = await self._admission.admit(request, parse)
-        events = RequestEvents(self._parser, request, principal, self._own_batches[request.endpoint])
-        await self._process_all(request, bodies, events, started, give)
+        return RequestEvents(self._parser, request, principal, self._own_batches[request.endpoint]), bodies
 
-    async def _handle_intake(
-        self, request: Request, intake: Intake, started: float, give: Callable[[Answer], None]
-    ) -> None:
+    async def _open_intake(self, request: Request, intake: Intake) -> tuple[RequestEvents, Sequence[Raw] | None]:
         received = self._intake_readers[intake].begin(request)
         principal = await self._admission.admit(request, received.read, identify=received.find_credential)
         translation = intake.begin(request, principal, received.envelope, self._keys)
-        events = RequestEvents(self._parser, request, principal, translation)
-        if received.messages is None:
-            await self._process_one(request, events, started, give)
-        else:
-            await self._process_all(request, received.messages, events, started, give)
+        return RequestEvents(self._parser, request, principal, translation), received.messages
 
     async def _process_all(
         self,
@@ -177,12 +181,15 @@ class Pipeline:
 
     def _check_first(self, events: Iterable[Event | None]) -> Iterator[Event | None]:
         """The events. Raises `Unavailable` before the first one if no more are stored."""
-        checked = False
+        events = iter(events)
         for event in events:
-            if event is not None and not checked:
+            if event is not None:
                 self._backpressure.check()
-                checked = True
-            yield event
+                yield event
+                del event  # before the next one is made
+                yield from events
+                return
+            yield None
 
     def _end(
         self,
@@ -193,31 +200,24 @@ class Pipeline:
         stored: Sequence[Result],
     ) -> None:
         """Count the events of a request, and answer it."""
-        answers = [
-            self._count(request, endpoint, key, result)
-            for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True)
-        ]
+        answers: list[Session | Refused] = []
+        for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True):
+            if isinstance(result, Exception):
+                refused = self._failures.refusal(request, result)
+                self._metrics.count_refusal(endpoint, key, refused)
+                self._metrics.count(endpoint, key, refused.outcome)
+                answers.append(refused)
+            else:
+                if result.session.is_new and result.outcome is Outcome.ACCEPTED:
+                    self._metrics.session_begun()
+                self._metrics.count(endpoint, key, result.outcome)
+                answers.append(result.session)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(self._answer(request, events.translation, answers))
-
-    def _answer(self, request: Request, translation: Translation, results: Sequence[Session | Refused]) -> Answer:
         try:
-            body = translation.answer(results)
+            body = events.translation.answer(answers)
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._failures.refusal(request, error)
-        return problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body)
-
-    def _count(self, request: Request, endpoint: Endpoint, key: str, result: Result) -> Session | Refused:
-        """Count an event. Returns what its caller is told."""
-        if isinstance(result, Exception):
-            refused = self._failures.refusal(request, result)
-            self._metrics.count_refusal(endpoint, key, refused)
-            self._metrics.count(endpoint, key, refused.outcome)
-            return refused
-        if result.session.is_new and result.outcome is Outcome.ACCEPTED:
-            self._metrics.session_begun()
-        self._metrics.count(endpoint, key, result.outcome)
-        return result.session
+        give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
 
     def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
         """Refuse a whole request. `request.events` is the number of its events, as far as known."""

@@ -100,7 +100,7 @@ def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
             decoded[name] = msgspec.json.decode(text)
         except UNREADABLE as error:
             raise unreadable(error, text) from None
-        check_depth(decoded[name], text)
+        check_depth(decoded[name])
     return decoded
 
 

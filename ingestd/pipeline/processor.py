@@ -7,7 +7,7 @@ runs again in a new transaction (an optimistic transaction, as databases call it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
 from operator import attrgetter
 from typing import Any
@@ -62,14 +62,13 @@ class Processor:
         return _Processing(self, then).run(events)
 
 
-class _Attempt(msgspec.Struct, gc=False):
+class _Attempt(Append, frozen=True, gc=False):
     """One attempt to store an event."""
 
-    index: int
-    frozen: bytes
+    index: int = 0
+    parsed: bytes = b""
     """The event as it was parsed, for another attempt; empty if the store never asks for one."""
-    result: Result
-    append: Append
+    result: Result = _NO_RESULT
 
 
 class _Processing:
@@ -84,7 +83,7 @@ class _Processing:
         self._processor = processor
         self._then = then
         self._may_conflict = processor.store.may_conflict
-        self._context = copy_context()
+        self._context = copy_context() if self._may_conflict else None
         self._results: list[Result] = []
         self._attempts: list[_Attempt] = []
         self._attempts_left = _MOST_ATTEMPTS
@@ -96,15 +95,13 @@ class _Processing:
         """Events that repeat a message of the request, each with the first event, whose result it shares."""
 
     async def run(self, events: Iterable[Event | None]) -> None:
-        await handle_in_order(events, self._begin)
+        await handle_in_order(events, self._attempt)
         await self._append()
 
-    def _begin(self, index: int, event: Event) -> Coroutine[Any, Any, None]:
-        self._results.append(_NO_RESULT)
-        return self._attempt(index, event, _freeze(event) if self._may_conflict else b"")
-
-    async def _attempt(self, index: int, event: Event, frozen: bytes) -> None:
-        """Resolve an event in a new transaction."""
+    async def _attempt(self, index: int, event: Event, parsed: bytes | None = None) -> None:
+        """Resolve an event in a new transaction. `parsed` is the event as it was parsed, if an attempt has failed."""
+        if parsed is None:
+            parsed = _freeze(event) if self._may_conflict else b""
         message_id = event.message_id
         if message_id is not None:
             first = self._messages.get(message_id, index)
@@ -115,49 +112,52 @@ class _Processing:
         state = processor.store.begin(event.received_at, event=True)
         # An event without a record or with an error is committed too: its result may depend on writes of others, and
         # others may have read its writes by now.
-        result: Result
         try:
-            result = await processor.resolver.resolve(event, state)
+            resolved = await processor.resolver.resolve(event, state)
         except Exception as error:  # noqa: BLE001 - it is the result of this event alone
-            result, append = error, Append(state)
-        else:
-            record = result.record
-            append = Append(state, record, result.claim)
-            if record is not None:
-                self._size += len(record.body)
-                if message_id is not None:
-                    self._messages[message_id] = index
-        self._attempts.append(_Attempt(index, frozen, result, append))
-
-    async def _append(self) -> None:
-        """Commit all transactions. Large records wait for their turn, because they are in memory several times."""
-        if len(self._attempts) > 1:
-            self._attempts.sort(key=_index_of)
-        appends = [attempt.append for attempt in self._attempts]
-        size, self._size = self._size, 0
-        journal, large_records = self._processor.journal, self._processor.large_records
-        if size <= _LARGE:
-            await journal.append(appends, self._end)
+            self._attempts.append(_Attempt(state, None, None, index, parsed, error))
             return
+        record = resolved.record
+        self._attempts.append(_Attempt(state, record, resolved.claim, index, parsed, resolved))
+        if record is not None:
+            self._size += len(record.body)
+            if message_id is not None:
+                self._messages[message_id] = index
+
+    def _append(self) -> Awaitable[None]:
+        """Commit all transactions."""
+        if len(self._attempts) > 1:
+            self._attempts.sort(key=attrgetter("index"))
+        size, self._size = self._size, 0
+        if size > _LARGE:
+            return self._append_large(size)
+        return self._processor.journal.append(self._attempts, self._end)
+
+    async def _append_large(self, size: int) -> None:
+        """Commit large records, which are in memory several times, when their turn has come."""
+        large_records = self._processor.large_records
 
         def end(errors: Sequence[Exception | None]) -> None:
             large_records.end(size)
             self._end(errors)
 
         await large_records.begin(size)
-        await journal.append(appends, end)
+        await self._processor.journal.append(self._attempts, end)
 
     def _end(self, errors: Sequence[Exception | None]) -> None:
         """Note the results. Events with a conflict run again, in their order."""
+        attempts, self._attempts = self._attempts, []
+        results = self._results
+        if not results:
+            results += [_NO_RESULT] * (len(attempts) + len(self._repeats))
         conflicts = []
-        for attempt, error in zip(self._attempts, errors, strict=True):
+        for attempt, error in zip(attempts, errors, strict=True):
             if error is None:
-                self._results[attempt.index] = attempt.result
+                results[attempt.index] = attempt.result
             elif isinstance(error, WriteConflict) and not isinstance(attempt.result, Exception):
                 conflicts.append(attempt)
             else:
-                self._results[attempt.index] = _result(attempt.result, error)
-        self._attempts = []
+                results[attempt.index] = _result(attempt.result, error)
         if conflicts:
             self._attempts_left -= 1
             task = asyncio.get_running_loop().create_task(self._run_again(conflicts), context=self._context)
@@ -168,12 +168,12 @@ class _Processing:
 
     async def _run_again(self, attempts: Sequence[_Attempt]) -> None:
         def attempt_again(number: int, event: Event) -> Coroutine[Any, Any, None]:
-            return self._attempt(attempts[number].index, event, attempts[number].frozen)
+            return self._attempt(attempts[number].index, event, attempts[number].parsed)
 
         try:
             if not self._attempts_left:
                 raise Unavailable("The stored data keeps changing. Send the request again.")
-            await handle_in_order((_thaw(attempt.frozen) for attempt in attempts), attempt_again)
+            await handle_in_order((_thaw(attempt.parsed) for attempt in attempts), attempt_again)
             await self._append()
         except Exception as error:  # noqa: BLE001 - it is the result of these events
             for attempt in attempts:
@@ -195,7 +195,3 @@ def _result(result: Result, error: Exception) -> Result:
     if isinstance(result, Exception) and isinstance(error, WriteConflict | Unavailable):
         return result
     return error
-
-
-def _index_of(attempt: _Attempt) -> int:
-    return attempt.index

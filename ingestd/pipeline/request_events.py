@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestd.api.errors import Refused, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request
-from ingestd.api.intake import Message, Translation
+from ingestd.api.intake import Translation
 from ingestd.hooks.caller import HookFailure
 from ingestd.validation.validator import parse_body
 
@@ -40,7 +40,13 @@ class RequestEvents:
         try:
             if max_size is not None and len(raw) > max_size:
                 raise TooLarge(f"The event is larger than {max_size} bytes.")
-            message = self._translate(parse_body(raw), raw)
+            body = parse_body(raw)
+            try:
+                message = self.translation.read(len(self.keys), body, raw)
+            except Refused:
+                raise
+            except Exception as error:
+                raise HookFailure(request.endpoint.value, "Translation.read") from error
             if message.kind == "event":
                 key = self._parser.key_of(message.body)
             else:
@@ -58,14 +64,6 @@ class RequestEvents:
         finally:
             self.endpoints.append(endpoint)
             self.keys.append(key)
-
-    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
-        try:
-            return self.translation.read(len(self.keys), body, raw)
-        except Refused:
-            raise
-        except Exception as error:
-            raise HookFailure(self._request.endpoint.value, "Translation.read") from error
 
     def read_all(self, bodies: Iterable[tuple[Any, str]], max_size: int) -> Iterator[Event | None]:
         """The events of bodies with their record ids, each read when the caller asks for it."""

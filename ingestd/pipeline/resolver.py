@@ -74,14 +74,11 @@ class Resolver:
             if await hooks.filter_event(event) is not None:
                 await hooks.event_dropped(event, state)
                 return Resolved(Outcome.DROPPED, session)
-        return Resolved(Outcome.ACCEPTED, session, event.to_record(), _claim(event, session))
-
-
-def _claim(event: Event, session: Session) -> IdempotencyKey | None:
-    if event.message_id is None:
-        return None
-    value = f"{session.session_id} {session.is_new:d}"
-    return IdempotencyKey(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
+        claim = None
+        if event.message_id is not None:
+            value = f"{session.session_id} {session.is_new:d}"
+            claim = IdempotencyKey(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
+        return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
 
 
 @lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again

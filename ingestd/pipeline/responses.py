@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ __all__ = ["Answer", "batch_body", "problem", "session_body"]
 log = logging.getLogger("ingestd.pipeline")
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code."""
 
     status: int

@@ -19,7 +19,7 @@ class Turns:
 
     def begin_at_once(self, size: int) -> bool:
         """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
-        if self._queue or not self._fits(size):
+        if self._queue or (self.in_hand and not self._fits(size)):
             return False
         self.in_hand += size
         return True

@@ -87,9 +87,12 @@ def test_there_is_no_quantile_of_nothing() -> None:
 
 def test_counts_are_those_of_the_metrics() -> None:
     metrics = Metrics()
-    metrics.answered(Endpoint.TRACK, "Page View", Outcome.ACCEPTED, 0.002)
-    metrics.answered(Endpoint.CUSTOMER_EVENTS, "Page View", Outcome.ACCEPTED, 0.2)
-    metrics.answered(Endpoint.IDENTIFY, "", Outcome.INVALID, 9)
+    metrics.count(Endpoint.TRACK, "Page View", Outcome.ACCEPTED)
+    metrics.took(Endpoint.TRACK, 0.002)
+    metrics.count(Endpoint.CUSTOMER_EVENTS, "Page View", Outcome.ACCEPTED)
+    metrics.took(Endpoint.CUSTOMER_EVENTS, 0.2)
+    metrics.count(Endpoint.IDENTIFY, "", Outcome.INVALID)
+    metrics.took(Endpoint.IDENTIFY, 9)
     metrics.session_begun()
     found = metrics.counts()
     assert found.events == {("Page View", "accepted"): 2}

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from ingestd import __version__
 from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
-from ingestd.api.outcomes import IgnoredTimestamp, Outcome, Refusal
+from ingestd.api.outcomes import IgnoredTimestamp, Refusal
 from ingestd.api.store import Store
 from ingestd.consumers.group import ConsumerStatus
 from ingestd.delivery import SinkStatus
@@ -38,6 +38,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
         self._requests = RequestCounter()
+        self.count = self._requests.count
+        self.took = self._requests.took
         self.registry.register(self._requests)
         self.refusals = RefusalCounter()
         """Counts refused events and identify requests by reason."""
@@ -121,25 +123,13 @@ class Metrics:
         counter = Counter(name, help, [label], registry=self.registry)
         return {value: counter.labels(value.value).inc for value in values}
 
-    def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool = False) -> None:
-        """Count a request of one event, or a request refused as a whole. `key` is a known event key, or empty."""
-        self._requests.answered(endpoint, key, outcome, seconds, batch=batch)
-
-    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
-        """Count events, or identify requests, of one outcome."""
-        self._requests.count(endpoint, key, outcome, events)
-
     def count_refusal(self, endpoint: Endpoint, key: str, refused: Refused, events: int = 1) -> None:
-        """Count the reason for refused events, or identify requests, of one key. `key` is as for `answered`."""
+        """Count the reason for refused events, or identify requests, of one key. `key` is as for `count`."""
         self.refusals.count(endpoint, key, refused, events)
 
     def accepted(self) -> int:
         """The number of events accepted since the start."""
         return self._requests.accepted()
-
-    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
-        """Count a request by the time until its answer."""
-        self._requests.took(endpoint, seconds, batch=batch)
 
     def session_begun(self) -> None:
         """Count a session begun by an event or identify request."""

@@ -46,15 +46,12 @@ class RequestCounter(Collector):
             | {(endpoint, True): Distribution(BOUNDS) for endpoint in (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS)},
         )
 
-    def answered(self, endpoint: Endpoint, key: str, outcome: Outcome, seconds: float, *, batch: bool) -> None:
-        """The same as `count` of one event and `took`. Most requests need both."""
-        self._outcomes[endpoint, key, outcome] += 1
-        self._durations[endpoint, batch].add(seconds)
-
-    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int) -> None:
+    def count(self, endpoint: Endpoint, key: str, outcome: Outcome, events: int = 1) -> None:
+        """Count events, or identify requests, with one outcome. `key` is a known event key, or empty."""
         self._outcomes[endpoint, key, outcome] += events
 
-    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool) -> None:
+    def took(self, endpoint: Endpoint, seconds: float, *, batch: bool = False) -> None:
+        """Count a request by the time until its answer."""
         self._durations[endpoint, batch].add(seconds)
 
     def accepted(self) -> int:
