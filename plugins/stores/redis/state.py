@@ -145,13 +145,14 @@ class CheckedState(Transaction):
 
     def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         key, expires = entry.key, None if ttl is None else self.now + ttl
-        if value != present:
-            self._replace(Entry(key, value, None, expires))
-        elif entry.expires is not None and (expires is None or expires > entry.expires):
-            entry.expires = expires
+        if value == present:  # writing the same value again never shortens its life
+            expires = None if expires is None or entry.expires is None else max(entry.expires, expires)
         if value == present and ttl is not None and key not in self._before:
+            entry.expires = expires
             self._checks[-1] = (key, value, ttl)  # the check of `_live`
         else:
+            # Also with the same value: `merge` changes the entries in `_before`, so others must not have read them.
+            self._replace(Entry(key, value, None, expires))
             self._before[key] = None
             self._writes.append(("put", key, value, ttl))
 
