@@ -6,12 +6,13 @@ Two events concern each other if they have a common ordering key: the visitor, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from ingestd.api.events import Event
 
-from .coroutines import Begun
+from .coroutines import Begun, EarlyTask
 from .pace import Pace
 
 __all__ = ["handle_in_order", "ordering_keys"]
@@ -39,7 +40,7 @@ def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Coroutine
     """
     if isinstance(events, tuple) and len(events) == 1 and events[0] is not None:  # one event has no order
         return handle(0, events[0])
-    return _Order(events, handle).go_on(is_first=True)
+    return _Order(events, handle).run()
 
 
 class _Order:
@@ -56,41 +57,63 @@ class _Order:
         self._pace = Pace()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def go_on(self, *, is_first: bool = False) -> None:
-        """Handle the remaining events until one waits. Then another task handles the rest.
-
-        The first call waits for all tasks.
-        """
+    async def run(self) -> None:
+        """Handle the events one after the other until one waits, then the others in tasks."""
         for event in self._rest:
             if event is not None:
-                number = self._number
-                self._number += 1
-                work = (self._handle_after_others if self._ends else self._handle)(number, event)
+                work = self._work(event)
                 try:
                     awaited = work.send(None)
                 except StopIteration:
                     pass
                 else:
-                    self._tasks.append(asyncio.create_task(self.go_on()))
-                    await self._wait(event, Begun(work, awaited))
+                    rest = self._wait(event, Begun(work, awaited))
+                    del event
+                    try:
+                        self._begin_others()
+                    finally:
+                        await rest
                     break
             del event  # before the next one is made
             if self._pace.is_over():
                 await self._pace.pause()
-        if is_first:
-            for task in self._tasks:  # each may add another one
-                await task
+        for task in self._tasks:  # each may add another one
+            await task
+
+    def _begin_others(self) -> None:
+        """Begin the remaining events, as many as possible in this turn: one trip loads what they all lack."""
+        early = EarlyTask(copy_context())
+        for event in self._rest:
+            if event is not None and (rest := early.begin(self._work(event))) is not None:
+                early.end(self._wait(event, rest))
+                self._tasks.append(early.task)
+                early = EarlyTask(copy_context())
+            del event
+            if self._pace.is_over():
+                self._tasks.append(asyncio.create_task(self._begin_others_later()))
+                break
+
+    async def _begin_others_later(self) -> None:
+        await self._pace.pause()
+        self._begin_others()
+
+    def _work(self, event: Event) -> Coroutine[Any, Any, None]:
+        number = self._number
+        self._number += 1
+        return (self._handle_after_others if self._ends else self._handle)(number, event)
 
     async def _handle_after_others(self, number: int, event: Event) -> None:
         for end in {self._ends[key] for key in ordering_keys(event) if key in self._ends}:
             await asyncio.shield(end)
         await self._handle(number, event)
 
-    async def _wait(self, event: Event, rest: Begun) -> None:
-        """Await the rest of an event's work. Later events with a common ordering key wait for its end."""
+    def _wait(self, event: Event, rest: Begun) -> Coroutine[Any, Any, None]:
+        """Let later events with a common ordering key wait for the end of this one. Returns the rest of its work."""
         keys, end = ordering_keys(event), asyncio.get_running_loop().create_future()
         self._ends.update(dict.fromkeys(keys, end))
-        del event
+        return self._end(rest, keys, end)
+
+    async def _end(self, rest: Begun, keys: Sequence[Hashable], end: asyncio.Future[None]) -> None:
         try:
             await rest
         finally:

@@ -8,7 +8,8 @@ from itertools import islice
 
 from ingestd.api.store import Field, State
 
-from .cache import Entries, Entry, SetEntry, set_key
+from .cache import Entries
+from .entry import Entry, SetEntry, set_key
 
 __all__ = ["CachedState"]
 

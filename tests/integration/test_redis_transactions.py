@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,6 +186,19 @@ async def test_an_event_that_has_read_a_write_that_failed_conflicts(server: Redi
         assert await store(here, again) is None
 
 
+async def test_a_write_of_the_same_value_does_not_let_a_later_merge_reach_other_events(server: RedisServer) -> None:
+    async with two_daemons(server) as (here, _):
+        await prepare(here)
+        one, other = begin(here), begin(here)
+        for state in (one, other):
+            assert await state.put("k:1", "old") == "old"
+        await other.merge("k:1", {"a": Field(1, "new")})
+        assert not await one.swap("k:1", None, "absent")
+        assert await store(here, one) is None
+        assert await store(here, other) is None
+        assert await begin(here).get("k:1") is None
+
+
 @pytest.mark.logs("ingestd.redis ERROR one event could not be stored because of its content")
 async def test_an_event_that_can_never_be_stored_fails_alone(server: RedisServer) -> None:
     async with two_daemons(server) as (here, _):
@@ -256,8 +269,11 @@ def call(target: Any, name: str, *arguments: Any) -> Any:
     return getattr(target, name), arguments[: len(arguments) - bool(options)], options
 
 
-async def run(backend: RedisBackend, number: int, request: Request) -> None:
-    """Run a request as a daemon does, until all its transactions are committed. A record tells what each has read."""
+async def run(backend: RedisBackend, number: int, request: Request, history: list[str]) -> None:
+    """Run a request as a daemon does, until all its transactions are committed. A record tells what each has read.
+
+    `history` gets a line for each attempt of a transaction, in the order of the answers.
+    """
     await asyncio.sleep(request.pause / 5000)
     left = [*enumerate(request.transactions)]
     for _ in range(100):
@@ -274,6 +290,9 @@ async def run(backend: RedisBackend, number: int, request: Request) -> None:
             body = json.dumps({"request": number, "index": index, "results": results})
             appends.append(Append(state, Record("event", now, body.encode())))
         errors = await append_each(backend.journal, appends)
+        for append, error in zip(appends, errors, strict=True):
+            assert append.record is not None
+            history.append(f"{append.record.body.decode()}: {error!r}")
         assert {type(error) for error in errors} <= {type(None), WriteConflict}
         left = [each for each, error in zip(left, errors, strict=True) if error is not None]
         if not left:
@@ -291,21 +310,24 @@ def replay(model: Model, transaction: Transaction) -> list[Any]:
     return results
 
 
-async def check_serial(server: RedisServer, given: Sequence[Request]) -> None:
+async def check_serial(url: str, given: Sequence[Request], history: list[str]) -> None:
     prefix = f"{uuid4()}:"
     async with (
-        opened(server.url, prefix) as one,
-        opened(server.url, prefix) as two,
-        opened(server.url, prefix) as three,
+        opened(url, prefix) as one,
+        opened(url, prefix) as two,
+        opened(url, prefix) as three,
     ):
         backends = (one, two, three)
-        await asyncio.gather(*(run(backends[each.daemon], number, each) for number, each in enumerate(given)))
+        await asyncio.gather(*(run(backends[each.daemon], number, each, history) for number, each in enumerate(given)))
+        history.append("the journal:")
         model = Model()
         done: list[tuple[int, int]] = []
         for record in await read_all(backends[0].journal):
             body = record.decode()
             transaction = given[body["request"]].transactions[body["index"]]
-            assert body["results"] == json.loads(json.dumps(replay(model, transaction)))
+            serial = json.loads(json.dumps(replay(model, transaction)))
+            history.append(f"{record.position}: {body}, serial: {serial}")
+            assert body["results"] == serial
             done.append((body["request"], body["index"]))
         for number, request in enumerate(given):
             assert [index for which, index in done if which == number] == [*range(len(request.transactions))]
@@ -315,13 +337,56 @@ async def check_serial(server: RedisServer, given: Sequence[Request]) -> None:
         assert await reader.window("s:1") == model.window(106, "s:1", None, None)
 
 
-@settings(max_examples=100, deadline=None)
+@contextmanager
+def telling(given: Sequence[Request]) -> Iterator[list[str]]:
+    """Adds a history to a failure, because with another timing the same example may pass."""
+    history = [f"request {number}: {request}" for number, request in enumerate(given)]
+    try:
+        yield history
+    except Exception as error:
+        error.add_note("\n".join(history))
+        raise
+
+
+@settings(max_examples=100, print_blob=True)
 @given(st.lists(requests, min_size=1, max_size=8))
 def test_committed_transactions_of_several_daemons_have_read_what_a_serial_order_gives(
     server: RedisServer, given: list[Request]
 ) -> None:
     """The journal has this order, because an event's record and its state are one commit."""
-    asyncio.run(check_serial(server, given))
+    with telling(given) as history:
+        asyncio.run(check_serial(server.url, given, history))
+
+
+async def check_serial_with_losses(
+    server: RedisServer, given: Sequence[Request], losses: Mapping[int, bool], history: list[str]
+) -> None:
+    calls = 0
+
+    def loses_request(sent: bytes) -> bool:
+        nonlocal calls
+        calls += b"EVALSHA" in sent
+        return b"EVALSHA" in sent and losses.get(calls) is False
+
+    def loses_reply(sent: bytes) -> bool:
+        return b"EVALSHA" in sent and losses.get(calls) is True
+
+    async with redis_proxy(server.port) as proxy:
+        proxy.loses_request, proxy.loses_reply = loses_request, loses_reply
+        await check_serial(proxy.url, given, history)
+
+
+@settings(max_examples=20, print_blob=True)
+@given(
+    st.lists(requests, min_size=1, max_size=8),
+    st.dictionaries(st.integers(1, 40), st.booleans(), min_size=1, max_size=4),
+)
+def test_the_order_is_serial_too_if_requests_and_answers_are_lost(
+    server: RedisServer, given: list[Request], losses: dict[int, bool]
+) -> None:
+    """`losses`: by the number of the call, whether it arrives before the connection is cut."""
+    with telling(given) as history:
+        asyncio.run(check_serial_with_losses(server, given, losses, history))
 
 
 # All or nothing

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ingestd.api import domains, store
 from ingestd.api.store import Field
 from ingestd.http import host_header as host
-from ingestd.plugins.stores.cache import Change, Entries, Loaded, Row, SetEntry, set_key
+from ingestd.plugins.stores.cache import Entries, Loaded
+from ingestd.plugins.stores.entry import Change, Row, SetEntry, set_key
 from ingestd.plugins.stores.fields import Fields
 from ingestd.plugins.stores.text_memory import text_memory
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +124,31 @@ async def test_a_timeout_of_an_event_that_waits_ends_that_event_alone() -> None:
     async with asyncio.timeout(10):
         await handle_in_order(visitors(5), handle)
     assert sorted(ended) == [-1, 0, 1, 2, 3, 4]
+
+
+async def test_all_events_begin_in_the_turn_in_which_one_waits() -> None:
+    turn = asyncio.Event()
+    begun: list[int] = []
+
+    async def handle(number: int, event: Event) -> None:
+        assert not turn.is_set()
+        begun.append(number)
+        if number % 3 == 0:
+            asyncio.get_running_loop().call_soon(turn.set)
+            await turn.wait()
+
+    await handle_in_order(visitors(30), handle)
+    assert begun == [*range(30)]
+
+
+async def test_an_event_stays_in_its_task_and_its_context_when_it_waits() -> None:
+    marked: ContextVar[int] = ContextVar("marked")
+
+    async def handle(number: int, event: Event) -> None:
+        task = asyncio.current_task()
+        marked.set(number)
+        await asyncio.sleep(0)
+        assert asyncio.current_task() is task
+        assert marked.get() == number
+
+    await handle_in_order(visitors(30), handle)

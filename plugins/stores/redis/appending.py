@@ -23,7 +23,7 @@ _TOGETHER = 250  # events of one operation; Redis does nothing else meanwhile
 class Appending:
     """One call of `append`. Its events leave in parts, each after the answer to the part before it."""
 
-    __slots__ = ("_appends", "_errors", "_has_conflict", "_link", "_part", "_refused", "_store_id", "_stored", "_then")
+    __slots__ = ("_appends", "_errors", "_link", "_part", "_store_id", "_stored", "_then")
 
     def __init__(
         self,
@@ -39,55 +39,35 @@ class Appending:
         self._stored = stored
         self._errors: list[Exception | None] = []
         """The results so far."""
-        self._has_conflict = False
 
     def begin(self) -> None:
-        """Send the next part."""
+        """Send the next part. Events that cannot be sent stand in it as errors."""
         done = len(self._errors)
-        self._part = self._appends[done : done + _TOGETHER]
+        self._part = [_event(append) for append in self._appends[done : done + _TOGETHER]]
         self._store_id = self._link.store_id
-        self._refused: dict[int, Exception] | None = None
-        """Events of the part that cannot be sent, by index."""
-        events = []
-        for index, append in enumerate(self._part):
-            try:
-                events.append(_event(append))
-            except (Unavailable, Failed) as error:
-                self._refused = {**(self._refused or {}), index: error}
-        if not events:
-            self._settle([])
-            return
+        events = [event for event in self._part if not isinstance(event, Exception)]
         try:
             self._link.begin(["append", 0, events], self._answered, len(events))
         except Unavailable as error:
             self._answered(None, error)
 
     def _answered(self, answer: Any, error: Exception | None) -> None:
-        if error is not None:
-            self._settle([error] * (len(self._part) - len(self._refused or ())))
-            return
-        results, last, version = answer
-        self._settle([None if result is True else failure_of(result) for result in results], (last, version))
-
-    def _settle(self, results: list[Exception | None], journal: tuple[int, int] | None = None) -> None:
-        """End the transactions of the part. `journal`: its last position and its version."""
-        if self._refused is not None:
-            for index, refused in self._refused.items():
-                results.insert(index, refused)
-        records = []
-        for append, error in zip(self._part, results, strict=True):
+        """End the transactions of the part."""
+        results, last, version = answer or ((), 0, 0)
+        coming, records, has_conflict = iter(results), [], False
+        for append, event in zip(self._appends[len(self._errors) :], self._part, strict=False):
             state: Any = append.state
-            if error is not None:
+            if (failure := event if isinstance(event, Exception) else error or failure_of(next(coming))) is not None:
                 state.undo()
-                self._has_conflict = self._has_conflict or isinstance(error, WriteConflict)
-                continue
-            state.committed()
-            if append.record is not None:
-                records.append(append.record)
-        self._errors += results
-        if journal is not None:
-            self._stored(records, *journal, self._store_id)
-        if self._has_conflict:
+                has_conflict = has_conflict or isinstance(failure, WriteConflict)
+            else:
+                state.committed()
+                if append.record is not None:
+                    records.append(append.record)
+            self._errors.append(failure)
+        if error is None:
+            self._stored(records, last, version, self._store_id)
+        if has_conflict:
             self._end_with_conflict()
         elif len(self._errors) < len(self._appends):
             self.begin()
@@ -103,15 +83,15 @@ class Appending:
 
 
 def _event(append: Append) -> Any:
-    """An event as batch.lua takes it. Raises `Unavailable`, `Failed`."""
+    """An event as batch.lua takes it, or the error if it cannot be stored."""
     state: Any = append.state
     record, claim = append.record, append.claim
-    checks, writes, contents = state.log()
     packed_record = None if record is None else packed(record)
     packed_claim = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
-    if writes or contents:
-        return encode((state.now, packed_record, packed_claim, checks, writes, contents))
-    return encode((state.now, packed_record, packed_claim, checks))
+    try:
+        return encode((state.now, packed_record, packed_claim, *state.log()))
+    except (Unavailable, Failed) as error:
+        return error
 
 
 def packed(record: Record) -> tuple[Any, ...]:
@@ -121,6 +101,8 @@ def packed(record: Record) -> tuple[Any, ...]:
 
 def failure_of(answer: Any) -> Exception | None:
     """The exception for the answer to a commit, or None."""
+    if answer is True:
+        return None
     match answer:
         case ["claimed", value]:
             return DuplicateMessage(value)

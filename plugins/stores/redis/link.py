@@ -140,13 +140,13 @@ class Link:
         self._probing: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, *operation: Any) -> Any:
+    async def ask(self, *operation: Any, weight: int = 1) -> Any:
         """The answer to one operation. Raises `Unavailable`, or `Failed` if it can never be stored.
 
         Operations of one turn leave together and in order, except for those that `push` sends earlier.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.begin([*operation], partial(_settle_future, future))
+        self.begin([*operation], partial(_settle_future, future), weight)
         return await future
 
     def begin(self, operation: Operation, then: Then, weight: int = 1) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ingestd.api.errors import Unavailable
 from ingestd.api.store import Field
 
-from ..cache import Change, Entries, Entry, Loaded, Row, SetEntry, is_set, key_of, set_key
+from ..cache import Entries, Loaded
 from ..cached_state import CachedState
+from ..entry import Change, Entry, Row, SetEntry, is_set, key_of, set_key
 from ..fields import Fields
 from .link import Link, unavailable
 
@@ -145,13 +146,14 @@ class CheckedState(Transaction):
 
     def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         key, expires = entry.key, None if ttl is None else self.now + ttl
-        if value != present:
-            self._replace(Entry(key, value, None, expires))
-        elif entry.expires is not None and (expires is None or expires > entry.expires):
-            entry.expires = expires
+        if value == present:  # writing the same value again never shortens its life
+            expires = None if expires is None or entry.expires is None else max(entry.expires, expires)
         if value == present and ttl is not None and key not in self._before:
+            entry.expires = expires
             self._checks[-1] = (key, value, ttl)  # the check of `_live`
         else:
+            # Also with the same value: `merge` changes the entries in `_before`, so others must not have read them.
+            self._replace(Entry(key, value, None, expires))
             self._before[key] = None
             self._writes.append(("put", key, value, ttl))
 
@@ -265,44 +267,22 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADED) -> Entries:
     """A cache of entries on Redis."""
 
-    def load(keys: Sequence[str], loaded: Loaded) -> None:
-        _Load(link, loaded_at_once, keys, loaded).ask()
-
-    return Entries(limit, load, size=_SIZE)
-
-
-class _Load:
-    """One load of entries. They are read in parts, each after the answer to the part before it."""
-
-    __slots__ = ("_at_once", "_done", "_keys", "_link", "_loaded", "_rows")
-
-    def __init__(self, link: Link, at_once: int, keys: Sequence[str], loaded: Loaded) -> None:
-        self._link = link
-        self._at_once = at_once
-        self._keys = keys
-        self._loaded = loaded
-        self._done = 0
-        self._rows: list[Row] = []
-
-    def ask(self) -> None:
-        """Ask for the next part. Raises `Unavailable`."""
-        some = self._keys[self._done : self._done + self._at_once]
-        self._link.begin(["load", 0, some], self._answered, len(some))
-
-    def _answered(self, answer: Any, error: Exception | None) -> None:
-        if error is not None:
-            self._loaded(error)
-            return
-        some = self._keys[self._done : self._done + self._at_once]
-        self._rows += [_loaded(key, found) for key, found in zip(some, answer, strict=True) if found]
-        self._done += len(some)
-        if self._done == len(self._keys):
-            self._loaded(self._rows)
-            return
+    async def load(keys: Sequence[str], loaded: Loaded) -> None:
+        rows: list[Row] = []
         try:
-            self.ask()
-        except Unavailable as refused:
-            self._loaded(refused)
+            for first in range(0, len(keys), loaded_at_once):
+                some = keys[first : first + loaded_at_once]
+                answer = await link.ask("load", 0, some, weight=len(some))
+                rows += [_loaded(key, found) for key, found in zip(some, answer, strict=True) if found]
+        except Exception as error:  # noqa: BLE001 - the waiting callers raise it
+            loaded(error)
+        else:
+            loaded(rows)
+
+    def begin(keys: Sequence[str], loaded: Loaded) -> None:
+        asyncio.get_running_loop().create_task(load(keys, loaded), name="redis: load")
+
+    return Entries(limit, begin, size=_SIZE)
 
 
 def _loaded(key: str, found: Any) -> Row:

@@ -19,7 +19,7 @@ from ingestd.api.journal import size_of_all
 from ingestd.api.record_batch import Records
 from ingestd.api.store import Field
 
-from ..cache import Change, Row, is_renewal, is_set, key_of, set_key
+from ..entry import Change, Row, is_renewal, is_set, key_of, set_key
 from ..fields import Fields
 from ..recent_records import READ_BYTES
 from .connection import is_row_fault, transaction

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 from rbloom import Bloom
 
-from ..cache import set_key
+from ..entry import set_key
 from .connections import Connections
 from .ttl_log import TtlLog
 

@@ -14,8 +14,9 @@ from ingestd.api.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
-from ..cache import Entries, Entry, is_renewal, not_renewed
+from ..cache import Entries
 from ..cached_state import CachedState
+from ..entry import Entry, is_renewal, not_renewed
 from ..recent_records import Tail
 from .batch import DEPENDS, Written, write_batch
 from .bloom_filter import BloomFilter

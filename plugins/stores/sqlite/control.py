@@ -15,8 +15,8 @@ from ingestd.api.errors import Failed, IngestdError
 from ingestd.api.events import Record
 from ingestd.api.store import Field
 
-from ..cache import set_key
 from ..cached_state import CachedState
+from ..entry import set_key
 from .commits import Commits
 from .database import Database
 from .guest import CONFLICT, DONE, Operation, Request

@@ -11,8 +11,9 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
-from ..cache import Entries, Loaded, Row
+from ..cache import Entries, Loaded
 from ..cached_state import CachedState
+from ..entry import Row
 from .batch import last_member, last_position, read_rows
 from .bloom_filter import BloomFilter
 from .commits import Commits

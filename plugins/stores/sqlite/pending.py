@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
-from ..cache import Entry, Row
+from ..entry import Entry, Row
 
 __all__ = ["Pending"]
 

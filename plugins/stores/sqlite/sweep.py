@@ -6,7 +6,7 @@ import json
 import sqlite3
 from functools import partial
 
-from ..cache import set_key
+from ..entry import set_key
 from .commits import Commits
 from .database import Database
 

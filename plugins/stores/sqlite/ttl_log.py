@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..cache import Row, is_renewal
+from ..entry import Row, is_renewal
 
 __all__ = ["FULL", "LogEntry", "Renewal", "TtlLog", "append_log", "clear_log", "read_log", "renewed"]
 
