@@ -447,6 +447,43 @@ def test_a_screen_reader_finds_roles_and_names(width: int, crowded: tuple[Shop, 
     assert tab.complaints == []
 
 
+VISIBLE = "[...document.querySelectorAll('.view')].filter(each => each.checkVisibility()).map(each => each.id)"
+CURRENT = "[...document.querySelectorAll('.views [aria-current=page]')].map(each => each.textContent)"
+VIEWS = {"#overview": "Overview", "#events": "Live events", "#journey": "Journey", "#dead-letters": "Dead letters"}
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_links_lead_to_the_views(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = opened(browser, crowded[1], width=width)
+    assert tab.evaluate(VISIBLE) == ["view-overview"]
+    assert tab.evaluate("document.title") == "ingestd"
+    assert tab.evaluate(CURRENT) == ["Overview"]
+    tab.observe_shifts()
+    for link, name in reversed(VIEWS.items()):
+        tab.evaluate(f"document.querySelector('.views a[href=\"{link}\"]').focus()")
+        tab.press("Enter")
+        tab.wait_for(f"location.hash === '{link}' && {VISIBLE}.join() === 'view-{link[1:]}'")
+        assert tab.evaluate(CURRENT) == [name]
+        expected = "ingestd" if name == "Overview" else f"{name} \N{EN DASH} ingestd"
+        assert tab.evaluate("document.title") == expected
+        assert tab.evaluate("[document.activeElement.id, scrollY]") == [f"view-{link[1:]}", 0]
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+    tab.evaluate("history.back()")
+    tab.wait_for(f"{VISIBLE}.join() === 'view-events'")
+    assert tab.shifts() == []
+    assert ("navigation", "Views") in tab.accessibility()
+    assert tab.complaints == []
+
+
+def test_an_address_opens_its_view(crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    for fragment, view in (("dead-letters", "dead-letters"), ("journey?order=1", "journey"), ("nothing", "overview")):
+        tab = browser.tab()
+        tab.open(f"http://127.0.0.1:{crowded[1].ops_port}/#{fragment}")
+        tab.wait_for("document.getElementById('state')?.textContent === 'Ready'")
+        assert tab.evaluate(VISIBLE) == [f"view-{view}"]
+        assert tab.evaluate("document.activeElement === document.body")  # nothing takes the focus at the start
+
+
 @pytest.mark.usefixtures("told_sink")
 def test_a_dead_letter_has_its_reason_and_the_command_beside_it(browser: Browser, desk: Desk) -> None:
     reason = "no customer has this number in the ledger, " * 5

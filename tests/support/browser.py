@@ -25,7 +25,7 @@ _SWITCHES = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-color-profile=srgb",
 )  # fmt: skip
-_KEY_CODES = {"ArrowDown": 40}
+_KEY_CODES = {"ArrowDown": 40, "Enter": 13}
 _MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
 
 # What Chromium answers while a page gives way to the next.
@@ -175,8 +175,23 @@ class Tab:
     def press(self, key: str) -> None:
         """Presses a key, given by its name in JavaScript, on the focused element."""
         code = _KEY_CODES[key]
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        text = "\r" if key == "Enter" else ""  # without its text, Enter follows no link
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text, windowsVirtualKeyCode=code)
+
+    def observe_shifts(self) -> None:
+        """Begins to collect layout shifts, which `shifts` returns."""
+        self.evaluate("""(() => {
+            window.shifts = [];
+            new PerformanceObserver((list) => list.getEntries().filter((each) => !each.hadRecentInput).forEach((each) =>
+                window.shifts.push([each.value, each.sources.map(({ node }) => node?.id || node?.textContent).join()])))
+                .observe({ type: "layout-shift" });
+        })()""")
+
+    def shifts(self) -> list[tuple[float, str]]:
+        """The layout shifts since `observe_shifts` that no input of the user explains, each with its elements."""
+        found: list[tuple[float, str]] = self.evaluate("window.shifts")
+        return found
 
     def accessibility(self) -> list[tuple[str, str]]:
         """Role and name of all elements that assistive technology sees, in order."""

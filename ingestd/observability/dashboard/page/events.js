@@ -1,0 +1,4 @@
+"use strict";
+// The view of live events.
+
+addView("events", { title: "Live events" });
