@@ -14,14 +14,15 @@ from functools import partial
 from msgspec import Raw
 
 from ingestd.api.errors import Refused, Unavailable
-from ingestd.api.events import Endpoint, Event, Request, Session
+from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.ids import next_uuids
-from ingestd.api.intake import Intake
+from ingestd.api.intake import Intake, Translation
 from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import Hooks
+from ingestd.observability.live import Arrival, LiveEvents, Sent, Source
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
@@ -35,11 +36,13 @@ from .failures import Failures
 from .intake_reader import IntakeReader
 from .own_format import OwnBatches, OwnEvents
 from .processor import Processor, Result
-from .request_events import RequestEvents
+from .request_events import RequestEvents, WatchedEvents
+from .resolver import Resolved
 from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
+_UNKNOWN: Sent = ("", "", "")
 _PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
 
 
@@ -55,12 +58,14 @@ class Pipeline:
         metrics: Metrics,
         *,
         backpressure: Backpressure,
+        live: LiveEvents,
         max_body: int,
         unusable_ids: UnusableIds,
         unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
         intakes: Sequence[Intake] = (),
     ) -> None:
+        self.live = live
         self._metrics = metrics
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
@@ -93,7 +98,7 @@ class Pipeline:
         try:
             if request.intake is None and not request.batch:
                 principal = await self._admission.admit(request)
-                events = RequestEvents(self._parser, request, principal, self._own_events[request.endpoint])
+                events = self._events_of(request, principal, self._own_events[request.endpoint])
             else:
                 events, messages = await self._open(request)
                 if messages is not None:
@@ -116,6 +121,10 @@ class Pipeline:
                 parsing.end(size)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
             self._refuse(request, error, started, give)
+
+    def _events_of(self, request: Request, principal: Principal, translation: Translation) -> RequestEvents:
+        kind = WatchedEvents if self.live.watched else RequestEvents
+        return kind(self._parser, request, principal, translation)
 
     def _refused_room(self) -> Unavailable | None:
         """Take room for one event. Returns the error if there is none."""
@@ -148,13 +157,13 @@ class Pipeline:
             request.events = len(bodies)
 
         principal = await self._admission.admit(request, parse)
-        return RequestEvents(self._parser, request, principal, self._own_batches[request.endpoint]), bodies
+        return self._events_of(request, principal, self._own_batches[request.endpoint]), bodies
 
     async def _open_intake(self, request: Request, intake: Intake) -> tuple[RequestEvents, Sequence[Raw] | None]:
         received = self._intake_readers[intake].begin(request)
         principal = await self._admission.admit(request, received.read, identify=received.find_credential)
         translation = intake.begin(request, principal, received.envelope, self._keys)
-        return RequestEvents(self._parser, request, principal, translation), received.messages
+        return self._events_of(request, principal, translation), received.messages
 
     async def _process_all(
         self,
@@ -200,8 +209,9 @@ class Pipeline:
         stored: Sequence[Result],
     ) -> None:
         """Count the events of a request, and answer it."""
+        results = events.results(stored)
         answers: list[Session | Refused] = []
-        for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True):
+        for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
                 self._metrics.count_refusal(endpoint, key, refused)
@@ -218,6 +228,28 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._failures.refusal(request, error)
         give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
+        if self.live.watched:
+            self._show(request, events, results, answers)
+
+    def _show(
+        self,
+        request: Request,
+        events: RequestEvents,
+        results: Sequence[Result],
+        answers: Sequence[Session | Refused],
+    ) -> None:
+        """Show the events of a request to those who look at live events."""
+        source = Source.of(request, several=request.batch or len(results) > 1)
+        ended = zip(events.endpoints, events.keys, results, answers, strict=True)
+        for number, (endpoint, key, result, answer) in enumerate(ended):
+            index, sent = number if source.batch else None, events.sent.get(number, _UNKNOWN)
+            if isinstance(answer, Refused):
+                arrival = Arrival(source, index, endpoint, key, answer.outcome, None, answer, sent)
+            else:
+                assert isinstance(result, Resolved)
+                record = None if result.record is None else result.record.body
+                arrival = Arrival(source, index, endpoint, key, result.outcome, record, None, sent)
+            self.live.offer(arrival)
 
     def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
         """Refuse a whole request. `request.events` is the number of its events, as far as known."""
@@ -226,6 +258,11 @@ class Pipeline:
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
         give(problem(refused, intake=request.intake))
+        if self.live.watched:
+            source = Source.of(request, several=request.batch or request.events > 1)
+            self.live.offer(
+                Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events)
+            )
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ingestd.api.errors import Refused, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request
-from ingestd.api.intake import Translation
+from ingestd.api.intake import Message, Translation
 from ingestd.hooks.caller import HookFailure
+from ingestd.observability.live import Sent
 from ingestd.validation.validator import parse_body
 
 from .event_parser import EventParser
 from .processor import Result
 from .resolver import Resolved
 
-__all__ = ["RequestEvents"]
+__all__ = ["RequestEvents", "WatchedEvents"]
 
 
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
     __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys", "translation")
+
+    sent: Mapping[int, Sent] = MappingProxyType({})
+    """What the body of each event says about it, by its index."""
 
     def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
         self.endpoints: list[Endpoint] = []
@@ -40,13 +45,7 @@ class RequestEvents:
         try:
             if max_size is not None and len(raw) > max_size:
                 raise TooLarge(f"The event is larger than {max_size} bytes.")
-            body = parse_body(raw)
-            try:
-                message = self.translation.read(len(self.keys), body, raw)
-            except Refused:
-                raise
-            except Exception as error:
-                raise HookFailure(request.endpoint.value, "Translation.read") from error
+            message = self._translate(parse_body(raw), raw)
             if message.kind == "event":
                 key = self._parser.key_of(message.body)
             else:
@@ -65,6 +64,14 @@ class RequestEvents:
             self.endpoints.append(endpoint)
             self.keys.append(key)
 
+    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
+        try:
+            return self.translation.read(len(self.keys), body, raw)
+        except Refused:
+            raise
+        except Exception as error:
+            raise HookFailure(self._request.endpoint.value, "Translation.read") from error
+
     def read_all(self, bodies: Iterable[tuple[Any, str]], max_size: int) -> Iterator[Event | None]:
         """The events of bodies with their record ids, each read when the caller asks for it."""
         for raw, record_id in bodies:
@@ -76,3 +83,19 @@ class RequestEvents:
             return stored
         rest = iter(stored)
         return [self._ended[index] if index in self._ended else next(rest) for index in range(len(self.keys))]
+
+
+class WatchedEvents(RequestEvents):
+    """Notes `sent` for the operators' page, while somebody looks at live events."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
+        super().__init__(parser, request, principal, translation)
+        self.sent: dict[int, Sent] = {}
+
+    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
+        message = super()._translate(body, raw)
+        get = message.body.get
+        self.sent[len(self.keys)] = get("key"), get("anonymousId"), get("userId")
+        return message

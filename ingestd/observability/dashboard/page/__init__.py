@@ -15,6 +15,12 @@ from typing import NamedTuple
 
 __all__ = ["Page", "page"]
 
+VIEWS = ("overview.html", "events.html", "journey.html", "dead_letters.html")
+SCRIPTS = (
+    "frame.js", "uplot/uPlot.iife.min.js", "charts.js", "page.js", "events.js", "journey.js", "dead_letters.js",
+)  # fmt: skip
+"""`frame.js` has what the others use. `page.js` is the overview."""
+
 
 class Page(NamedTuple):
     html: bytes
@@ -28,8 +34,9 @@ class Page(NamedTuple):
 def page() -> Page:
     """The page, assembled once: this takes some milliseconds."""
     styles = _read("uplot/uPlot.min.css"), _read("page.css")
-    scripts = _read("uplot/uPlot.iife.min.js"), _read("charts.js"), _read("page.js")
+    scripts = tuple(map(_read, SCRIPTS))
     html = _read("page.html")
+    html = html.replace("<!-- views -->\n", "".join(map(_read, VIEWS)))
     html = html.replace("<!-- styles -->", "".join(f"<style>{style}</style>" for style in styles))
     html = html.replace("<!-- scripts -->", "".join(f"<script>{script}</script>" for script in scripts))
     policy = (

@@ -114,7 +114,7 @@ function makeChart(host, { title, unit, series, stacked, height, format, rowForm
   }
 
   behind.addEventListener("toggle", fillTable);
-  new ResizeObserver(() => plot && plot.setSize({ width: drawing.clientWidth, height })).observe(drawing);
+  new ResizeObserver(() => plot && drawing.clientWidth && plot.setSize({ width: drawing.clientWidth, height })).observe(drawing);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot && draw());
   drawing.setAttribute("aria-label", `${title}: no figures yet.`);
 

@@ -1,58 +1,12 @@
 "use strict";
-// Fetches status.json every two seconds while the page is visible, and shows it.
+// The overview. Fetches status.json every two seconds while the page is visible, and shows it.
 
 const EVERY = 2000;
 const PATIENCE = 8000;
 const MOST_KEYS = 10;
 const MOST_BESIDE = 3; // columns that fit a phone
 
-const at = (id) => document.getElementById(id);
-const setText = (element, text) => {
-  if (element.textContent !== text) element.textContent = text;
-};
-
-// Numbers and times
-
-const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const count = (value) => grouped.format(value);
-const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const rate = (value) => (value >= 1000 ? short : value >= 100 ? grouped : tenth).format(value);
-const money = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-
-function milliseconds(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  const value = seconds * 1000;
-  if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
-  return `${value >= 10 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1)} ms`;
-}
-
-function age(seconds) {
-  if (seconds < 120) return `${Math.round(seconds)} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
-}
-
-// The time of day, with the date if it differs from the date of `now`.
-function moment(then, now) {
-  const day = then.slice(0, 10);
-  return day === now.slice(0, 10) ? then.slice(11, 19) : `${day} ${then.slice(11, 19)}`;
-}
-
-function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let place = 0;
-  for (; bytes >= 1024 && place < units.length - 1; place += 1) bytes /= 1024;
-  return `${place ? bytes.toFixed(1) : bytes} ${units[place]}`;
-}
-
-// Messages for screen readers: a new state, a new error or an operator's choice, but not every update.
-
-const told = { state: null, failed: null };
-
-function say(text) {
-  setText(at("said"), text);
-}
+const told = { state: null, failed: null }; // the last messages for screen readers
 
 // The parts of the page
 
@@ -60,7 +14,7 @@ function showState(status) {
   const state = status.ready ? "Ready" : `Not ready: ${status.problem}`;
   setText(at("state"), state);
   at("state").className = `state ${status.ready ? "good" : "bad"}`;
-  document.title = status.ready ? "ingestd" : "Not ready – ingestd";
+  showTitle(status.ready ? "" : "Not ready");
   setText(at("about"), `${status.version}, up ${age(status.uptimeSeconds)}, ${status.time.slice(11, 19)} UTC`);
   if (told.state !== null && told.state !== state) say(state);
   told.state = state;
@@ -449,9 +403,15 @@ function show(status) {
   if (!at("stale").hidden) say("The daemon answers again.");
   at("stale").hidden = true;
   document.body.classList.remove("old");
-  for (const part of [showState, showFigures, showEvents, showRefusals, showLatency, showSinks, showPanels, showErrors, showCharts]) part(status);
+  showState(status);
+  showErrors(status); // says a new error in every view
+  if (present === "overview") showOverview(status);
   if (done) say(done);
   done = "";
+}
+
+function showOverview(status) {
+  for (const part of [showFigures, showEvents, showRefusals, showLatency, showSinks, showPanels, showCharts]) part(status);
 }
 
 function showStale() {
@@ -464,6 +424,7 @@ function showStale() {
   document.body.classList.add("old");
 }
 
+addView("overview", { title: "", enter: () => latest && showOverview(latest) });
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) ask();
 });

@@ -1,0 +1,4 @@
+"use strict";
+// The view of dead letters.
+
+addView("dead-letters", { title: "Dead letters" });

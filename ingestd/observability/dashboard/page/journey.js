@@ -1,0 +1,4 @@
+"use strict";
+// The view of a journey.
+
+addView("journey", { title: "Journey" });
