@@ -18,8 +18,11 @@ from .store import State
 
 __all__ = ["Consumer", "NextAction", "Step"]
 
-NextAction = Literal["records", "command", "nothing"]
-"""The next action of a consumer: a step with its next records, an operator's command, or nothing for now."""
+NextAction = Literal["records", "command", "flush", "nothing"]
+"""The next action of a consumer: a step with its next records, an operator's command, or nothing for now.
+
+"flush" makes buffered records durable. No records are read before that.
+"""
 
 
 class Step:
@@ -28,14 +31,26 @@ class Step:
     Either all of a step happens or nothing. So a consumer derives each record exactly once.
     """
 
-    __slots__ = ("_give_way", "committed", "done", "records", "state")
+    __slots__ = ("_give_way", "buffered", "committed", "done", "flushed", "records", "rewound", "state")
 
     def __init__(self, state: State, give_way: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.state = state
         self._give_way = give_way
         self.records: list[Record] = []
         self.done: int | None = None
-        """The number of records, from the first, that the step has processed (at least one); None: all."""
+        """The number of records, from the first, that the step has processed; None: all.
+
+        With 0 the step is committed without moving the cursor, and the same records come again at once.
+        """
+        self.buffered = False
+        """Whether the processed records wait in a buffer. Nothing is committed, and the cursor stays.
+
+        The next step gets the records after them. They come again after a crash or a `close`.
+        """
+        self.flushed: Record | None = None
+        """The record to which a flush moves the cursor: the last one in the buffer, or an earlier one."""
+        self.rewound = False
+        """Whether a flush has emptied the buffer without effect, so that all records after the cursor come again."""
         self.committed: Callable[[], None] = _nothing
         """Called once the whole step is durable."""
 
@@ -78,6 +93,10 @@ class Consumer(ABC):
         `close`, if another daemon held the cursor meanwhile.
         """
 
+    def wants_more(self, records: Sequence[Record]) -> bool:
+        """Whether the step needs further records after these, if the journal has any."""
+        return False
+
     @abstractmethod
     async def process(self, records: Sequence[Record], step: Step) -> None:
         """Do one step. Raising undoes the step, and the same records come again after a pause."""
@@ -102,6 +121,15 @@ class Consumer(ABC):
 
         Raising undoes the step. It is called again after a pause, and the records continue meanwhile.
         """
+
+    async def flush(self, step: Step, journal: Journal) -> None:  # noqa: B027 - most have no buffer
+        """Make buffered records durable, in a step that moves the cursor to `step.flushed`.
+
+        Without `flushed`, the step only commits its state.
+        """
+
+    def hurry(self) -> None:  # noqa: B027 - most have no buffer
+        """Called when the consumer will end soon. A buffer must be flushed once no more records are pending."""
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Called after the last step."""

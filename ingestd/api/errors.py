@@ -108,26 +108,31 @@ class SinkRetry(IngestdError):
     The batch is written again, after `after` seconds if given, until the sink takes it. This never counts against a
     record. Any other exception may be the fault of a record and counts. So a sink that is not sure raises another
     exception.
+
+    The first `written` records of the batch are durable. They do not come again, the others do.
     """
 
-    def __init__(self, message: str, *, after: float | None = None) -> None:
+    def __init__(self, message: str, *, after: float | None = None, written: int = 0) -> None:
         super().__init__(message)
         self.after = after
+        self.written = written
 
 
 class SinkReject(IngestdError):
     """The sink will never take some records of the batch: `reasons` maps their indexes to the reasons.
 
-    The other records of the batch are written again, whether the sink has them or not.
+    The other records of the batch are written again, whether the sink has them or not. An exception are those among the
+    first `written` of the batch, which are durable. `written=len(batch)` says that the sink has all the others.
     """
 
     takes: ClassVar[str] = 'SinkReject takes {index: reason}, such as {0: "too long"}; 0 is the first of the batch'
 
-    def __init__(self, reasons: Mapping[int, str]) -> None:
+    def __init__(self, reasons: Mapping[int, str], *, written: int = 0) -> None:
         if not isinstance(reasons, Mapping):
             raise TypeError(f"{self.takes}, not a value of the type {type(reasons).__name__}")
         super().__init__(f"{len(reasons)} records rejected")
         self.reasons = reasons
+        self.written = written
 
 
 class SinkFailure(IngestdError):
@@ -135,12 +140,13 @@ class SinkFailure(IngestdError):
 
     It counts against the records like any other exception. Delivery raises it for calls that take too long or break the
     contract. A sink may raise it for a log line without a traceback. The batch is written again, after `after` seconds
-    if given.
+    if given, without its first `written` records, which are durable.
     """
 
-    def __init__(self, message: str, *, after: float | None = None) -> None:
+    def __init__(self, message: str, *, after: float | None = None, written: int = 0) -> None:
         super().__init__(message)
         self.after = after
+        self.written = written
 
 
 class SchemaViolation(NamedTuple):

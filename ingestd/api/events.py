@@ -17,7 +17,7 @@ from .times import format_time
 if TYPE_CHECKING:
     from .intake import Intake, Route
 
-__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
+__all__ = ["Endpoint", "Envelope", "Event", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint:
@@ -310,6 +310,20 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
+class Envelope(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The members of a record that say what it is about. A member that the record lacks is None."""
+
+    id: str | None = None
+    tenant: str | None = None
+    anonymous_id: str | None = None
+    """The visitor."""
+    key: str | None = None
+    """The event key."""
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none can be part of a cycle
     """One entry of the journal.
 
@@ -326,3 +340,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none
         """The JSON object as Python values."""
         value: dict[str, Any] = msgspec.json.decode(self.body)
         return value
+
+    def envelope(self) -> Envelope:
+        """The id, tenant, visitor and event key, in a third of the time of `decode`."""
+        try:
+            return _decode_envelope(self.body)
+        except msgspec.DecodeError:  # the record of a plugin, in which a name has another meaning
+            value = msgspec.json.decode(self.body)
+        if not isinstance(value, dict):
+            return Envelope()
+        known = {field.encode_name: field.name for field in msgspec.structs.fields(Envelope)}
+        return Envelope(
+            **{known[name]: each for name, each in value.items() if name in known and isinstance(each, str)}
+        )

@@ -28,6 +28,7 @@ from .panels import Panel
 from .privacy import Person, Visitors
 from .sink import Sink
 from .store import State, Store
+from .transform import Transform
 from .unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ def register_stores(register: Callable[[str, BackendFactory], None]) -> None:
 @hookspec
 def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
     """Offer a kind of sink for `[sinks.NAME] type`: `register(type, SinkClass)`."""
+
+
+@hookspec
+def register_transforms(register: Callable[[str, Transform], None]) -> None:
+    """Offer a change of records for `[sinks.NAME] transform`: `register(name, function)`.
+
+    The function takes the JSON object of a record, which it may change. It returns the object for the sink, or None to
+    leave the record out. Then the record counts as filtered. If the function raises, the record becomes a dead letter
+    of the sink. The function must not block the event loop, and must not change the `id`.
+    """
 
 
 @hookspec

@@ -7,8 +7,9 @@ from itertools import accumulate, starmap
 from typing import overload
 
 from .events import Record
+from .ids import named_uuid
 
-__all__ = ["Records", "length_of", "lines_of"]
+__all__ = ["Batch", "Records", "length_of", "lines_of"]
 
 
 class Records(Sequence[Record]):
@@ -77,8 +78,42 @@ class Records(Sequence[Record]):
         return self._made
 
 
+class Batch(Sequence[Record]):
+    """The records of one write to a sink with stable batches."""
+
+    __slots__ = ("_token", "records")
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self._token: str | None = None
+
+    @property
+    def token(self) -> str:
+        """A UUID made of the ids of the records: the same records in the same order always have the same token."""
+        if self._token is None:
+            self._token = named_uuid(*[record.envelope().id or str(record.position) for record in self.records])
+        return self._token
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self.records[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+
 def length_of(records: Sequence[Record]) -> int:
     """The total size of the bodies in bytes."""
+    if isinstance(records, Batch):
+        records = records.records
     if isinstance(records, Records):
         return records.length
     return sum([len(record.body) for record in records])
@@ -86,6 +121,8 @@ def length_of(records: Sequence[Record]) -> int:
 
 def lines_of(records: Sequence[Record]) -> bytes:
     """Each body as one line. In JSON, line breaks occur only between tokens, so a space can replace them."""
+    if isinstance(records, Batch):
+        records = records.records
     lines = records.lines() if isinstance(records, Records) else None
     if lines is not None:
         return lines

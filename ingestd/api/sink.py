@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from .events import Record
 from .options import Options
 
-__all__ = ["Sink"]
+__all__ = ["Sink", "Span"]
+
+
+class Span(NamedTuple):
+    """A part of the journal that a buffering sink makes durable in one flush."""
+
+    first: int
+    """The position of the first record."""
+    last: int
+    """The position of the last record."""
+    at: int
+    """The time of the last record in milliseconds. It tells this span from the span of another journal."""
 
 
 class Sink:
@@ -21,6 +32,18 @@ class Sink:
     Options: ClassVar[type[Options]] = Options
     """The options of this kind of sink, in addition to the options that every sink has."""
 
+    stable_batches: ClassVar[bool] = False
+    """Whether the end of a batch is stored before its first write, so that a crash does not change the batch.
+
+    Then `write` gets a `Batch` of `ingestd.api.record_batch`, which has a `token`. This costs one more commit a batch.
+    """
+
+    buffering: ClassVar[bool] = False
+    """Whether `write` only adds records to a buffer, and `flush` makes them durable."""
+
+    flush_after: float = 60.0
+    """The seconds after which the daemon flushes records of a buffering sink, even if the buffer is not full."""
+
     def __init__(self, name: str, options: Any) -> None:
         """`name` is NAME of `[sinks.NAME]`, `options` an instance of `Options`.
 
@@ -30,7 +53,7 @@ class Sink:
         self.options = options
 
     async def open(self) -> None:
-        """Connect. A failure is retried like a write; answers never wait for it."""
+        """Connect. A failure is retried like a write; answers never wait for it. The buffer is empty afterwards."""
 
     async def write(self, batch: Sequence[Record]) -> None:
         """Write the batch. Returning means that it is durable in the destination. If it raises, the batch comes again.
@@ -39,14 +62,27 @@ class Sink:
         failure never counts against a record. Raise `SinkReject` for records that the destination will never accept.
         Any other exception may be the fault of a record. A record that keeps failing while the sink takes new records
         becomes a dead letter.
+
+        A buffering sink only adds the batch to its buffer. If it raises, the buffer must be as before.
         """
         raise TypeError(f"{type(self).__name__} has no write()")
+
+    def is_full(self) -> bool:
+        """Whether the buffer must be flushed before the next write. Only buffering sinks need it."""
+        return False
+
+    async def flush(self, span: Span | None) -> None:
+        """Make the buffer durable and empty it. If it raises, the buffer stays, and `flush` is called again.
+
+        The buffer has the records of `span` that the sink was given. A flush that a crash or a failure has interrupted
+        is made again with the same span. Without a span, any of the records may be in the destination already.
+        """
 
     async def check(self) -> None:
         """Raise the error that a write would raise now, as far as the sink can tell without writing."""
 
     async def close(self) -> None:
-        """Release everything. No write follows, unless `open` is called again.
+        """Release everything, and empty the buffer. No write follows, unless `open` is called again.
 
         That happens if several daemons share a journal and this daemon takes the sink again.
         """

@@ -57,6 +57,8 @@ class Runner:
         self._moved = moved
         self._give_way = give_way
         self._cursor = Cursor(consumer.name, 0)
+        self._reached = 0
+        """The position up to which records were read. Only buffered records are between the cursor and it."""
         self._in_hand: Sequence[Record] = ()
         """Records that were read and not processed yet."""
         self._ahead = ReadAhead(journal, consumer.max_records)
@@ -106,6 +108,7 @@ class Runner:
                 self.status.processed += self._refused[1]
                 self._refused[2]()
             self._refused = _NEVER
+            self._reached = self._cursor.position
             self.status.position, self.status.held = self._cursor.position, True
             # A cursor is never before the removed records. If the journal was replaced, fewer records are removed.
             self.status.removed = min(self.status.removed, self._cursor.position)
@@ -114,11 +117,13 @@ class Runner:
             except LeaseLost as error:
                 _log.info("%s: %s", self.name, error)
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
+                self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
 
     def hurry(self) -> None:
         """Stop lingering, because the daemon stops and waits for the pending records."""
         self._forced = True
+        self._consumer.hurry()
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
@@ -176,6 +181,11 @@ class Runner:
         if self._consumer.polls_commands:
             turn = await self._attend()
             patience = _ATTEND if turn == "records" else 0.0
+            if turn == "flush":
+                if await self._is_open(opening):
+                    async with self._at_work():
+                        await self._flush()
+                return
             if turn == "command" and await self._is_open(opening):
                 async with self._at_work():
                     failure = await self._do_command()
@@ -212,7 +222,7 @@ class Runner:
 
     async def _learn_age(self) -> None:
         """Learn the age of the oldest pending record while the consumer reads nothing."""
-        if self.status.pending and not self._in_hand:
+        if self.status.pending and not self._in_hand and not self.status.buffered:
             for outline in await self._journal.outlines(self._cursor.position, 1):
                 self.status.oldest_at = outline.at
 
@@ -245,22 +255,31 @@ class Runner:
         while True:
             if not await self._wait(patience):
                 return ()
-            records = await self._ahead.read(self._cursor.position, removed=self.status.removed)
+            records = await self._ahead.read(self._reached, removed=self.status.removed)
             if records:
                 break
             oldest = (await self._journal.extent()).first  # all records after the cursor were removed
-            self.status.lost += oldest - 1 - self._cursor.position
-            self._go_to(oldest - 1)  # the removal has moved the durable cursor too
+            self.status.lost += oldest - 1 - self._reached
+            if self.status.buffered:
+                self._reached = self.status.reached = oldest - 1
+            else:
+                self._go_to(oldest - 1)  # the removal has moved the durable cursor too
+        while self._consumer.wants_more(records):
+            more = await self._ahead.read(records[-1].position, removed=self.status.removed)
+            if not more:
+                break
+            records = [*records, *more]
         status = self.status
         status.in_hand, status.reached = len(records), records[-1].position
-        gap = status.reached - self._cursor.position - len(records)
+        gap = status.reached - self._reached - len(records)
         status.lost += gap + max(0, status.removed - status.reached)
-        status.oldest_at = records[0].at
+        if not status.buffered:
+            status.oldest_at = records[0].at
         status.last = max(status.last, status.reached)
         return records
 
     async def _wait(self, patience: float | None) -> bool:
-        consumer, after = self._consumer, self._cursor.position
+        consumer, after = self._consumer, self._reached
         try:
             async with asyncio.timeout(patience):
                 await self._journal.wait(after, self._cursor)
@@ -279,6 +298,7 @@ class Runner:
 
     def _go_to(self, position: int) -> None:
         self._cursor = self._cursor._replace(position=position)
+        self._reached = max(self._reached, position)
         self.status.position = position
 
     async def _step(self) -> None:
@@ -291,6 +311,10 @@ class Runner:
         finally:
             self._prepared = False
         count = len(self._in_hand) if step.done is None else step.done
+        if step.buffered:
+            self._store.discard(step.state)
+            self._keep_buffered(count)
+            return
         committing = asyncio.create_task(self._commit(step, count))
         try:  # disk or network work on the commit while the next step is prepared
             if (
@@ -306,8 +330,20 @@ class Runner:
     def _new_step(self) -> Step:
         return Step(self._store.begin(self._now(), step=True), self._give_way)
 
+    def _keep_buffered(self, count: int) -> None:
+        done, self._in_hand = self._in_hand[:count], self._in_hand[count:]
+        self._reached = done[-1].position
+        self.status.buffered += count
+        self.status.in_hand = len(self._in_hand)
+        if not self._in_hand:  # removed records were counted as lost while there were records in hand
+            self._reached = self.status.reached = max(self._reached, self.status.removed)
+        self._moved.set()
+
     async def _commit(self, step: Step, count: int) -> None:
         done, rest = self._in_hand[:count], self._in_hand[count:]
+        if not done:
+            await self._commit_command(step)
+            return
         # Never before the records that were removed during the step.
         position = max(done[-1].position, self.status.removed)
         try:
@@ -337,6 +373,44 @@ class Runner:
             return error
         await _to_the_end(asyncio.create_task(self._commit_command(step)))
         return None
+
+    async def _flush(self) -> None:
+        step = self._new_step()
+        try:
+            await self._consumer.flush(step, self._journal)
+        except BaseException:
+            self._store.discard(step.state)
+            raise
+        await _to_the_end(asyncio.create_task(self._commit_flush(step)))
+
+    async def _commit_flush(self, step: Step) -> None:
+        last = step.flushed
+        if last is None:
+            await self._commit_command(step)
+            if step.rewound:
+                await self._rewind()
+            return
+        count, position = self.status.buffered, max(last.position, self.status.removed)
+        try:
+            await self._append(step, self._cursor._replace(position=position, record=last))
+        except LeaseLost:
+            self._refused = position, count, step.committed
+            raise
+        self.status.processed += count
+        self.status.buffered = 0
+        if not self._in_hand:
+            self.status.lost += max(0, position - self.status.reached)
+        self._go_to(position)
+        step.committed()
+        following = self._in_hand[0] if self._in_hand else last
+        self.status.oldest_at = following.at if self.status.pending else None
+        self._moved.set()
+
+    async def _rewind(self) -> None:
+        """Read all records after the cursor again."""
+        await self._ahead.forget()
+        self._in_hand, self._reached = (), self._cursor.position
+        self.status.in_hand = self.status.buffered = 0
 
     async def _commit_command(self, step: Step) -> None:
         await self._append(step, self._cursor._replace(position=max(self._cursor.position, self.status.removed)))

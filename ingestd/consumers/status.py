@@ -30,8 +30,10 @@ class ConsumerStatus:
     """When the oldest pending record was received, in milliseconds; None if that is not known yet."""
     in_hand: int = 0
     """The number of records that were read and not processed yet. They are processed even if they are removed."""
+    buffered: int = 0
+    """The number of records that the consumer has taken into a buffer. They are pending until they are durable."""
     reached: int = 0
-    """The position of the last record in hand."""
+    """The position of the last record in hand or in the buffer."""
     paused: bool = False
     """Whether the consumer has asked for nothing at present, as a sink does after an operator's pause."""
     removed: int = 0
@@ -53,7 +55,9 @@ class ConsumerStatus:
     def pending(self) -> int:
         """The number of records that the consumer can still process."""
         if self.in_hand:
-            return self.in_hand + max(0, self.last - max(self.reached, self.removed))
+            return self.buffered + self.in_hand + max(0, self.last - max(self.reached, self.removed))
+        if self.buffered:
+            return self.buffered + max(0, self.last - self.reached)
         return max(0, self.last - self.position)
 
     def trimmed(self, up_to: int) -> None:

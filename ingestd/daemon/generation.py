@@ -108,7 +108,15 @@ def _make_sinks(
     config: Config, plugins: Plugins, validator: Validator, present: Mapping[str, SinkConsumer]
 ) -> list[SinkConsumer]:
     return [
-        make_sink_consumer(name, table, plugins.sinks[table["type"]], config, validator.keys, before=present.get(name))
+        make_sink_consumer(
+            name,
+            table,
+            plugins.sinks[table["type"]],
+            config,
+            validator.keys,
+            transforms=plugins.transforms,
+            before=present.get(name),
+        )
         for name, table in config.sink_tables.items()
     ]
 

@@ -7,15 +7,26 @@ from typing import Any
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.sink import Sink
+from ingestd.api.transform import Transform
 from ingestd.config import Config
 from ingestd.hooks.plugin_validation import check_sink
 
+from .buffered_consumer import BufferedSinkConsumer
 from .filters import check_filter
 from .options import SinkOptions, read_sink_options
 from .sink_consumer import SinkConsumer
 from .status import SinkStatus, sink_statuses
+from .transforms import make_transform
 
-__all__ = ["SinkConsumer", "SinkOptions", "SinkStatus", "make_sink_consumer", "read_sink_options", "sink_statuses"]
+__all__ = [
+    "BufferedSinkConsumer",
+    "SinkConsumer",
+    "SinkOptions",
+    "SinkStatus",
+    "make_sink_consumer",
+    "read_sink_options",
+    "sink_statuses",
+]
 
 
 def make_sink_consumer(
@@ -25,18 +36,20 @@ def make_sink_consumer(
     config: Config,
     keys: Collection[str] | None = None,
     *,
+    transforms: Mapping[str, Transform],
     before: SinkConsumer | None = None,
 ) -> SinkConsumer:
     """Make the sink of `[sinks.NAME]` and its consumer. Raises `ConfigError`, which names file and option.
 
-    `keys` has the known event keys; the filter may name no others. `before` is the present consumer of that name. It is
-    returned if nothing has changed.
+    `keys` has the known event keys; the filter may name no others. `transforms` has the transforms of all plugins.
+    `before` is the present consumer of that name. It is returned if nothing has changed.
     """
     options, own_options = read_sink_options(name, table, sink_class, config)
     path = f"sinks.{name}"
     if keys is not None:
         check_filter(options.filter, keys, config.place(f"{path}.filter"))
-    if before is not None and before.made_of == (sink_class, options, own_options):
+    transform = make_transform(options.transform, transforms, config.place(f"{path}.transform"))
+    if before is not None and before.made_of == (sink_class, options, own_options, transform):
         return before
     try:
         sink = sink_class(name, own_options)
@@ -48,4 +61,5 @@ def make_sink_consumer(
         check_sink(sink, name)
     except ConfigError as error:
         raise ConfigError(f"{config.place(path)}: sink type {options.type}: {error}") from error
-    return SinkConsumer(sink, options, own_options)
+    consumer_class = BufferedSinkConsumer if sink.buffering else SinkConsumer
+    return consumer_class(sink, options, own_options, transform)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry, reason_of, storable
 from ingestd.api.events import Record
-from ingestd.api.record_batch import length_of
+from ingestd.api.record_batch import Batch, length_of
 from ingestd.api.sink import Sink
 
 from .evidence import Evidence
 from .options import SinkOptions
+from .transforms import RecordTransform
 
 __all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written", "within"]
 
@@ -30,6 +32,10 @@ class Written(NamedTuple):
 
     done: int
     given_up: dict[int, GivenUp]
+    left_out: Collection[int] = ()
+    """The indexes of the completed records that the transform left out."""
+    failure: Exception | None = None
+    """Why the records after the completed ones were not written, if the sink took only a first part."""
 
 
 class BatchWriter:
@@ -45,17 +51,28 @@ class BatchWriter:
     to the sink. To find out, the writer tries a record of another visitor: a probe. If the sink refuses probes too, it
     may be failing and still take a record now and then. Then the sink must take other records `retry.attempts` times,
     and at least twice. Without a record to try, the failure is raised, and the record waits.
+
+    A sink with stable batches gets a failed batch again as it was, until it is halved.
     """
 
     def __init__(
-        self, sink: Sink, options: SinkOptions, evidence: Evidence | None = None, *, in_turn: bool = True
+        self,
+        sink: Sink,
+        options: SinkOptions,
+        evidence: Evidence | None = None,
+        *,
+        in_turn: bool = True,
+        transform: RecordTransform | None = None,
+        write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
     ) -> None:
-        """`in_turn`: the records come in journal order, after the sink's cursor."""
+        """`in_turn`: the records come in journal order, after the sink's cursor. `write` replaces the sink's own."""
         self.splits = 0
         """The number of failed writes that were repeated at once, with fewer records."""
         self._evidence = evidence or Evidence()
         self._in_turn = in_turn
         self._sink = sink
+        self._write_batch = write or sink.write
+        self._transform = transform
         self._timeout = float(options.timeout)
         self._attempts = options.retry.attempts
         self._most = options.batch.max_events
@@ -67,6 +84,8 @@ class BatchWriter:
     def forget(self) -> None:
         """Forget the failures of all records."""
         self._size = self._most
+        self._interruption: Exception | None = None
+        """The failure after a first part of a batch was taken. The next write raises it, so that a pause follows."""
         self._failed: dict[int, int] = {}
         """The positions of records to be written again, each with its number of failed writes."""
         self._tried: dict[int, int] = {}
@@ -79,16 +98,33 @@ class BatchWriter:
         self._proofs = 0
         """How often the sink took other records between two failures of the first record alone."""
 
-    async def write(self, records: Sequence[Record]) -> Written:
-        """Write the first records, at least one. Raises the exception of the sink, or `SinkFailure`."""
-        if self._failed and records[0].position not in self._failed:  # the failed records are gone or come later
-            self.forget()
+    def first(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records of the next batch."""
+        self._forget_others(records)
+        batch = records[: self._size]
+        if self._failed:  # only records of the failed batch
+            batch = [*takewhile(lambda record: record.position in self._failed, batch)]
+        if length_of(batch) <= self._most_bytes:
+            return batch
+        ends = accumulate(len(record.body) for record in batch)
+        return batch[: max(1, sum(1 for end in ends if end <= self._most_bytes))]
+
+    async def write(self, records: Sequence[Record], end: int | None = None) -> Written:
+        """Write the first records, at least one. Raises the exception of the sink, or `SinkFailure`.
+
+        `end` is the position of the last record of a stable batch.
+        """
+        self._forget_others(records)
+        if self._interruption is not None:
+            interruption, self._interruption = self._interruption, None
+            raise interruption
         while True:
-            batch = self._first(records)
+            batch = self.first(records) if end is None else self._part(records, end)
             try:
-                given_up = await self._deliver(batch)
+                written = await self._deliver(batch)
             except SinkRetry:
-                self._size = max(1, len(batch) // 2)  # the sink may have room for some
+                if end is None:
+                    self._size = max(1, len(batch) // 2)  # the sink may have room for some
                 raise
             except Exception as error:
                 self._count_failure(batch)
@@ -103,41 +139,63 @@ class BatchWriter:
                     if others_taken:
                         continue
                     raise
-                given_up = {0: self._give_up(batch[0], reason_of(error))}
+                written = Written(1, {0: self._give_up(batch[0], reason_of(error))})
                 self._refuses_others = False
-            self._went_on(batch)
-            return Written(len(batch), given_up)
+            self._went_on(batch[: written.done])
+            if written.failure is not None:
+                if not isinstance(written.failure, SinkRetry):
+                    self._count_failure(batch[written.done :])
+                self._interruption = written.failure
+            return written
 
-    def _first(self, records: Sequence[Record]) -> Sequence[Record]:
-        batch = records[: self._size]
-        if self._failed:  # only records of the failed batch
-            batch = [*takewhile(lambda record: record.position in self._failed, batch)]
-        if length_of(batch) <= self._most_bytes:
-            return batch
-        ends = accumulate(len(record.body) for record in batch)
-        return batch[: max(1, sum(1 for end in ends if end <= self._most_bytes))]
+    def _forget_others(self, records: Sequence[Record]) -> None:
+        """Forget failures of other records, which are gone or come later."""
+        if self._failed and records[0].position not in self._failed:
+            self.forget()
 
-    async def _deliver(self, batch: Sequence[Record]) -> dict[int, GivenUp]:
-        """Write a batch without the records that the sink rejects. Return the rejected records by index."""
+    def _part(self, records: Sequence[Record], end: int) -> Sequence[Record]:
+        """The stable batch, or its first half after failures."""
+        batch = records[: bisect_right(records, end, key=lambda record: record.position)]
+        return batch[: self._size] if self._size < self._most else batch
+
+    async def _deliver(self, batch: Sequence[Record], *, is_probe: bool = False) -> Written:
+        """Write a batch without the records that the sink rejects, and without the rest after a partial write."""
         given_up: dict[int, GivenUp] = {}
+        left_out: Collection[int] = ()
         left: Sequence[int] = range(len(batch))
+        records = batch
+        if self._transform is not None:
+            records, left_out, reasons = await self._transform.apply(batch)
+            given_up = {index: self._give_up(batch[index], reason) for index, reason in reasons.items()}
+            left = [index for index in left if index not in given_up and index not in left_out]
+        is_partial = False
         while left:
+            some = records if len(left) == len(batch) else [records[index] for index in left]
             try:
-                some = batch if len(left) == len(batch) else [batch[index] for index in left]
                 await self._write(some)
             except SinkReject as error:
                 rejected = _checked(error, len(left))
+                written = _written_of(error, len(left))
+                is_partial = is_partial or written > 0
                 for at, reason in rejected.items():
                     given_up[left[at]] = self._give_up(batch[left[at]], reason)
-                left = [index for at, index in enumerate(left) if at not in rejected]
+                left = [index for at, index in enumerate(left) if at >= written and at not in rejected]
+            except Exception as error:
+                written = _written_of(error, len(left))
+                if not is_partial and not written:
+                    raise
+                done = left[written] if written < len(left) else len(batch)
+                given_up = {index: each for index, each in given_up.items() if index < done}
+                return Written(done, given_up, [index for index in left_out if index < done], error)
             else:
-                if self._in_turn:
+                if self._in_turn and not is_probe:
                     self._evidence.add_taken(some)
                 break
-        return given_up
+        return Written(len(batch), given_up, left_out)
 
     async def _write(self, batch: Sequence[Record]) -> None:
-        await within(self._timeout, self._sink.write(batch), "a write")
+        batch = Batch(batch) if self._sink.stable_batches else batch
+        await within(self._timeout, self._write_batch(batch), "a write")
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
         """Whether the sink takes other records than the first, which failed alone; None if that is unknown."""
@@ -155,16 +213,15 @@ class BatchWriter:
         refused = False
         for probe in self._choose_probes(records):
             try:
-                await self._write([probe])
-            except SinkReject:  # neither taken nor a failure of the sink
-                pass
+                written = await self._deliver([probe], is_probe=True)
             except Exception:  # noqa: BLE001 - the failure is the answer
                 refused = True
             else:
-                self._evidence.add_probe(probe)
-                if probe.position in self._tried:
-                    self._excuse()  # the sink failed on this record before, so the sink was at fault
-                return True
+                if not written.given_up and not written.left_out:  # else neither taken nor a failure of the sink
+                    self._evidence.add_probe(probe)
+                    if probe.position in self._tried:
+                        self._excuse()  # the sink failed on this record before, so the sink was at fault
+                    return True
             self._tried[probe.position] = max(self._tried.values(), default=0) + 1
         self._evidence.wanted = True
         self._refuses_others = self._refuses_others or refused
@@ -210,8 +267,16 @@ class BatchWriter:
 class LetterWriter(BatchWriter):
     """Writes dead letters again. It waits only for a sink that is known to fail, because giving up loses nothing."""
 
-    def __init__(self, sink: Sink, options: SinkOptions, evidence: Evidence) -> None:
-        super().__init__(sink, options, evidence, in_turn=False)
+    def __init__(
+        self,
+        sink: Sink,
+        options: SinkOptions,
+        evidence: Evidence,
+        *,
+        transform: RecordTransform | None = None,
+        write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(sink, options, evidence, in_turn=False, transform=transform, write=write)
         self._sink_fails = False
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
@@ -232,8 +297,13 @@ class LetterWriter(BatchWriter):
         return not self._sink_fails
 
 
-async def within(seconds: float, work: Awaitable[None], what: str) -> None:
-    """Await work of a sink for at most that time. Raises `SinkFailure` if it takes longer or cancels itself."""
+async def within(
+    seconds: float, work: Awaitable[None], what: str, too_long: type[SinkFailure | SinkRetry] = SinkFailure
+) -> None:
+    """Await work of a sink for at most that time.
+
+    Raises `too_long` if it takes longer, and `SinkFailure` if it cancels itself.
+    """
     limit = asyncio.timeout(seconds)
     task = asyncio.current_task()
     assert task is not None
@@ -243,7 +313,7 @@ async def within(seconds: float, work: Awaitable[None], what: str) -> None:
     except TimeoutError as error:
         if not limit.expired():  # the sink itself raised the TimeoutError
             raise
-        raise SinkFailure(f"{what} took longer than {seconds:g} s") from error
+        raise too_long(f"{what} took longer than {seconds:g} s") from error
     except asyncio.CancelledError as error:
         if task.cancelling():
             raise
@@ -257,3 +327,11 @@ def _checked(error: SinkReject, count: int) -> dict[int, str]:
         named = f"record {wrong[0]!r}" if wrong else "no record"
         raise SinkFailure(f"its SinkReject names {named} of a batch of {count}; {error.takes}") from error
     return {index: storable(str(reason)) for index, reason in reasons.items()}
+
+
+def _written_of(error: Exception, count: int) -> int:
+    """How many records of a batch of `count` are durable, from the first, although the write failed."""
+    written = error.written if isinstance(error, SinkRetry | SinkReject | SinkFailure) else 0
+    if type(written) is not int or not 0 <= written <= count:
+        raise SinkFailure(f"it says that {written!r} records of a batch of {count} are written") from error
+    return written

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-import msgspec
-
 from ingestd.api.events import Record
 
 __all__ = ["Evidence"]
@@ -72,16 +70,6 @@ class Evidence:
             self._probes = {each for each in self._probes if each > position}
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    tenant: str | None = None
-    anonymousId: str | None = None  # noqa: N815 - the member's name
-
-
-_decode_owner = msgspec.json.Decoder(_Owner).decode
-
-
-def _owner_of(record: Record) -> _Owner:
-    try:
-        return _decode_owner(record.body)
-    except msgspec.DecodeError:  # the record of a plugin, in which the names have another meaning
-        return _Owner()
+def _owner_of(record: Record) -> tuple[str | None, str | None]:
+    envelope = record.envelope()
+    return envelope.tenant, envelope.anonymous_id

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection
 
-import msgspec
-
 from ingestd.api.errors import ConfigError
 from ingestd.api.events import Record
 
@@ -15,15 +13,6 @@ from .options import FilterOptions
 __all__ = ["TYPES", "Filter", "check_filter", "make_filter"]
 
 Filter = Callable[[Record], bool]
-
-
-class _Subject(msgspec.Struct, frozen=True):
-    tenant: str | None = None
-    key: str | None = None
-
-
-_decode = msgspec.json.Decoder(_Subject).decode
-_NOBODY = _Subject()
 
 
 TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
@@ -59,13 +48,10 @@ def make_filter(options: FilterOptions) -> Filter | None:
     def passes(record: Record) -> bool:
         if types is not None and record.type not in types:
             return False
-        try:
-            subject = _decode(record.body)
-        except msgspec.DecodeError:  # the record of a plugin, in which the names have another meaning
-            subject = _NOBODY
-        if tenants is not None and subject.tenant not in tenants:
+        envelope = record.envelope()
+        if tenants is not None and envelope.tenant not in tenants:
             return False
-        return keys is None or subject.key in keys or record.type == "erasure"
+        return keys is None or envelope.key in keys or record.type == "erasure"
 
     if types is keys is tenants is None:
         return None

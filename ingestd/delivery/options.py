@@ -17,10 +17,11 @@ from ingestd.config import Config
 __all__ = ["BatchOptions", "FilterOptions", "RetryOptions", "SinkOptions", "read_sink_options"]
 
 _Count = Annotated[int, Meta(ge=1)]
+_MOST = 1_000_000_000  # records of a batch; memory is the limit, and `max_bytes` bounds it
 
 
 class BatchOptions(Options):
-    max_events: Annotated[int, Meta(ge=1, le=10_000)] = 500
+    max_events: Annotated[int, Meta(ge=1, le=_MOST)] = 500
     max_bytes: PositiveSize = Size.parse("4MiB")
     max_wait: Duration = Duration.parse("200ms")
 
@@ -50,6 +51,8 @@ class SinkOptions(Options, kw_only=True):
     batch: BatchOptions = msgspec.field(default_factory=BatchOptions)
     retry: RetryOptions = msgspec.field(default_factory=RetryOptions)
     filter: FilterOptions = msgspec.field(default_factory=FilterOptions)
+    transform: str | None = None
+    """The name of a transform that a plugin registers."""
 
 
 def read_sink_options(

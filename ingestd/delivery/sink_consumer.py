@@ -14,9 +14,11 @@ from ingestd.api.errors import LeaseLost, Unavailable, reason_of
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.options import Options
+from ingestd.api.record_batch import length_of
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 
+from .batch_plan import BatchPlan, load_plan, save_plan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written, within
 from .dead_letter_log import DeadLetterLog
 from .dead_letters import DeadLetter, read_letter, read_letters, remove_letter, save_dead_letter
@@ -25,8 +27,9 @@ from .filters import make_filter
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from .transforms import RecordTransform
 
-__all__ = ["PREFIX", "SinkConsumer"]
+__all__ = ["PREFIX", "Outcome", "SinkConsumer"]
 
 PREFIX = "sink:"
 
@@ -36,14 +39,33 @@ _LOOK = 0.4  # seconds between two looks for commands
 _DISCARDED = 1000  # dead letters discarded in one step
 _LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
 _AHEAD = 500  # records after those in hand that may serve as probes
+_PART = 1 << 20  # bytes from which a batch may be only a part of what the journal has, because a read has a limit
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
     """The result of a write: the records of a step, the indexes of those that pass the filter, and how these ended."""
 
     records: Sequence[Record]
     wanted: Sequence[int]
     written: Written
+
+    @property
+    def done(self) -> int:
+        """The number of processed records, from the first."""
+        return len(self.records) if self.written.done == len(self.wanted) else self.wanted[self.written.done]
+
+    @property
+    def delivered(self) -> int:
+        return self.written.done - len(self.written.given_up) - len(self.written.left_out)
+
+    @property
+    def filtered(self) -> int:
+        """The number of processed records that the filter excluded or the transform left out."""
+        return self.done - self.written.done + len(self.written.left_out)
+
+    @property
+    def given_up(self) -> list[tuple[Record, GivenUp]]:
+        return [(self.records[self.wanted[at]], given_up) for at, given_up in self.written.given_up.items()]
 
 
 class SinkConsumer(Consumer):
@@ -52,13 +74,21 @@ class SinkConsumer(Consumer):
     A failed write is repeated until it succeeds, with the same records and after a pause. Meanwhile the cursor waits.
     Two kinds of records become dead letters: records that the sink rejects, and a record that alone makes a batch fail
     (see `BatchWriter`). They do so in the step that moves the cursor past them.
+
+    For a sink with stable batches, a step with the end of the batch comes before the first write.
     """
 
     polls_commands = True
 
-    def __init__(self, sink: Sink, options: SinkOptions, own_options: Options | None = None) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        options: SinkOptions,
+        own_options: Options | None = None,
+        transform: RecordTransform | None = None,
+    ) -> None:
         self.name = PREFIX + sink.name
-        self.made_of = type(sink), options, own_options
+        self.made_of = type(sink), options, own_options, transform
         """The parts that two equal consumers have in common."""
         self.start = options.start
         self.max_records = options.batch.max_events
@@ -73,17 +103,22 @@ class SinkConsumer(Consumer):
         """Records that became dead letters since the start of the daemon, without replayed and retried ones."""
         self.progress: Progress | None = None
         """None while the progress is unknown, or if there is none."""
+        self.only_commands = False
+        """Whether it delivers records only while it executes commands, so that it is idle after the last one."""
         self.last_reason: str | None = None
         """The reason of the newest dead letter, if that letter still exists."""
         self._timeout = float(options.timeout)
         self._filter = make_filter(options.filter)
         self._evidence = Evidence()
-        self._writer = BatchWriter(sink, options, self._evidence)
-        self._replays = BatchWriter(sink, options, self._evidence, in_turn=False)
-        self._retries = LetterWriter(sink, options, self._evidence)
+        self._max_bytes = int(options.batch.max_bytes)
+        self._writer = BatchWriter(sink, options, self._evidence, transform=transform)
+        self._replays = BatchWriter(sink, options, self._evidence, in_turn=False, transform=transform)
+        self._retries = LetterWriter(sink, options, self._evidence, transform=transform)
         self._splits = 0
         """Splits counted by earlier writers."""
-        self._outcomes: list[_Outcome] = []
+        self._plan: BatchPlan | None = None
+        """The last stored plan of a batch, which may be done already."""
+        self._outcomes: list[Outcome] = []
         """The results for the present step and for the next step, until they are committed."""
         self._orders = OperatorCommands()
         self._looked: float | None = None
@@ -112,7 +147,7 @@ class SinkConsumer(Consumer):
 
     async def close(self) -> None:
         # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
-        self.progress = self.last_reason = self._looked = self._trouble = None
+        self.progress = self.last_reason = self._looked = self._trouble = self._plan = None
         self._outcomes = []
         self._evidence.forget()
         for writer in self._writers:
@@ -124,10 +159,14 @@ class SinkConsumer(Consumer):
             await self._look(state)
         if self._orders.paused:
             return "nothing"
-        return "records" if self._next_command() is None and not self._evidence.wanted else "command"
+        if self._next_command() is not None or self._evidence.wanted:
+            return "command"
+        return "nothing" if self.only_commands else "records"
 
     async def _look(self, state: State) -> None:
         name = self.sink.name
+        if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
+            self._plan = await load_plan(state, name)
         self._orders = await load_commands(state, name)
         self.progress = progress = await load_progress(state, name)
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
@@ -136,30 +175,69 @@ class SinkConsumer(Consumer):
             await save_last_failure(state, name, self._trouble)
         self._looked = time.monotonic()
 
+    def wants_more(self, records: Sequence[Record]) -> bool:
+        if self._plan is not None and self._plan.begins_with(records[0]) and records[-1].position < self._plan.last:
+            return True
+        return len(records) < self.max_records and _PART <= length_of(records) < self._max_bytes
+
     async def prepare(self, records: Sequence[Record]) -> None:
-        await self._tried(self._write(records))
+        if not self.sink.stable_batches:  # the end of a stable batch must be durable first
+            await self._tried(self._write(records))
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
         await self._tried(self._process(records, step))
 
     async def _process(self, records: Sequence[Record], step: Step) -> None:
-        progress = await self._progress(step.state, records[0].position - 1)
-        outcome = await self._write(records)
-        wanted, written = outcome.wanted, outcome.written
-        done = len(records) if written.done == len(wanted) else wanted[written.done]
-        delivered, filtered = written.done - len(written.given_up), done - written.done
-        letters = [
-            await self._bury(step.state, progress, records[wanted[at]], given_up)
-            for at, given_up in written.given_up.items()
-        ]
-        progress.delivered += delivered
-        progress.given_up += len(written.given_up)
-        progress.filtered += filtered
-        await save_progress(step.state, self.sink.name, progress)
-        step.done = done
-        step.committed = lambda: self._committed(progress, letters, outcome, delivered, filtered)
+        if self.sink.stable_batches and not await self._is_planned(records, step):
+            return
+        await self._commit_outcome(await self._write(records), step)
 
-    async def _write(self, records: Sequence[Record]) -> _Outcome:
+    async def _commit_outcome(self, outcome: Outcome, step: Step) -> None:
+        progress = await self._progress(step.state, outcome.records[0].position - 1)
+        letters = await self._add_to(progress, step.state, outcome.delivered, outcome.filtered, outcome.given_up)
+        step.done = outcome.done
+        step.committed = lambda: self._committed(progress, letters, outcome)
+
+    async def _add_to(
+        self,
+        progress: Progress,
+        state: State,
+        delivered: int,
+        filtered: int,
+        given_up: Sequence[tuple[Record, GivenUp]],
+    ) -> list[DeadLetter]:
+        """Store the end of some records, and return their dead letters."""
+        letters = [await self._bury(state, progress, *each) for each in given_up]
+        progress.delivered += delivered
+        progress.given_up += len(letters)
+        progress.filtered += filtered
+        await save_progress(state, self.sink.name, progress)
+        return letters
+
+    async def _is_planned(self, records: Sequence[Record], step: Step) -> bool:
+        """Whether the end of the next batch is durable. If not, the step stores it, and the same records come again."""
+        wanted = self._select(records)
+        if not wanted:
+            return True
+        plan = self._plan
+        if plan is not None and plan.is_met_by(records) and records[wanted[0]].position <= plan.last:
+            return True
+        batch = self._writer.first([records[index] for index in wanted])
+        plan = BatchPlan(records[0].position, batch[-1].position, batch[-1].at)
+        await save_plan(step.state, self.sink.name, plan)
+        step.done = 0
+        step.committed = lambda: self._set_plan(plan)
+        return False
+
+    def _set_plan(self, plan: BatchPlan | None) -> None:
+        self._plan = plan
+
+    def _select(self, records: Sequence[Record]) -> Sequence[int]:
+        """The indexes of the records that pass the filter."""
+        every = range(len(records))
+        return every if self._filter is None else [index for index in every if self._filter(records[index])]
+
+    async def _write(self, records: Sequence[Record]) -> Outcome:
         """Write records, unless the sink already has them.
 
         It has them after `prepare`, and after a step whose commit failed.
@@ -167,40 +245,44 @@ class SinkConsumer(Consumer):
         for outcome in self._outcomes:
             if outcome.records is records:
                 return outcome
-        wanted: Sequence[int] = range(len(records))
-        if self._filter is not None:
-            wanted = [index for index in wanted if self._filter(records[index])]
+        wanted = self._select(records)
         written = Written(0, {})
         if wanted:
             some = records if len(wanted) == len(records) else [records[index] for index in wanted]
-            written = await self._writer.write(some)
-        outcome = _Outcome(records, wanted, written)
+            written = await self._writer.write(some, self._end_of_batch(some))
+        outcome = Outcome(records, wanted, written)
         self._outcomes = [*self._outcomes[-1:], outcome]
         return outcome
 
-    def _committed(
-        self,
-        progress: Progress,
-        letters: Sequence[DeadLetter],
-        outcome: _Outcome | None = None,
-        delivered: int = 0,
-        filtered: int = 0,
-    ) -> None:
+    def _end_of_batch(self, records: Sequence[Record]) -> int | None:
+        """The position of the last record of a stable batch, or None without stable batches."""
+        if not self.sink.stable_batches or self._plan is None:
+            return None
+        return self._plan.last if self._plan.begins_with(records[0]) else None
+
+    def _committed(self, progress: Progress, letters: Sequence[DeadLetter], outcome: Outcome | None = None) -> None:
         """Update the counts after a commit. `letters` has the new dead letters of the step.
 
         Dead letters of a command do not count as given up, because the sink has had these records before.
         """
-        self.progress = progress
-        self._outcomes = [each for each in self._outcomes if each is not outcome]
+        if outcome is not None:
+            self._outcomes = [each for each in self._outcomes if each is not outcome]
+            self._count(outcome.delivered, outcome.filtered, len(letters))
+        self._report(progress, letters)
+
+    def _count(self, delivered: int, filtered: int, given_up: int) -> None:
         self.delivered += delivered
         self.filtered += filtered
-        self.given_up += len(letters) if outcome is not None else 0
+        self.given_up += given_up
+
+    def _report(self, progress: Progress, letters: Sequence[DeadLetter]) -> None:
+        self.progress = progress
         self._log.report(letters, progress.dead)
 
     async def command(self, step: Step, journal: Journal) -> None:
         position = await self._position(journal)
         if self._evidence.wanted:
-            await self._read_ahead(journal, position)
+            await self._read_ahead(journal, self._reached(position))
         command = self._next_command()
         if command is None:
             return
@@ -222,6 +304,10 @@ class SinkConsumer(Consumer):
             if cursor.name == self.name:
                 return cursor.position
         raise LeaseLost("its cursor is not in the journal any more")
+
+    def _reached(self, position: int) -> int:
+        """The position up to which the sink was given records. `position` is the cursor's."""
+        return position
 
     async def _read_ahead(self, journal: Journal, position: int) -> None:
         """Read further records for probes, because the sink has taken none of the records in hand."""
@@ -247,7 +333,7 @@ class SinkConsumer(Consumer):
         else:
             written = await self._replays.write(wanted)
             progress.at = wanted[written.done - 1].position
-            progress.replayed += written.done - len(written.given_up)
+            progress.replayed += written.done - len(written.given_up) - len(written.left_out)
             progress.given_up_again += len(written.given_up)
             for index, given_up in written.given_up.items():
                 letters.append(await self._bury(step.state, progress, wanted[index], given_up))

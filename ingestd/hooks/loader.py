@@ -23,6 +23,7 @@ from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
 from ingestd.api.intake import Intake
 from ingestd.api.options import Options
 from ingestd.api.sink import Sink
+from ingestd.api.transform import Transform
 from ingestd.config import Config
 
 from .caller import Hooks, register_all, register_each
@@ -33,6 +34,7 @@ from .plugin_validation import (
     check_intake,
     check_plugin_class,
     check_sink_class,
+    check_transform,
 )
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
@@ -66,6 +68,7 @@ class Plugins:
     hooks: Hooks
     stores: Mapping[str, BackendFactory]
     sinks: Mapping[str, type[Sink]]
+    transforms: Mapping[str, Transform]
     consumers: tuple[Consumer, ...]
     intakes: tuple[Intake, ...]
 
@@ -128,12 +131,15 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         intakes.append(intake)
 
     register_all(manager, "register_intakes", register_intake)
+    transforms: _Offers[Transform] = _Offers("transform", "name", check_transform)
+    register_each(manager, "register_transforms", transforms.register_for)
     return Plugins(
         loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
         manager=manager,
         hooks=Hooks(manager, started=present),
         stores=stores.made,
         sinks=sinks.made,
+        transforms=transforms.made,
         consumers=tuple(consumers),
         intakes=tuple(intakes),
     )

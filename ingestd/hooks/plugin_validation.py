@@ -22,7 +22,7 @@ from ingestd.api.sink import Sink
 
 __all__ = [
     "check_consumer", "check_entry_point", "check_hooks", "check_intake", "check_plugin_class", "check_sink",
-    "check_sink_class",
+    "check_sink_class", "check_transform",
 ]  # fmt: skip
 
 _LABEL = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -93,6 +93,10 @@ def check_sink_class(kind: object, sink_class: object) -> None:
             raise ConfigError(f"{name} has no write{hint}")
         for method, parameters in _SINK_METHODS.items():
             _check_coroutine_function(sink_class, method, parameters)
+        if sink_class.buffering:  # the methods of other sinks may have any names
+            if sink_class.flush is Sink.flush:
+                raise ConfigError(f"{name} is buffering and has no flush; add `async def flush(self, span)`")
+            _check_coroutine_function(sink_class, "flush", ("span",))
         _check_options(sink_class)
         _check_parameters(sink_class, f"{name}.__init__", ("name", "options"), is_bound=True)
     except ConfigError as error:
@@ -108,6 +112,20 @@ def check_sink(sink: Sink, name: str) -> None:
         raise ConfigError(f"{class_name} has no {' and no '.join(missing)}; {cure}")
     if sink.name != name:
         raise ConfigError(f"{class_name} does not have the name it was given; {cure}, and keep sink.name")
+
+
+def check_transform(name: object, transform: object) -> None:
+    """Check the name and the function of a transform that a plugin registers. Raises `ConfigError`."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            'register takes the name of the transform and then its function, as in register("without_email", change);'
+            f" the name given is {_kind_of(name)}"
+        )
+    if not callable(transform):
+        raise ConfigError(f"transform {name}: register a function, not {_kind_of(type(transform))}")
+    if inspect.iscoroutinefunction(transform):
+        raise ConfigError(f"transform {name}: register a plain function; a coroutine function cannot change a record")
+    _check_parameters(transform, f"transform {name}", ("record",), is_bound=True)
 
 
 def check_consumer(consumer: object) -> None:

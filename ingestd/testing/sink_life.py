@@ -35,7 +35,7 @@ class SinkLife(SinkTraits):
 
         async def scenario() -> None:
             written = []
-            sink = self.make_sink(tmp_path)
+            sink = self._make(tmp_path)
             for _ in range(3):
                 batch = self._records(3)
                 await sink.open()
@@ -53,7 +53,7 @@ class SinkLife(SinkTraits):
             written: list[Record] = []
             for turns in (0, 1, 2, 3, 5, 8, 13, 21):
                 for closes in (False, True):
-                    sink = self.make_sink(tmp_path)
+                    sink = self._make(tmp_path)
                     try:
                         await cancelled_after(Pause(turns), sink.open())
                         if closes:
@@ -70,7 +70,7 @@ class SinkLife(SinkTraits):
 
     def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
         async def scenario() -> None:
-            await self.make_sink(tmp_path).close()
+            await self._make(tmp_path).close()
             async with self._open(tmp_path):
                 pass
             async with self._open(tmp_path) as sink:
@@ -105,7 +105,7 @@ class SinkLife(SinkTraits):
                 await sink.check()
                 await sink.write(self._records(1))
                 await sink.check()
-            fresh = self.make_sink(tmp_path)
+            fresh = self._make(tmp_path)
             await fresh.check()  # a check without opening, as in `ingestd check`
             await fresh.close()
 

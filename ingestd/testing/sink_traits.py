@@ -12,9 +12,10 @@ from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 
 from .comparison import assert_same
+from .delivered_sink import DeliveredSink
 from .records import make_records, placed
 
-__all__ = ["SinkTraits"]
+__all__ = ["SinkTraits", "skip"]
 
 
 class SinkTraits(ABC):
@@ -22,6 +23,12 @@ class SinkTraits(ABC):
 
     keeps_order: ClassVar[bool] = True
     """False if `read_back` cannot tell the order of writes."""
+
+    exactly_once: ClassVar[bool] = False
+    """True if the sink stores a batch once that comes again with its token, or a flush that comes again with its span.
+
+    Then the suite checks this after crashes.
+    """
 
     @abstractmethod
     def make_sink(self, folder: Path) -> Sink:
@@ -63,9 +70,14 @@ class SinkTraits(ABC):
         """A record that the sink must reject for good. Tests that need one are skipped if this returns None."""
         return None
 
+    def _make(self, folder: Path) -> Sink:
+        """A sink as delivery uses it: when a write returns, the batch is durable."""
+        sink = self.make_sink(folder)
+        return DeliveredSink(sink) if sink.stable_batches or sink.buffering else sink
+
     @asynccontextmanager
     async def _open(self, folder: Path) -> AsyncIterator[Sink]:
-        sink = self.make_sink(folder)
+        sink = self._make(folder)
         try:
             await sink.open()
             yield sink
@@ -80,7 +92,15 @@ class SinkTraits(ABC):
         assert record is not None
         return placed(record)
 
-    async def _assert_holds(self, folder: Path, written: Sequence[Record]) -> None:
-        """The target has the item of each record. First writes are in order; repetitions are allowed."""
+    async def _assert_holds(self, folder: Path, written: Sequence[Record], *, once: bool = False) -> None:
+        """The target has the item of each record. First writes are in order; repetitions are allowed, unless `once`."""
         expected = [value for record in written if (value := self.expected(record)) is not None]
-        assert_same(await self.read_back(folder), expected, in_order=self.keeps_order)
+        held = await self.read_back(folder)
+        assert_same(held, expected, in_order=self.keeps_order)
+        assert not once or len(held) == len(expected), f"{len(held) - len(expected)} of {len(held)} are there twice"
+
+
+def skip(reason: str) -> None:
+    import pytest  # make_records can be used without pytest
+
+    pytest.skip(f"{reason}: see ingestd.testing.sinks")

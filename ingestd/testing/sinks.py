@@ -29,18 +29,20 @@ from .crashes import killed_after
 from .outages import RefusesNew, deliver_through, of_visitor
 from .records import TEXTS, make_records, make_records_of_every_type, placed
 from .sink_life import SinkLife
+from .sink_repeats import SinkRepeats
+from .sink_traits import skip
 from .writes import Pause, cancelled_after, interrupted, pauses, rejected_of, until_taken
 
 __all__ = ["SinkContract", "make_records"]
 
 _MEGABYTE = "ż" * (1 << 19)
 _MOST = 10_000
-"""The highest possible `batch.max_events`."""
+"""A large `batch.max_events`."""
 _AMID = (0.0, 0.0003, 0.001, 0.002, 0.004, 0.008, 0.016)
 """Seconds after the end of a write at which a crash cuts off one of the next writes."""
 
 
-class SinkContract(SinkLife):
+class SinkContract(SinkLife, SinkRepeats):
     """The behaviour that delivery and operators need: written records are there, whole, in order, at least once."""
 
     # Arrival of records
@@ -59,7 +61,7 @@ class SinkContract(SinkLife):
 
         asyncio.run(scenario())
 
-    def test_the_largest_batch_that_can_be_configured_comes_through(self, tmp_path: Path) -> None:
+    def test_a_large_batch_comes_through(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             batch = self._records(_MOST)
             async with self._open(tmp_path) as sink:
@@ -155,7 +157,7 @@ class SinkContract(SinkLife):
         batches = [self._records(20) for _ in range(4)]
 
         async def until_killed(report: Callable[[], None]) -> None:
-            sink = self.make_sink(tmp_path)
+            sink = self._make(tmp_path)
             await sink.open()
             for batch in batches[:3]:
                 await sink.write(batch)
@@ -177,7 +179,7 @@ class SinkContract(SinkLife):
         written: list[Record] = []
 
         async def until_killed(report: Callable[[], None]) -> None:
-            sink = self.make_sink(tmp_path)
+            sink = self._make(tmp_path)
             await sink.open()
             for batch in itertools.cycle(batches):
                 await sink.write(batch)
@@ -196,7 +198,7 @@ class SinkContract(SinkLife):
 
     def test_what_is_written_while_the_connection_breaks_arrives_later(self, tmp_path: Path) -> None:
         if type(self).interrupt is SinkContract.interrupt:
-            _skip("the test class has no interrupt()")
+            skip("the test class has no interrupt()")
 
         async def scenario() -> None:
             written = self._records(20)
@@ -215,7 +217,7 @@ class SinkContract(SinkLife):
 
     def test_of_many_records_exactly_those_it_cannot_take_are_rejected(self, tmp_path: Path) -> None:
         if self.make_rejected() is None:
-            _skip("make_rejected() returns no record")
+            skip("make_rejected() returns no record")
 
         async def scenario() -> None:
             written: list[Record] = []
@@ -239,7 +241,7 @@ class SinkContract(SinkLife):
 
         async def scenario() -> None:
             records = [of_visitor(self.make_record(number, ""), number) for number in range(1, 15)]
-            sink = RefusesNew(self.make_sink(tmp_path))
+            sink = RefusesNew(self._make(tmp_path))
 
             @asynccontextmanager
             async def refusal() -> AsyncIterator[None]:
@@ -254,9 +256,3 @@ class SinkContract(SinkLife):
             await self._assert_holds(tmp_path, records)
 
         asyncio.run(scenario())
-
-
-def _skip(reason: str) -> None:
-    import pytest  # make_records can be used without pytest
-
-    pytest.skip(f"{reason}: see ingestd.testing.sinks")

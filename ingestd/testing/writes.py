@@ -88,11 +88,11 @@ async def rejected_of(sink: Sink, batch: Sequence[Record]) -> set[int]:
         try:
             await sink.write([batch[index] for index in left])
         except SinkReject as error:
-            reasons = error.reasons
+            reasons, written = error.reasons, error.written
         else:
             break
         assert reasons, "a SinkReject must name the rejected records"
         assert {*reasons} <= {*range(len(left))}, f"it names {[*reasons]} of a batch of {len(left)}"
         assert all(map(str, reasons.values())), "each rejected record needs a reason, for the dead letter"
-        left = [index for at, index in enumerate(left) if at not in reasons]
+        left = [index for at, index in enumerate(left) if at >= written and at not in reasons]
     return {*range(len(batch))} - {*left}

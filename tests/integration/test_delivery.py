@@ -259,7 +259,7 @@ def configured(folder: Path, table: dict[str, Any]) -> Config:
 
 def made(folder: Path, sink_class: type[Sink] = Shaped, **table: Any) -> SinkConsumer:
     config = configured(folder, table)
-    return make_sink_consumer("out", config.sink_tables["out"], sink_class, config)
+    return make_sink_consumer("out", config.sink_tables["out"], sink_class, config, transforms={})
 
 
 def test_a_table_is_split_into_common_options_and_options_of_the_sink(tmp_path: Path) -> None:

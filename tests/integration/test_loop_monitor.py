@@ -102,9 +102,9 @@ class Shop:
 
 class Slow(Sink):
     async def write(self, batch: Sequence[Record]) -> None:
-        self.flush()
+        self.settle()
 
-    def flush(self) -> None:
+    def settle(self) -> None:
         time.sleep(LONG)
 
 
@@ -203,7 +203,7 @@ async def test_a_sink_a_consumer_a_task_and_a_timer_are_named(caplog: pytest.Log
     async with watching() as watched:
         await SinkConsumer(sink, SinkOptions(type="slow")).prepare(records)
         await settle()
-        asyncio.get_running_loop().call_later(0, sink.flush)
+        asyncio.get_running_loop().call_later(0, sink.settle)
         await settle()
         await Receipts().process(records, anything)
         await settle()
@@ -211,7 +211,7 @@ async def test_a_sink_a_consumer_a_task_and_a_timer_are_named(caplog: pytest.Log
         await settle()
     assert [name for name, _ in watched.held] == ["sink:crm", "sink:crm", "shop:receipts", "shop"]
     functions = [re.findall(r" in (\w+) \(", line)[0] for line in warnings(caplog)]
-    assert functions == ["write", "flush", "process", "look_around"]
+    assert functions == ["write", "settle", "process", "look_around"]
 
 
 async def test_holds_by_ingestd_itself_are_counted_and_not_logged() -> None:

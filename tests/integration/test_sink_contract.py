@@ -14,8 +14,10 @@ import pytest
 
 from ingestd.api.errors import SinkReject
 from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
 from ingestd.api.options import Options
-from ingestd.api.sink import Sink
+from ingestd.api.record_batch import Batch
+from ingestd.api.sink import Sink, Span
 from ingestd.testing.crashes import killed_after
 from ingestd.testing.sinks import SinkContract, make_records
 
@@ -294,7 +296,7 @@ FOUND_BY = {
     Shortening: "test_a_record_of_a_megabyte_comes_through",
     Ascii: "test_any_text_comes_through",
     Picky: "test_records_of_every_type_come_through",
-    Small: "test_the_largest_batch_that_can_be_configured_comes_through",
+    Small: "test_a_large_batch_comes_through",
     SeesBatches: "test_a_batch_may_come_again",
     Once: "test_it_can_be_opened_again",
     Halfway: "test_opening_that_was_cancelled_can_be_tried_again",
@@ -376,3 +378,122 @@ def test_made_records_have_unique_ids() -> None:
     assert len({value["id"] for value in values}) == 3
     assert {(value["tenant"], value["colour"]) for value in values} == {("other", "red")}
     assert [record.position for record in records] == [1, 2, 3]
+
+
+class Files(Lines):
+    """A correct buffering sink: each flush writes a file with the name of the span."""
+
+    buffering = True
+    _buffer: Sequence[Record] = ()
+
+    async def open(self) -> None:
+        self.options.path.mkdir(exist_ok=True)
+        self._buffer = []
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        self._buffer = [*self._buffer, *batch]
+
+    async def flush(self, span: Span | None) -> None:
+        known = self.known() if span is None else set()
+        lines = [record.body + b"\n" for record in self._buffer if record.body not in known]
+        if lines:
+            await asyncio.sleep(0.001)
+            path = self.options.path / self.name_of(span)
+            path.with_suffix(".part").write_bytes(b"".join(lines))
+            await asyncio.sleep(0.001)
+            path.with_suffix(".part").rename(path)
+        self._buffer = []
+
+    def name_of(self, span: Span | None) -> str:
+        return f"{span.first}-{span.last}.jsonl" if span is not None else f"again-{self._buffer[0].position}.jsonl"
+
+    def known(self) -> set[bytes]:
+        return {line for path in self.options.path.glob("*.jsonl") for line in path.read_bytes().splitlines()}
+
+    async def close(self) -> None:
+        self._buffer = []
+
+
+class FilesContract(SinkContract):
+    kind: type[Sink] = Files
+    keeps_order = False
+    exactly_once = True
+
+    def make_sink(self, folder: Path) -> Sink:
+        return self.kind("files", PathOptions(path=folder / "out"))
+
+    async def read_back(self, folder: Path) -> list[Value]:
+        return [whole(line) for path in (folder / "out").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+
+
+class TestFiles(FilesContract):
+    """The suite for a correct buffering sink."""
+
+
+class RandomNames(Files):
+    def name_of(self, span: Span | None) -> str:
+        return f"{time_uuid()}.jsonl"
+
+
+class KeepsBuffer(Files):
+    async def open(self) -> None:
+        self.options.path.mkdir(exist_ok=True)
+
+    async def close(self) -> None:
+        pass
+
+
+class ForgetsEarlierWrites(Files):
+    async def write(self, batch: Sequence[Record]) -> None:
+        self._buffer = [*batch]
+
+
+class NeedsSpan(Files):
+    def known(self) -> set[bytes]:
+        return set()
+
+    def name_of(self, span: Span | None) -> str:
+        return f"{time_uuid()}.jsonl" if span is None else super().name_of(span)
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (RandomNames, "test_a_batch_that_comes_again_after_a_crash_is_stored_once"),
+        (KeepsBuffer, "test_a_buffer_is_empty_after_a_close_and_an_opening"),
+        (ForgetsEarlierWrites, "test_one_flush_makes_several_writes_durable"),
+        (NeedsSpan, "test_records_may_be_flushed_without_a_span"),
+    ],
+)
+def test_a_buffering_sink_that_breaks_the_contract_is_found_out(kind: type[Files], test: str, tmp_path: Path) -> None:
+    contract = FilesContract()
+    contract.kind = kind
+    with pytest.raises(AssertionError):
+        getattr(contract, test)(tmp_path)
+
+
+class Tokens(Lines):
+    """A correct sink with stable batches: a line has a token, and a token that is there is not written again."""
+
+    stable_batches = True
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        assert isinstance(batch, Batch)
+        token = batch.token.encode()
+        if token not in self.options.path.read_bytes():
+            await asyncio.sleep(0.001)
+            bodies = b",".join([record.body for record in batch])
+            self.keep(b'{"token":"%s","records":[%s]}\n' % (token, bodies))
+        await asyncio.sleep(0.001)
+
+
+class TestTokens(LinesContract):
+    """The suite for a correct sink that stores a batch with the same token once."""
+
+    kind = Tokens
+    exactly_once = True
+    make_rejected = SinkContract.make_rejected
+    interrupt = SinkContract.interrupt
+
+    async def read_back(self, folder: Path) -> list[Value]:
+        return [record for line in await super().read_back(folder) for record in line["records"]]

@@ -386,11 +386,11 @@ async def test_an_unwritable_descriptor_is_reported(pipe: Pipe) -> None:
 
 def test_only_one_sink_of_a_configuration_may_use_standard_output(tmp_path: Path) -> None:
     config = parse_config({"sinks": {}}, source="x.toml", base=tmp_path)
-    first = make_sink_consumer("one", {"type": "stdout"}, StdoutSink, config)
+    first = make_sink_consumer("one", {"type": "stdout"}, StdoutSink, config, transforms={})
     with pytest.raises(ConfigError, match=r"x\.toml: sinks\.two\.type: sinks\.one already uses the standard output"):
-        make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config)
+        make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config, transforms={})
     del first
-    make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config)
+    make_sink_consumer("two", {"type": "stdout"}, StdoutSink, config, transforms={})
 
 
 # The installed daemon

@@ -542,7 +542,7 @@ async def test_only_the_beginning_of_a_refusal_is_read(answer: bytes, text: str)
 
 
 async def test_a_refusal_without_an_end_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.webhook.connection._TEXT_PATIENCE", 0.1)
+    monkeypatch.setattr("ingestd.api.http_request._TEXT_PATIENCE", 0.1)
     with raw_server(b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\nbeg", hangs=True) as port:
         async with opened(f"http://127.0.0.1:{port}/in") as sink:
             with pytest.raises(SinkReject) as raised:

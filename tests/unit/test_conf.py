@@ -81,5 +81,5 @@ def test_the_options_of_every_sink_are_shown() -> None:
 
 def test_the_defaults_every_sink_has_are_shown() -> None:
     table = {name: value for name, value in shown()["sinks"]["archive"].items() if name in names(SinkOptions)}
-    del table["filter"]  # the default is no filter
+    del table["filter"], table["transform"]  # the default is none
     assert read_options(SinkOptions, table, path="sinks", source="conf", base=Path("/")) == SinkOptions(type="jsonl")

@@ -271,7 +271,7 @@ def start(site: Path, source: str, target: str = "", name: str = "shop", **table
     config = parse_config(tables, source="x.toml", base=Path("/"))
     plugins = load_plugins(config)
     for each, table in config.sink_tables.items():
-        make_sink_consumer(each, table, plugins.sinks[table["type"]], config)
+        make_sink_consumer(each, table, plugins.sinks[table["type"]], config, transforms={})
 
 
 @pytest.mark.parametrize(("source", "target", "line"), MISTAKES.values(), ids=MISTAKES.keys())

@@ -127,7 +127,8 @@ def _make_sinks(
     made, faults = [], []
     for name, table in config.sink_tables.items():
         try:
-            made.append(make_sink_consumer(name, table, plugins.sinks[table["type"]], config, keys))
+            sink_class = plugins.sinks[table["type"]]
+            made.append(make_sink_consumer(name, table, sink_class, config, keys, transforms=plugins.transforms))
         except ConfigError as error:
             faults.append(fault(name, error))
     return made, faults

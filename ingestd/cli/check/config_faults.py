@@ -32,7 +32,8 @@ def every_fault(file: Path, overrides: Iterable[str]) -> list[str]:
             config = parse_config(tables, source=str(file), base=file.resolve().parent, overrides=given)
             plugins = load_plugins(config)
             for name, table in config.sink_tables.items():
-                make_sink_consumer(name, table, plugins.sinks[table["type"]], config)
+                sink_class = plugins.sinks[table["type"]]
+                make_sink_consumer(name, table, sink_class, config, transforms=plugins.transforms)
         except ConfigError as error:
             return str(error)
         return None

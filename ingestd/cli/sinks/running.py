@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.consumer import NextAction
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
-from ingestd.api.store import State, Store
+from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.consumers.group import Consumers, ConsumerStatus
-from ingestd.delivery import SinkConsumer, make_sink_consumer, read_sink_options
+from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
 from ingestd.delivery.progress import Progress, load_last_failure, load_progress
 from ingestd.hooks.loader import Plugins
@@ -33,20 +32,12 @@ _REST = 5.0  # seconds that the sink may take to become idle after its last comm
 _SILENCE = 10.0  # seconds without progress until a comment, or without an answer of the store until an error
 
 
-class _Feeder(SinkConsumer):
-    """Delivers records only while it executes commands, so that it is idle at its end."""
-
-    async def next_action(self, state: State) -> NextAction:
-        turn = await super().next_action(state)
-        return "nothing" if turn == "records" else turn
-
-
 def make_feeder(name: str, config: Config, plugins: Plugins) -> SinkConsumer:
     """A consumer that executes the commands of a sink in this process. Raises `ConfigError`."""
     table = config.sink_tables[name]
-    sink_class = plugins.sinks[table["type"]]
-    options, _ = read_sink_options(name, table, sink_class, config)
-    return _Feeder(make_sink_consumer(name, table, sink_class, config).sink, options)
+    made = make_sink_consumer(name, table, plugins.sinks[table["type"]], config, transforms=plugins.transforms)
+    made.only_commands = True
+    return made
 
 
 def check_ready(name: str, durable: Durable, *, wait: bool) -> None:

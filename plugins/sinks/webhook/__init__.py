@@ -97,16 +97,18 @@ class WebhookSink(Sink):
         # In a thread, because compressing and signing megabytes would hold up the event loop.
         headers, body = await asyncio.to_thread(self._content, webhook_id, bodies)
         answer = await self._target.post(headers, body)
+        from .target import REFUSALS
+
         told = f"{self._target.host} answers {answer.status} {responses.get(answer.status, '')}".rstrip()
         if 200 <= answer.status < 300:
             return None
-        if answer.refuses:
+        if answer.status in REFUSALS:
             text = self._target.presentable(answer.text)
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
             told += "; redirects are not followed, so the url must be their target"
         kind = SinkRetry if answer.status in _TROUBLES or answer.status >= 500 else SinkFailure
-        raise kind(told, after=_retry_after(answer.retry_after))
+        raise kind(told, after=_retry_after(answer.headers.get("Retry-After", "")))
 
     def _content(self, webhook_id: str, bodies: list[bytes]) -> tuple[dict[str, str], bytes]:
         body = b"[" + b",".join(bodies) + b"]"

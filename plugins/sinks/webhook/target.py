@@ -17,12 +17,15 @@ from tornado.tcpclient import TCPClient
 from ingestd.api import __version__
 from ingestd.api.domains import ascii_domain
 from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
+from ingestd.api.http_request import Answer, ask
 from ingestd.api.terminal import printable
 
-from .connection import Answer, ask
 from .options import WebhookOptions, checked_headers, trust
 
-__all__ = ["Target"]
+__all__ = ["REFUSALS", "Target"]
+
+REFUSALS = (400, 413, 422)
+"""Answers which say that the posted records are at fault."""
 
 _LEAST_HIDDEN = 4  # a shorter value such as 1 or on is no secret, and hiding it would spoil texts
 _MOST_TEXT = 200
@@ -81,7 +84,8 @@ class Target:
 
         Raises `SinkRetry` without a connection, and `SinkFailure` if the connection ends without an answer.
         """
-        answer = await ask(self._request({**self._headers, **headers}, body))
+        request = self._request({**self._headers, **headers}, body)
+        answer = await ask(request, reads_text=lambda status: status in REFUSALS)
         if answer.status == 0:
             raise self._failure(answer.failure) from None
         if answer.early and 200 <= answer.status < 300:

@@ -1,11 +1,16 @@
-"""A single request on a new connection, and the part of its answer that the sink needs."""
+"""An HTTP request that can be cancelled: it has a connection of its own, which closes with it.
+
+A request of Tornado's clients continues after a cancellation. This one ends, so that a sink may be cancelled during it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tornado.httpclient import HTTPRequest
+from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
@@ -13,16 +18,25 @@ from tornado.tcpclient import TCPClient
 
 __all__ = ["Answer", "ask"]
 
-_REFUSALS = (400, 413, 422)
-_MOST_READ = 4096
-_TEXT_PATIENCE = 5.0  # seconds to wait for the text of a refusal, after its status has come
+_MOST_TEXT = 4096
+_TEXT_PATIENCE = 5.0  # seconds to wait for the text of an answer, after its headers have come
 
 
-async def ask(request: HTTPRequest) -> Answer:
-    """The answer to a request, or the reason why there is none (`failure`). Any error or cancellation ends it."""
+def _no_success(status: int) -> bool:
+    return not 200 <= status < 300
+
+
+async def ask(
+    request: HTTPRequest, *, most_text: int = _MOST_TEXT, reads_text: Callable[[int], bool] = _no_success
+) -> Answer:
+    """The answer to a request, or the reason why there is none (`failure`). Any error or cancellation ends it.
+
+    The text of the answer is read only for a status with `reads_text`, only its first `most_text` bytes, and only for
+    five seconds.
+    """
     client = SimpleAsyncHTTPClient(force_instance=True)
     client.tcp_client = connection = _Connection(client.resolver)
-    answer = Answer(connection)
+    answer = Answer(connection, most_text, reads_text)
     request.header_callback, request.streaming_callback = answer.on_header_line, answer.on_data
     fetching = client.fetch(request, raise_error=False)
     fetching.add_done_callback(_look_away)
@@ -38,42 +52,39 @@ async def ask(request: HTTPRequest) -> Answer:
 class Answer:
     """The received part of an answer. `enough` is done when the sink needs no more of it."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _Connection, most_text: int, reads_text: Callable[[int], bool]) -> None:
         self.status = 0
         """0 until all headers have come."""
         self.early = False
         """Whether the answer came before the whole request was sent."""
         self.failure: BaseException | None = None
         """The reason why there is no answer, if known."""
-        self.retry_after = ""
+        self.headers = HTTPHeaders()
         self.text = b""
+        """The first bytes of the text, if it was read."""
         self.enough = asyncio.get_running_loop().create_future()
         self._connection = connection
+        self._most_text = most_text
+        self._reads_text = reads_text
         self._coming = 0
 
-    @property
-    def refuses(self) -> bool:
-        """Whether the answer says that the posted records are at fault."""
-        return self.status in _REFUSALS
-
     def on_header_line(self, line: str) -> None:
-        name, _, value = line.partition(":")
         if line.startswith("HTTP/"):
-            self._coming = int(line.split()[1])
-        elif name.lower() == "retry-after":
-            self.retry_after = value.strip()
-        elif line == "\r\n" and self._coming >= 200:  # after 1xx the final answer is still to come
+            self._coming, self.headers = int(line.split()[1]), HTTPHeaders()
+        elif line != "\r\n":
+            self.headers.parse_line(line)
+        elif self._coming >= 200:  # after 1xx the final answer is still to come
             self.status = self._coming
             stream = self._connection.stream
             self.early = stream is not None and stream.writing()
-            if self.refuses:
+            if self._reads_text(self.status):
                 self.enough.get_loop().call_later(_TEXT_PATIENCE, self._set_enough)
             else:
                 self._set_enough()
 
     def on_data(self, chunk: bytes) -> None:
-        self.text += chunk[: _MOST_READ - len(self.text)]
-        if len(self.text) == _MOST_READ:
+        self.text += chunk[: self._most_text - len(self.text)]
+        if len(self.text) == self._most_text:
             self._set_enough()
 
     def _set_enough(self) -> None:

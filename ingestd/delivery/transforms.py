@@ -1,0 +1,91 @@
+"""Transforms: functions of plugins that change the records for one sink, or leave them out."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from ingestd.api.errors import ConfigError, reason_of
+from ingestd.api.events import Record
+from ingestd.api.transform import Transform
+
+__all__ = ["RecordTransform", "Transformed", "make_transform"]
+
+_SLICE = 0.0005  # seconds of work after which other tasks get a turn
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Transformed(NamedTuple):
+    """A batch after the transform. Records that were left out or failed are unchanged."""
+
+    records: Sequence[Record]
+    left_out: Collection[int]
+    """The indexes of the records for which the transform returned None."""
+    reasons: Mapping[int, str]
+    """Why the transform failed, by the index of the record."""
+
+
+class RecordTransform:
+    """Applies a transform to the records of a sink. Only the body of a record changes."""
+
+    def __init__(self, name: str, function: Transform) -> None:
+        self._name = name
+        self._function = function
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RecordTransform):
+            return NotImplemented
+        return (self._name, self._function) == (other._name, other._function)
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    async def apply(self, batch: Sequence[Record]) -> Transformed:
+        records: list[Record] = []
+        left_out: set[int] = set()
+        reasons: dict[int, str] = {}
+        until = perf_counter() + _SLICE
+        for index, record in enumerate(batch):
+            if perf_counter() > until:
+                await asyncio.sleep(0)
+                until = perf_counter() + _SLICE
+            try:
+                body = self._new_body(record)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the record is at fault
+                reasons[index] = f"the transform {self._name} failed: {reason_of(error)}"
+                body = record.body
+            if body is None:
+                left_out.add(index)
+            records.append(record if body is None else replace(record, body=body))
+        return Transformed(records, left_out, reasons)
+
+    def _new_body(self, record: Record) -> bytes | None:
+        value = record.decode()
+        record_id = value.get("id")
+        changed = self._function(value)
+        if changed is None:
+            return None
+        if not isinstance(changed, dict):
+            raise TypeError(f"it must return a dict or None, and returned a value of the type {type(changed).__name__}")
+        if changed.get("id") != record_id:
+            raise ValueError("it must not change the id of a record")
+        return _encode(changed)
+
+
+def make_transform(name: str | None, known: Mapping[str, Transform], place: str) -> RecordTransform | None:
+    """The transform of a sink. Raises `ConfigError` for an unknown name. `place` begins the message."""
+    if name is None:
+        return None
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        names = f"registered: {', '.join(sorted(known))}" if known else "no plugin registers one"
+        hint = f"did you mean {near[0]}?" if near else names
+        raise ConfigError(f"{place}: there is no transform {name!r}; {hint}")
+    return RecordTransform(name, known[name])
