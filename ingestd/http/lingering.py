@@ -15,7 +15,7 @@ __all__ = ["Lingering"]
 _SECONDS = 2.0
 _TICK = 0.02  # seconds between two looks: reading at each arrival would take two to four times as long
 _MOST = 256  # connections
-_MOST_OF_ONE = 8 << 20  # bytes that are discarded of a connection, in about a millisecond
+_MOST_OF_ONE = 6 << 20  # bytes that are discarded of a connection, in about a millisecond
 _MOST_OF_LOOK = 4 << 20  # bytes that are discarded in a turn of the event loop
 _PIECE = 1 << 18  # bytes
 

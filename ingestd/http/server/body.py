@@ -155,5 +155,8 @@ class ChunkedBody(Body):
 
 
 def _most_chunks(size: int) -> int:
-    """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds."""
-    return 1024 + size // 4096
+    """The number of chunks that a body of this size may have. A large body of one-byte chunks would take seconds.
+
+    Clients that send chunks of 4 KiB are common, so a body of any size may come in them.
+    """
+    return max(1024 + size // 8192, 2 + size // 4096)
