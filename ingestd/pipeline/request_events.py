@@ -21,13 +21,13 @@ __all__ = ["RequestEvents"]
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
-    __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys", "translation")
+    __slots__ = ("_ended", "_parser", "_principal", "endpoints", "keys", "request", "translation")
 
     def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
         self.endpoints: list[Endpoint] = []
         self.keys: list[str] = []
         self._parser = parser
-        self._request = request
+        self.request = request
         self._principal = principal
         self.translation = translation
         self._ended: dict[int, Result] = {}
@@ -35,7 +35,7 @@ class RequestEvents:
 
     def read(self, raw: bytes, record_id: str, *, max_size: int | None = None) -> Event | None:
         """The next event; None if it is refused or dropped, which `results` tells."""
-        request = self._request
+        request = self.request
         endpoint, key = request.endpoint, ""
         try:
             if max_size is not None and len(raw) > max_size:
