@@ -102,7 +102,7 @@ class Pipeline:
             else:
                 events, messages = await self._open(request)
                 if messages is not None:
-                    await self._process_all(request, messages, events, started, give)
+                    await self._process_all(messages, events, started, give)
                     return
             size, parsing = len(request.body), self._backpressure.parsing
             if not parsing.begin_at_once(size):
@@ -111,11 +111,11 @@ class Pipeline:
                 event = events.read(request.body, request.id)
                 request.drop_body()
                 if event is None:
-                    self._end(request, events, started, give, ())
+                    self._end(events, started, give, 0, ())
                 elif (refused := self._refused_room()) is not None:
-                    self._end(request, events, started, give, (refused,))
+                    self._end(events, started, give, 0, (refused,))
                 else:
-                    then = partial(self._end_one, request, events, started, give)
+                    then = partial(self._end, events, started, give, 1)
                     await self._processor.process((event,), then)
             finally:
                 parsing.end(size)
@@ -134,17 +134,6 @@ class Pipeline:
         except Unavailable as refused:
             return refused
         return None
-
-    def _end_one(
-        self,
-        request: Request,
-        events: RequestEvents,
-        started: float,
-        give: Callable[[Answer], None],
-        stored: Sequence[Result],
-    ) -> None:
-        self._backpressure.release(1)
-        self._end(request, events, started, give, stored)
 
     async def _open(self, request: Request) -> tuple[RequestEvents, Sequence[Raw] | None]:
         """Admit a request. Returns also the messages of a batch, or None if the body is one message."""
@@ -166,21 +155,17 @@ class Pipeline:
         return self._events_of(request, principal, translation), received.messages
 
     async def _process_all(
-        self,
-        request: Request,
-        bodies: Sequence[Raw],
-        events: RequestEvents,
-        started: float,
-        give: Callable[[Answer], None],
+        self, bodies: Sequence[Raw], events: RequestEvents, started: float, give: Callable[[Answer], None]
     ) -> None:
         """Process the events of a batch."""
+        request = events.request
         stored: list[Result] = []
         async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
             ids = next_uuids(request.id)
             for part in _parts(bodies):
                 coming = events.read_all(zip(part, ids, strict=False), self._max_body)
                 stored += await self._store(coming if stored else self._check_first(coming))
-        self._end(request, events, started, give, stored)
+        self._end(events, started, give, 0, stored)
 
     async def _store(self, events: Iterable[Event | None]) -> Sequence[Result]:
         """Process events, and wait until they are durable."""
@@ -202,13 +187,15 @@ class Pipeline:
 
     def _end(
         self,
-        request: Request,
         events: RequestEvents,
         started: float,
         give: Callable[[Answer], None],
+        room: int,
         stored: Sequence[Result],
     ) -> None:
-        """Count the events of a request, and answer it."""
+        """Release room for events, count the events of a request, and answer it."""
+        self._backpressure.release(room)
+        request = events.request
         results = events.results(stored)
         answers: list[Session | Refused] = []
         for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True):

@@ -23,7 +23,7 @@ __all__ = ["RequestEvents", "WatchedEvents"]
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
-    __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys", "translation")
+    __slots__ = ("_ended", "_parser", "_principal", "endpoints", "keys", "request", "translation")
 
     sent: Mapping[int, Sent] = MappingProxyType({})
     """What the body of each event says about it, by its index."""
@@ -32,7 +32,7 @@ class RequestEvents:
         self.endpoints: list[Endpoint] = []
         self.keys: list[str] = []
         self._parser = parser
-        self._request = request
+        self.request = request
         self._principal = principal
         self.translation = translation
         self._ended: dict[int, Result] = {}
@@ -40,7 +40,7 @@ class RequestEvents:
 
     def read(self, raw: bytes, record_id: str, *, max_size: int | None = None) -> Event | None:
         """The next event; None if it is refused or dropped, which `results` tells."""
-        request = self._request
+        request = self.request
         endpoint, key = request.endpoint, ""
         try:
             if max_size is not None and len(raw) > max_size:
@@ -70,7 +70,7 @@ class RequestEvents:
         except Refused:
             raise
         except Exception as error:
-            raise HookFailure(self._request.endpoint.value, "Translation.read") from error
+            raise HookFailure(self.request.endpoint.value, "Translation.read") from error
 
     def read_all(self, bodies: Iterable[tuple[Any, str]], max_size: int) -> Iterator[Event | None]:
         """The events of bodies with their record ids, each read when the caller asks for it."""
