@@ -114,6 +114,30 @@ async def derived(backend: RedisBackend) -> list[bytes]:
     return [record.body for record in await read_all(backend.journal) if record.type == "derived"]
 
 
+async def test_records_of_a_step_between_events_are_read_from_memory(server: RedisServer, tmp_path: Path) -> None:
+    """Otherwise each attributed order would make all consumers read from Redis again."""
+
+    def reads() -> int:
+        found: Any = server.client().info("commandstats")
+        return int(found.get("cmdstat_xrange", {}).get("calls", 0))
+
+    async with Daemons(server, tmp_path) as daemons:
+        backend = await daemons.open()
+        cursor = await hold(backend)
+        event = Record("event", 1, b"{}")
+        await append(backend, [event])
+        (read,) = await backend.journal.read(0, 10)
+        before = reads()
+        states = [backend.store.begin(1, event=True) for _ in range(2)]
+        await asyncio.gather(
+            append_each(backend.journal, [Append(states[0], event)]),
+            backend.journal.commit([derive(read)], backend.store.begin(1, step=True), cursor._replace(position=1)),
+            append_each(backend.journal, [Append(states[1], event)]),
+        )
+        assert [record.type for record in await backend.journal.read(1, 10)] == ["event", "derived", "event"]
+        assert reads() == before
+
+
 async def test_a_step_leaves_nothing_for_the_garbage_collector(server: RedisServer, tmp_path: Path) -> None:
     async with Daemons(server, tmp_path) as daemons:
         backend = await daemons.open()

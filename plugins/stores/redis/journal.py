@@ -74,8 +74,15 @@ class RedisJournal(Journal):
         if not (records or cursor or has_writes(log) or (is_cached and any(log))):
             transaction.committed()
             return await self.last()
+
+        def note(answer: Any, error: Exception | None) -> None:
+            if error is None and answer[0] == "done":
+                self._appended(records, answer[2], answer[3], store_id)
+
         try:
-            answer = await link.ask("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log)
+            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log)
+            # Noted before the answers to later operations, because the tail takes records in their order only.
+            answer = await link.ask(*operation, first=note)
             if (failure := failure_of(answer)) is not None:
                 raise failure
         except BaseException:
@@ -91,9 +98,7 @@ class RedisJournal(Journal):
             self._held[cursor.name] = cursor.position
         transaction.committed()
         transaction.go_on()
-        _, position, last, version = answer
-        self._appended(records, last, version, store_id)
-        return int(position)
+        return int(answer[1])
 
     def _move(self, cursor: Cursor | None) -> dict[str, Any] | None:
         """The move of a cursor, as batch.lua takes it."""

@@ -140,13 +140,15 @@ class Link:
         self._probing: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, *operation: Any, weight: int = 1) -> Any:
+    async def ask(self, *operation: Any, weight: int = 1, first: Then | None = None) -> Any:
         """The answer to one operation. Raises `Unavailable`, or `Failed` if it can never be stored.
 
-        Operations of one turn leave together and in order, except for those that `push` sends earlier.
+        Operations of one turn leave together and in order, except for those that `push` sends earlier. `first` is
+        called before the callbacks of later operations; the caller goes on after them.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.begin([*operation], partial(_settle_future, future), weight)
+        settle = partial(_settle_future, future)
+        self.begin([*operation], settle if first is None else partial(_tell_both, first, settle), weight)
         return await future
 
     def begin(self, operation: Operation, then: Then, weight: int = 1) -> None:

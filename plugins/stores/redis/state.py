@@ -280,6 +280,7 @@ def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADE
             loaded(rows)
 
     def begin(keys: Sequence[str], loaded: Loaded) -> None:
+        # Nothing else needs to refer to the task: it waits for nothing but the link, which refers to it.
         asyncio.get_running_loop().create_task(load(keys, loaded), name="redis: load")
 
     return Entries(limit, begin, size=_SIZE)
