@@ -94,6 +94,20 @@ async def test_events_that_never_wait_are_handled_in_order_without_tasks() -> No
     await handle_in_order([], handle)
 
 
+async def test_a_single_event_is_handled_whatever_holds_it() -> None:
+    async def handle(number: int, event: Event) -> None:
+        seen.append(event)
+
+    [single] = visitors(1)
+    for holder in ((single,), [single], iter([single]), (None, single)):
+        seen: list[Event] = []
+        await handle_in_order(holder, handle)
+        assert seen == [single]
+    seen = []
+    await handle_in_order((None,), handle)
+    assert seen == []
+
+
 async def test_an_event_is_read_when_all_earlier_ones_have_ended_or_wait() -> None:
     ended: list[int] = []
 
