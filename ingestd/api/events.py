@@ -17,7 +17,7 @@ from .times import format_time
 if TYPE_CHECKING:
     from .intake import Intake, Route
 
-__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
+__all__ = ["Endpoint", "Event", "Imported", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint:
@@ -30,6 +30,8 @@ class Endpoint:
     CUSTOMER_EVENTS: ClassVar[Endpoint]
     IDENTIFY: ClassVar[Endpoint]
     SERVER_IDENTIFY: ClassVar[Endpoint]
+    IMPORT: ClassVar[Endpoint]
+    """`ingestd events import`, which takes events from files. It takes no requests."""
     BUILT_IN: ClassVar[Sequence[Endpoint]]
     """The operations of the API."""
 
@@ -65,6 +67,7 @@ Endpoint.IDENTIFY = Endpoint("identify", is_public=True, identifies=True)
 Endpoint.SERVER_IDENTIFY = Endpoint("server-identify", is_public=False, identifies=True)
 Endpoint.TRACK = Endpoint("track", is_public=True, identify=Endpoint.IDENTIFY)
 Endpoint.CUSTOMER_EVENTS = Endpoint("customer-events", is_public=False, identify=Endpoint.IDENTIFY)
+Endpoint.IMPORT = Endpoint("import", is_public=False)
 Endpoint.BUILT_IN = (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS, Endpoint.IDENTIFY, Endpoint.SERVER_IDENTIFY)
 
 
@@ -202,6 +205,19 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     is_new: bool
 
 
+class Imported(msgspec.Struct, frozen=True, gc=False):
+    """The origin of an event that `ingestd events import` has read from a file."""
+
+    endpoint: str
+    """The endpoint of the daemon that received it first, or of the intake that reads its format."""
+    received_at: int
+    """The time of its first receipt in milliseconds. The `received_at` of the event is the time of the import."""
+    is_record: bool
+    """Whether it was a record. A daemon has already found its user and session, and has enriched it."""
+    changes_state: bool
+    """Whether sessions, links, profiles and attribution count it. If not, no plugin may change state for it."""
+
+
 @dataclass(slots=True)
 class Event:
     """An event or identify request on its way to the journal. Hooks may change the values that callers chose.
@@ -240,6 +256,8 @@ class Event:
     """Whether an event links its visitor to its user like an identify request. Its intake derived the visitor."""
     relayed: bool = False
     """Whether a backend sent the event, so that the address and user agent of the request are not the visitor's."""
+    imported: Imported | None = None
+    """The origin of an event from a file. None for an event of a request."""
 
     def check_ids(self) -> None:
         """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""
@@ -258,7 +276,11 @@ class Event:
 
     def to_record(self) -> Record:
         """The record for the journal, sinks and exports."""
-        received_at = format_time(self.received_at)
+        at = self.received_at
+        mark: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+        if self.imported is not None:
+            at, mark = self.imported.received_at, _mark_of(self.imported, self.received_at)
+        received_at = format_time(at)
         is_event = self.type == "event"
         members = _Members(
             self.id,
@@ -267,7 +289,7 @@ class Event:
             self.endpoint.value,
             self.signed,
             received_at,
-            received_at if self.timestamp == self.received_at else format_time(self.timestamp),
+            received_at if self.timestamp == at else format_time(self.timestamp),
             self.key if is_event else msgspec.UNSET,
             self.data if is_event else msgspec.UNSET,
             self.anonymous_id,
@@ -280,6 +302,7 @@ class Event:
             self.extra,
             msgspec.UNSET if is_event else self.traits,
             msgspec.UNSET if self.linked is None else self.linked,
+            mark,
         )
         return Record(self.type, self.received_at, _encode(members))
 
@@ -306,6 +329,11 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     extra: dict[str, Any]
     traits: dict[str, Any] | msgspec.UnsetType
     linked: bool | msgspec.UnsetType
+    imported: dict[str, Any] | msgspec.UnsetType = msgspec.field(name="import")
+
+
+def _mark_of(imported: Imported, at: int) -> dict[str, Any]:
+    return {"endpoint": imported.endpoint, "at": format_time(at), "state": imported.changes_state}
 
 
 _encode = msgspec.json.Encoder().encode
