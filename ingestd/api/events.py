@@ -12,12 +12,13 @@ import msgspec
 
 from .errors import TooLarge
 from .ids import time_uuid
+from .imported import Imported, import_mark
 from .times import format_time
 
 if TYPE_CHECKING:
     from .intake import Intake, Route
 
-__all__ = ["Endpoint", "Event", "Imported", "Principal", "Record", "Request", "Session"]
+__all__ = ["Endpoint", "Event", "Principal", "Record", "Request", "Session"]
 
 
 class Endpoint:
@@ -205,19 +206,6 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     is_new: bool
 
 
-class Imported(msgspec.Struct, frozen=True, gc=False):
-    """The origin of an event that `ingestd events import` has read from a file."""
-
-    endpoint: str
-    """The endpoint of the daemon that received it first, or of the intake that reads its format."""
-    received_at: int
-    """The time of its first receipt in milliseconds. The `received_at` of the event is the time of the import."""
-    is_record: bool
-    """Whether it was a record. A daemon has already found its user and session, and has enriched it."""
-    changes_state: bool
-    """Whether sessions, links, profiles and attribution count it. If not, no plugin may change state for it."""
-
-
 @dataclass(slots=True)
 class Event:
     """An event or identify request on its way to the journal. Hooks may change the values that callers chose.
@@ -279,7 +267,7 @@ class Event:
         at = self.received_at
         mark: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
         if self.imported is not None:
-            at, mark = self.imported.received_at, _mark_of(self.imported, self.received_at)
+            at, mark = self.imported.received_at, import_mark(self.imported, self.received_at)
         received_at = format_time(at)
         is_event = self.type == "event"
         members = _Members(
@@ -330,10 +318,6 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     traits: dict[str, Any] | msgspec.UnsetType
     linked: bool | msgspec.UnsetType
     imported: dict[str, Any] | msgspec.UnsetType = msgspec.field(name="import")
-
-
-def _mark_of(imported: Imported, at: int) -> dict[str, Any]:
-    return {"endpoint": imported.endpoint, "at": format_time(at), "state": imported.changes_state}
 
 
 _encode = msgspec.json.Encoder().encode

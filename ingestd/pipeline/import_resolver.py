@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ingestd.api.events import Event, Imported, Session
+from ingestd.api.events import Event, Session
 from ingestd.api.ids import named_uuid
+from ingestd.api.imported import Imported
 from ingestd.api.journal import IdempotencyKey
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State
 
-from .resolver import MESSAGE_LIFE, Resolved, Resolver, message_key, repeated
+from .resolver import _MESSAGE_LIFE, Resolved, Resolver, _message_key, repeated
 
 __all__ = ["ImportResolver"]
 
@@ -24,7 +25,7 @@ class ImportResolver(Resolver):
         assert imported is not None
         life = 0 if event.message_id is None else _claim_life(event, imported)
         if event.message_id is not None and life:
-            earlier = await self._journal.claimed(message_key(event.tenant, event.message_id), state)
+            earlier = await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
             if earlier is not None:
                 return repeated(earlier)
         if imported.changes_state and event.has_visitor:
@@ -41,7 +42,7 @@ class ImportResolver(Resolver):
         claim = None
         if event.message_id is not None and life:
             value = f"{session.session_id} {session.is_new:d}"
-            claim = IdempotencyKey(message_key(event.tenant, event.message_id), value, life)
+            claim = IdempotencyKey(_message_key(event.tenant, event.message_id), value, life)
         return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
 
     async def _change_state(self, event: Event, imported: Imported, state: State) -> None:
@@ -62,4 +63,4 @@ def _claim_life(event: Event, imported: Imported) -> int:
     Clients no longer repeat the message of an old record. They may use its id again, and so may another record.
     """
     age = event.received_at - imported.received_at if imported.is_record else 0
-    return max(0, MESSAGE_LIFE - max(0, age))
+    return max(0, _MESSAGE_LIFE - max(0, age))

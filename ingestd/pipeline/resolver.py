@@ -13,10 +13,9 @@ from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State, passing_key
 from ingestd.hooks.caller import Hooks
 
-__all__ = ["MESSAGE_LIFE", "Resolved", "Resolver", "lone_session", "message_key", "repeated"]
+__all__ = ["Resolved", "Resolver", "lone_session", "repeated"]
 
-MESSAGE_LIFE = 86_400_000
-"""Milliseconds for which a repeated message is recognised."""
+_MESSAGE_LIFE = 86_400_000  # milliseconds
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +50,7 @@ class Resolver:
     async def resolve(self, event: Event, state: State) -> Resolved:
         """Resolve an event in a transaction. Raises `Refused`, and any error of a plugin."""
         if event.message_id is not None:
-            earlier = await self._journal.claimed(message_key(event.tenant, event.message_id), state)
+            earlier = await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
             if earlier is not None:
                 return repeated(earlier)
         hooks = self._hooks
@@ -82,9 +81,9 @@ def _claim(event: Event, session: Session) -> IdempotencyKey | None:
     if event.message_id is None:
         return None
     value = f"{session.session_id} {session.is_new:d}"
-    return IdempotencyKey(message_key(event.tenant, event.message_id), value, MESSAGE_LIFE)
+    return IdempotencyKey(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
 
 
 @lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
-def message_key(tenant: str, message_id: str) -> str:
+def _message_key(tenant: str, message_id: str) -> str:
     return passing_key("message", tenant, message_id)

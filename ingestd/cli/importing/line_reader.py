@@ -9,8 +9,9 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, Refused, SchemaViolation, TooLarge, UnknownKey
-from ingestd.api.events import Endpoint, Event, Imported, Principal, Record, Request
+from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.ids import named_time_uuid
+from ingestd.api.imported import Imported
 from ingestd.api.intake import Intake, Message, Translation
 from ingestd.api.outcomes import IgnoredTimestamp
 from ingestd.api.unusable_ids import UnusableIds
