@@ -80,6 +80,8 @@ def shop_on(store: str, folder: Path, tables: dict[str, str] | None = None) -> I
     if store == "redis":
         with redis_shop(folder, tables) as shop:
             yield shop
+    elif store == "journal apart":
+        yield Shop(folder, {"journal": 'url = "sqlite:journal.db"', **(tables or {})})
     else:
         yield Shop(folder, tables or {})
 
@@ -116,7 +118,9 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return records
 
 
-@PLACES
+@pytest.mark.parametrize(
+    ("store", "beside"), [("sqlite", True), ("sqlite", False), ("redis", True), ("journal apart", True)]
+)
 def test_an_export_of_all_records_is_imported_once_and_exported_the_same(
     tmp_path: Path, moved: list[dict[str, Any]], store: str, *, beside: bool
 ) -> None:
@@ -278,6 +282,30 @@ def test_with_state_events_make_sessions_links_and_touchpoints_by_their_own_time
     assert "news" in shop.command("attribution", "report", "--since", "365d")
 
 
+@STORES
+def test_a_forgotten_person_does_not_come_back_from_an_old_file(tmp_path: Path, store: str) -> None:
+    with shop_on(store, tmp_path / "shop") as shop:
+        with shop.serve() as daemon:
+            for visitor, user in (("phone", "ada"), ("tablet", "ada"), ("tablet", "bob"), ("lone", None)):
+                link = {"anonymousId": visitor, "userId": user}
+                assert daemon.post("/identify/public", link, shop.public.id).status == 200
+        for person in (("--user", "ada"), ("--anonymous", "lone")):
+            shop.command("forget", *person)
+        old = [
+            message(1, anonymousId="phone"), message(2, anonymousId="x", userId="ada"), message(3, anonymousId="lone"),
+            message(4, anonymousId="lone", userId="eve"),
+        ]  # fmt: skip
+        kept = [
+            message(5, anonymousId="tablet", userId="bob"), message(6, anonymousId="y", userId="eve"),
+            message(7, anonymousId="phone", receivedAt=None, timestamp=at(0)),  # the person has come back
+        ]  # fmt: skip
+        told = import_(shop, written(tmp_path / "files", [*old, *kept]), *TENANT)
+        assert told["counts"] == {"forgotten": len(old), "imported": len(kept)}
+        assert {record["messageId"] for record in shop.exported("--type", "event")} == {
+            each["messageId"] for each in kept
+        }
+
+
 # Faulty lines
 
 
@@ -394,7 +422,8 @@ def test_files_may_be_compressed_damaged_or_a_pipe(tmp_path: Path) -> None:
     ("arguments", "code", "reason"),
     [
         (["nowhere.jsonl"], 1, "nowhere.jsonl: No such file"),
-        ([".", *TENANT], 1, "is a folder"),
+        ([".", *TENANT], 1, ".: Is a directory"),
+        (["-", "-", *TENANT], 1, "can be given once only"),
         (["messages.jsonl"], 1, "say with --tenant whose messages these are"),
         (["messages.jsonl", "--format", "segmnt"], 1, "did you mean segment?"),
         (["messages.jsonl", "--format", "record"], 1, "1 lines were not imported"),

@@ -62,15 +62,16 @@ async def import_events(arguments: argparse.Namespace, config: Config, plugins: 
     reader = LineReader(
         config, plugins, validator, intake=intake, tenant=arguments.tenant, changes_state=arguments.state
     )
+    # Before the store is opened: then a command of root becomes the owner of the store.
     files = InputFiles(arguments.files, _LONGEST * int(config.http.max_body))
-    async with open_backends(config, plugins) as backends, _started(plugins, backends, config):
-        await backends.recover()
-        if not arguments.dry_run:
-            await _ensure_cursors(backends.journal, config, plugins)
-        with closing(KnownRecords()) as known:
-            await _learn(known, backends.journal, quiet=arguments.json)
-            progress = _Progress(files, quiet=arguments.json)
-            with FaultReport(arguments.errors, progress.say, arguments.max_errors) as faults:
+    progress = _Progress(files, quiet=arguments.json)
+    with FaultReport(arguments.errors, progress.say, arguments.max_errors) as faults:
+        async with open_backends(config, plugins) as backends, _started(plugins, backends, config):
+            await backends.recover()
+            if not arguments.dry_run:
+                await _ensure_cursors(backends.journal, config, plugins)
+            with closing(KnownRecords()) as known:
+                await _learn(known, backends.journal, quiet=arguments.json)
                 processor = Processor(plugins.hooks, backends.store, backends.journal, Backpressure(sys.maxsize))
                 processor.resolver = ImportResolver(plugins.hooks, backends.journal)
                 importer = Importer(reader, processor, known, fault=faults.add, dry_run=arguments.dry_run)

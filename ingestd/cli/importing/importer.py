@@ -87,8 +87,12 @@ class Importer:
                 self.counts["dropped" if item.type in {"event", "identify"} else "derived"] += 1
             elif self._is_known(item):
                 self.counts["duplicate"] += 1
+            elif item.person is not None and self._known.has_forgotten(*item.person, item.received_at):
+                self.counts["forgotten"] += 1
             else:
                 self._known.add(item.id, item.message, item.received_at)
+                if isinstance(item.content, Record):
+                    self._known.add_erasure(item.content)
                 waiting.append((line, item))
         if self._dry_run:
             for _, item in waiting:

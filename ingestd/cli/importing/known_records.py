@@ -1,4 +1,7 @@
-"""The ids of all records that the journal has, and their messages, so that no import stores an event twice."""
+"""The records that the journal has, their messages, and the persons it has forgotten.
+
+So no import stores an event twice, or brings a person back.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.times import parse_time
 
@@ -32,8 +36,21 @@ class _Head(msgspec.Struct, rename="camel", gc=False):
 _decode = msgspec.json.Decoder(_Head).decode
 
 
+class _Erasure(msgspec.Struct, rename="camel", gc=False):
+    tenant: str
+    erased_at: str
+    user_id: str | None
+    anonymous_ids: list[str]
+
+
+_decode_erasure = msgspec.json.Decoder(_Erasure).decode
+
+
 class KnownRecords:
-    """Digests of record ids and messages, on disk. A message has the time of its receipt."""
+    """Digests of record ids, messages and forgotten persons, on disk.
+
+    A message has the time of its receipt, a person the time of the erasure.
+    """
 
     def __init__(self) -> None:
         self._new: dict[bytes, int] = {}
@@ -52,6 +69,8 @@ class KnownRecords:
         after, last = 0, await journal.last()
         while after < last and (records := await journal.read(after, _PAGE)):
             self._add(self._digests(map(_head, [record.body for record in records])))
+            for record in records:
+                self.add_erasure(record)
             after = records[-1].position
             show(after)
 
@@ -77,9 +96,25 @@ class KnownRecords:
         at = self._find(_of_message(tenant, message_id))
         return at is not None and (near is None or abs(near - at) <= _DAY)
 
+    def has_forgotten(self, tenant: str, anonymous_id: str | None, user_id: str | None, at: int) -> bool:
+        """Whether the person of a record was forgotten after it was received at that time.
+
+        A forgotten user's visitor may be another user's now.
+        """
+        kinds = [("user", user_id), ("visitor", anonymous_id)]
+        if user_id is None:
+            kinds.append(("visitor of a user", anonymous_id))
+        found = [self._find(_digest(kind, tenant, name)) for kind, name in kinds if name is not None]
+        return any(erased_at is not None and at <= erased_at for erased_at in found)
+
     def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
         """`message` is the tenant and the id of the message, which was received `at` that time."""
         self._add([(_of_id(record_id), 0), *([(_of_message(*message), at)] if message is not None else [])])
+
+    def add_erasure(self, record: Record) -> None:
+        """Note the persons of an erasure. Any other record changes nothing."""
+        if record.type == "erasure":
+            self._add(_of_erasure(_decode_erasure(record.body)))
 
     def _find(self, digest: bytes) -> int | None:
         if digest in self._new:
@@ -96,9 +131,22 @@ def _head(body: bytes) -> _Head:
 
 
 def _of_id(record_id: str) -> bytes:
-    return blake2b(record_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _digest("record", "", record_id)
 
 
 def _of_message(tenant: str, message_id: str) -> bytes:
-    text = f"{len(tenant)}:{tenant}{message_id}"
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"message").digest()
+    return _digest("message", tenant, message_id)
+
+
+def _of_erasure(erasure: _Erasure) -> Iterable[tuple[bytes, int]]:
+    at = parse_time(erasure.erased_at) or 0
+    kind = "visitor" if erasure.user_id is None else "visitor of a user"
+    for anonymous_id in erasure.anonymous_ids:
+        yield _digest(kind, erasure.tenant, anonymous_id), at
+    if erasure.user_id is not None:
+        yield _digest("user", erasure.tenant, erasure.user_id), at
+
+
+def _digest(kind: str, tenant: str, text: str) -> bytes:
+    named = f"{kind}:{len(tenant)}:{tenant}{text}"
+    return blake2b(named.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -21,7 +21,7 @@ from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.validation.validator import Validator, parse_body
 
-from .record_forms import FORMS, DerivedRecord, ImportMark, ReceivedRecord, convert, instant, refuse
+from .record_forms import FORMS, Attribution, DerivedRecord, ImportMark, ReceivedRecord, convert, instant, refuse
 
 __all__ = ["Item", "LineReader"]
 
@@ -41,6 +41,8 @@ class Item(NamedTuple):
     """The tenant and the id of the message."""
     received_at: int = 0
     is_record: bool = True
+    person: tuple[str, str | None, str | None] | None = None
+    """The tenant, the anonymousId and the userId. None if the record is about nobody, or about a person's erasure."""
 
 
 class LineReader:
@@ -59,9 +61,8 @@ class LineReader:
         tenant: str | None,
         changes_state: bool,
     ) -> None:
-        """`intake` reads lines that are no record, and `tenant` is their tenant. Raises `CommandError`."""
+        """`intake` reads lines that are no record, and `tenant` is their tenant."""
         self.now = times.now()
-        self._validator = validator
         self._max_body = int(config.http.max_body)
         self._tenant = tenant
         self._intake = intake
@@ -118,7 +119,8 @@ class LineReader:
         if self._ignored is not None:
             refuse("/timestamp", "the time is after receivedAt", "maximum")
         sent = None if form.message_id is None else (form.tenant, form.message_id)
-        item = Item(form.id, form.type, event, sent, received_at)
+        person = (form.tenant, form.anonymous_id, form.user_id or None)
+        item = Item(form.id, form.type, event, sent, received_at, person=person)
         if event is not None:
             event.session_is_new, event.linked = form.session_is_new, form.linked
             event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self._changes_state)
@@ -127,10 +129,11 @@ class LineReader:
     def _keep_derived(self, line: dict[str, Any], form: DerivedRecord) -> Item:
         type_ = line["type"]
         name = "erasedAt" if type_ == "erasure" else "decidedAt"
-        instant(f"/{name}", line[name], self.now)
+        decided_at = instant(f"/{name}", line[name], self.now)
         if self._changes_state and type_ != "erasure":
             return Item(form.id, type_, None)  # attribution derives it from the imported events, with the same id
-        return Item(form.id, type_, self._marked(line, ImportMark()))
+        person = (form.tenant, form.anonymous_id, form.user_id) if isinstance(form, Attribution) else None
+        return Item(form.id, type_, self._marked(line, ImportMark()), received_at=decided_at, person=person)
 
     def _keep_blank(self, line: dict[str, Any], form: ReceivedRecord, received_at: int) -> Item:
         """The record of a forgotten person. The schemas require ids and data, which it does not have."""
@@ -186,7 +189,8 @@ class LineReader:
             endpoint = self._intake.endpoint.value
             event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self._changes_state)
         sent = (tenant, message_id) if isinstance(message_id, str) else None
-        return Item(record_id, message.kind, event, sent, received_at, is_record=False)
+        person = None if event is None else (tenant, event.anonymous_id, event.user_id)
+        return Item(record_id, message.kind, event, sent, received_at, is_record=False, person=person)
 
     def _parse(self, message: Message, principal: Principal, record_id: str, received_at: int) -> Event | None:
         """The event, or None if a plugin drops it. Sets `_ignored` if its time was replaced by the time of receipt."""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ingestd.api.errors import BadRequest, CommandError, Refused, TooLarge
+from ingestd.daemon import file_limits
 
 __all__ = ["STDIN", "InputFiles", "Line"]
 
 STDIN = "-"
-_GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f"  # the first byte of gzip, with which no JSON begins
 _BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
+_OTHER_FILES = 64  # open files beside those of the import
 
 
 class Line(NamedTuple):
@@ -32,47 +35,49 @@ class Line(NamedTuple):
 
 
 class InputFiles:
-    """The files of an import, in their order. `-` is standard input."""
+    """The files of an import, in their order. `-` is standard input.
+
+    All are opened at once: a command of root reads them before it becomes the owner of the store.
+    """
 
     def __init__(self, names: Sequence[str], longest: int) -> None:
         """`longest` bounds the bytes of a line. Raises `CommandError` for a file that cannot be opened."""
-        self._names = names
         self._longest = longest
         self._done = 0
-        self._file: IO[bytes] | None = None
-        """The file in hand, before it is decompressed."""
+        self._in_hand: BufferedReader | None = None
+        """The file that is being read, before it is decompressed."""
         self.size: int | None = 0
         """The bytes of all files. None if one of them is a pipe."""
+        if names.count(STDIN) > 1:
+            raise CommandError("- is standard input, and can be given once only")
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        file_limits.raise_limit(min(len(names) + _OTHER_FILES, most))
+        self._files: list[tuple[str, BufferedReader]] = []
         for name in names:
-            if name == STDIN:
-                self.size = None
-                continue
-            length = _length(name)
-            self.size = None if self.size is None or length is None else self.size + length
+            file = _open(name)
+            self._files.append((name, file))
+            status = os.fstat(file.fileno())
+            self.size = None if self.size is None or not stat.S_ISREG(status.st_mode) else self.size + status.st_size
 
     @property
     def position(self) -> int:
         """The bytes that were read so far, before they are decompressed."""
-        return self._done + (self._file.tell() if self._file is not None else 0)
+        return self._done + (self._in_hand.tell() if self._in_hand is not None and self.size is not None else 0)
 
     def __iter__(self) -> Iterator[Line]:
-        for name in self._names:
-            with ExitStack() as stack:
-                raw: BinaryIO
-                if name == STDIN:
-                    raw = cast("BinaryIO", sys.stdin.buffer)
-                else:
-                    raw = stack.enter_context(Path(name).open("rb"))
-                    self._file = raw
+        while self._files:
+            name, raw = self._files.pop(0)
+            self._in_hand = raw
+            with raw:
                 # `peek` may return fewer bytes than a pipe is about to bring, but at least one.
-                head = cast("IO[bytes]", raw).peek(2)[:2]  # type: ignore[attr-defined]  # both are buffered readers
-                content = stack.enter_context(gzip.open(raw)) if head[:1] == _GZIP[:1] else raw
-                yield from self._read(name, cast("BinaryIO", content))
-                if self._file is not None:
-                    self._done += self._file.tell()
-                    self._file = None
+                if raw.peek(1)[:1] == _GZIP:
+                    with gzip.open(raw) as content:
+                        yield from self._read(name, content)
+                else:
+                    yield from self._read(name, raw)
+                self._done, self._in_hand = self.position, None
 
-    def _read(self, name: str, content: BinaryIO) -> Iterator[Line]:
+    def _read(self, name: str, content: BufferedReader | gzip.GzipFile) -> Iterator[Line]:
         number = 0
         try:
             while line := content.readline(self._longest + 2):
@@ -91,14 +96,9 @@ class InputFiles:
             yield Line(name, number + 1, b"", fault)
 
 
-def _length(name: str) -> int | None:
-    """The bytes of a file, or None for a pipe. Raises `CommandError` for a file that cannot be read."""
+def _open(name: str) -> BufferedReader:
+    """Raises `CommandError`."""
     try:
-        status = os.stat(name)
+        return cast("BufferedReader", sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror}") from None
-    if stat.S_ISDIR(status.st_mode):
-        raise CommandError(f"{name}: is a folder")
-    if not os.access(name, os.R_OK):
-        raise CommandError(f"{name}: cannot be read: permission denied")
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

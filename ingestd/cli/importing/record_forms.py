@@ -12,7 +12,7 @@ import msgspec
 from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.api.times import parse_time
 
-__all__ = ["FORMS", "DerivedRecord", "ImportMark", "ReceivedRecord", "convert", "instant", "refuse"]
+__all__ = ["FORMS", "Attribution", "DerivedRecord", "ImportMark", "ReceivedRecord", "convert", "instant", "refuse"]
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Uuid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
@@ -92,7 +92,7 @@ class _Touchpoint(msgspec.Struct, rename="camel", gc=False):
     dispatch_id: str | None
 
 
-class _Attribution(msgspec.Struct, rename="camel", gc=False):
+class Attribution(msgspec.Struct, rename="camel", gc=False):
     id: _Uuid
     tenant: _Text
     decided_at: str
@@ -127,12 +127,12 @@ class _Erasure(msgspec.Struct, rename="camel", gc=False):
     anonymous_ids: list[str]
 
 
-DerivedRecord = _Attribution | _Reversal | _Erasure
+DerivedRecord = Attribution | _Reversal | _Erasure
 
 FORMS: Mapping[str, type[ReceivedRecord | DerivedRecord]] = {
     "event": ReceivedRecord,
     "identify": ReceivedRecord,
-    "attribution": _Attribution,
+    "attribution": Attribution,
     "attribution_reversal": _Reversal,
     "erasure": _Erasure,
 }
