@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest
 from ingestd.api.intake import Message
 from ingestd.api.times import parse_time
 
@@ -40,12 +40,6 @@ def _take_instant(message: dict[str, Any], name: str) -> int | None:
         return None
     instant = parse_time(text) if isinstance(text, str) else None
     if instant is None:
-        fault = SchemaViolation(f"/{name}", "expected an RFC 3339 time")
-        raise BadRequest(
-            f"{fault.pointer}: {fault.message}",
-            code="invalid_envelope",
-            errors=[fault],
-            fault=SchemaFault(fault.pointer, "format"),
-        )
+        raise BadRequest.of_member(f"/{name}", "expected an RFC 3339 time", "format")
     del message[name]
     return instant

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, Refused, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
 from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
@@ -264,9 +264,4 @@ def _pointer(type_: str, pointer: str) -> str:
 
 
 def _refuse(pointer: str, message: str, reason: str) -> NoReturn:
-    raise BadRequest(
-        f"{pointer}: {message}",
-        code="invalid_envelope",
-        errors=[SchemaViolation(pointer, message)],
-        fault=SchemaFault(pointer, reason),
-    )
+    raise BadRequest.of_member(pointer, message, reason)

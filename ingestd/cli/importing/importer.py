@@ -22,7 +22,7 @@ from .lines import Line
 
 __all__ = ["Importer", "chunks"]
 
-_MANY = 500  # lines of a chunk
+_MANY = 250  # lines of a chunk
 _LARGE = 1 << 20  # bytes of a chunk; as events they take up to forty times as many
 _ATTEMPTS = 20
 

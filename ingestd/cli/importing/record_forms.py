@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest
 from ingestd.api.times import parse_time
 
 __all__ = ["FORMS", "Attribution", "DerivedRecord", "ImportMark", "ReceivedRecord", "convert", "instant", "refuse"]
@@ -182,9 +182,4 @@ def instant(pointer: str, text: str, now: int) -> int:
 
 
 def refuse(pointer: str, message: str, reason: str) -> NoReturn:
-    raise BadRequest(
-        f"{pointer or 'the line'}: {message}",
-        code="invalid_envelope",
-        errors=[SchemaViolation(pointer, message)],
-        fault=SchemaFault(pointer, reason),
-    )
+    raise BadRequest.of_member(pointer, message, reason)
