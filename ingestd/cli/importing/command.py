@@ -214,10 +214,10 @@ def _for_people(counts: dict[str, int], types: dict[str, int], *, dry_run: bool)
     if not counts:
         yield "the files have no lines"
         return
-    yield "would be imported, by outcome:" if dry_run else "lines by outcome:"
+    yield "lines by outcome, nothing is stored:" if dry_run else "lines by outcome:"
     for line in table([(name, str(number)) for name, number in counts.items()], right=[1]):
         yield f"  {line}"
     if types:
-        yield "would be imported, by type:" if dry_run else "imported records by type:"
+        yield "imported, by type:"
         for line in table([(name, str(number)) for name, number in types.items()], right=[1]):
             yield f"  {line}"
