@@ -36,6 +36,9 @@ _MONTH = 30 * _DAY
 _CHANGES, _GATHERED = "link-changes", "user-new-visitors"
 """Kinds of entries: the times at which a visitor changed users, and the visitors newly linked to a user."""
 
+_IMPORTED = "imported-link"
+"""The kind of entries with the links that imports have made. Only these links does a later line of a file replace."""
+
 _Count = Annotated[int, Meta(ge=1)]
 _LONGEST = 512  # characters of a linked user id: each event of the visitor carries it, and the cache keeps it
 _Reason = Literal["unsigned", "max_links", "max_visitors", "long_user_id"]
@@ -92,6 +95,9 @@ class IdentityPlugin:
 
     @hookimpl
     async def store_identity(self, event: Event, state: State) -> None:
+        if event.imported is not None:
+            await self._store_imported(event, event.imported.received_at, state)
+            return
         anonymous = anonymous_profile(event.tenant, event.anonymous_id)
         user_id = event.user_id
         event.linked = False
@@ -108,6 +114,38 @@ class IdentityPlugin:
         if is_first:
             await self._traits.merge(state, profile, await state.fields(anonymous))
         await self._traits.merge(state, profile, trait_fields(event.traits, state.now))
+
+    async def _store_imported(self, event: Event, at: int, state: State) -> None:
+        """Store the link and the traits of an event from a file, by the time of its first receipt.
+
+        Later links of the files replace earlier ones. A link that was not made by an import stays, since it is newer.
+        The first daemon has refused links beyond the limits, and its record says so.
+        """
+        anonymous, user_id = anonymous_profile(event.tenant, event.anonymous_id), event.user_id
+        fields = trait_fields(event.traits, at)
+        is_linked = await self._link_imported(event, user_id, state) if event.linked is not False else False
+        event.linked = is_linked
+        if not is_linked or user_id is None:
+            await self._traits.merge(state, anonymous, fields)
+            return
+        await self._traits.merge(state, user_profile(event.tenant, user_id), fields)
+
+    async def _link_imported(self, event: Event, user_id: str | None, state: State) -> bool:
+        if user_id is None or user_id in self._unusable_ids or len(user_id) > _LONGEST:
+            return False
+        if self._options.links == "signed" and not event.signed:
+            return False
+        key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
+        own_key = state_key(_IMPORTED, event.tenant, event.anonymous_id)
+        before = await state.get(key)
+        if before is not None and before not in {wanted, await state.get(own_key)}:
+            return False
+        await state.put(key, wanted)
+        await state.put(own_key, wanted, _MONTH)
+        if before is None:
+            anonymous = await state.fields(anonymous_profile(event.tenant, event.anonymous_id))
+            await self._traits.merge(state, user_profile(event.tenant, user_id), anonymous)
+        return True
 
     async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
         """Link the visitor. Returns whether this is the visitor's first link, and the reason if no link was made.
@@ -183,8 +221,9 @@ class IdentityPlugin:
                 await state.delete(key)
                 await state.pull(state_key(_GATHERED, person.tenant, linked[_TAG:]), [key.partition(":")[2]])
                 links += 1
-        for key in person.visitor_keys(_CHANGES):
-            await state.delete(key)
+        for kind in (_CHANGES, _IMPORTED):
+            for key in person.visitor_keys(kind):
+                await state.delete(key)
         gathered = person.user_key(_GATHERED)
         if gathered is not None:
             await state.delete(gathered)

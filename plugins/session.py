@@ -19,6 +19,11 @@ _UNTOLD = " untold"
 """A mark after the id of a session that no record has announced yet, because its first event was dropped."""
 
 
+_IMPORTED = "imported-session"
+"""The kind of the entries for events from files."""
+_IMPORT_LIFE = 7 * 86_400_000  # milliseconds after which a file does not go on with the session of an earlier one
+
+
 class SessionPlugin:
     """Keeps one entry for each visitor: the id of the current session. It lives for `idle` after the last event."""
 
@@ -37,6 +42,8 @@ class SessionPlugin:
     @hookimpl
     async def resolve_session(self, event: Event, state: State) -> Session:
         key = state_key("session", event.tenant, event.anonymous_id)
+        if event.imported is not None:
+            return await self._resolve_imported(event, key, state)
         if event.session_id is None:
             proposed = self._propose(event)
             current, _ = await state.renew(key, proposed, self._idle)
@@ -54,6 +61,26 @@ class SessionPlugin:
             await state.swap(key, supplied, supplied, self._idle)
             return Session(supplied, is_new=False)
         return Session(supplied, is_new=await state.put(key, supplied, self._idle) != supplied)
+
+    async def _resolve_imported(self, event: Event, key: str, state: State) -> Session:
+        """The session of an event from a file, by the time of the event.
+
+        These events have a separate entry with the id and the last activity. So old events change no present session.
+        """
+        own_key, at = state_key(_IMPORTED, event.tenant, event.anonymous_id), event.timestamp
+        session_id, _, last = (await state.get(own_key) or " 0").partition(" ")
+        is_new = event.session_id is None and abs(at - int(last)) > self._idle
+        if event.session_id is not None:
+            session_id = event.session_id
+        elif is_new:
+            session_id = named_uuid("session", event.tenant, event.anonymous_id, event.id)
+        if at < int(last) and is_new:
+            return Session(session_id, is_new)  # an event out of order, which does not end the later session
+        await state.put(own_key, f"{session_id} {max(at, int(last))}", _IMPORT_LIFE)
+        left = at + self._idle - state.now
+        if left >= 0:  # the visitor may be active now
+            await state.swap(key, None, session_id, left)
+        return Session(session_id, is_new)
 
     def _propose(self, event: Event) -> str:
         """The id for a session that this event may begin.
@@ -81,4 +108,6 @@ class SessionPlugin:
         for key in person.visitor_keys("session"):
             sessions += await state.get(key) is not None
             await state.delete(key)  # an ended session too, which may still be in the storage
+        for key in person.visitor_keys(_IMPORTED):
+            await state.delete(key)
         return {"sessions": sessions}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest
 from ingestd.api.store import Field, State
 
 __all__ = ["TraitBounds", "trait_fields"]
@@ -25,10 +25,14 @@ class TraitBounds:
     def check(self, traits: Mapping[str, Any]) -> None:
         """Raises `BadRequest` if a profile cannot keep so many or so large traits."""
         if len(traits) > self._traits:
-            raise _refusal(f"expected at most {self._traits} traits, got {len(traits)}", "maxProperties")
+            raise BadRequest.of_member(
+                "/traits", f"expected at most {self._traits} traits, got {len(traits)}", "maxProperties"
+            )
         size = sum([len(name.encode()) + len(msgspec.json.encode(value)) for name, value in traits.items()])
         if size > self._size:
-            raise _refusal(f"expected at most {self._size} bytes of names and values, got {size}", "size")
+            raise BadRequest.of_member(
+                "/traits", f"expected at most {self._size} bytes of names and values, got {size}", "size"
+            )
 
     async def merge(self, state: State, profile: str, fields: Mapping[str, Field]) -> None:
         """Add traits to a profile. Beyond the bounds, its oldest traits are dropped and counted."""
@@ -41,16 +45,6 @@ class TraitBounds:
 def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
     """The fields of a profile for these traits. Each value is JSON."""
     return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
-
-
-def _refusal(message: str, reason: str) -> BadRequest:
-    pointer = "/traits"
-    return BadRequest(
-        f"{pointer}: {message}",
-        code="invalid_envelope",
-        errors=[SchemaViolation(pointer, message)],
-        fault=SchemaFault(pointer, reason),
-    )
 
 
 def _ignore(_: int) -> None:

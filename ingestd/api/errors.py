@@ -197,6 +197,19 @@ class Refused(IngestdError):
 class BadRequest(Refused):
     status, title, outcome, code = 400, "Bad Request", Outcome.INVALID, "invalid_body"
 
+    @classmethod
+    def of_member(cls, pointer: str, message: str, reason: str) -> BadRequest:
+        """The refusal of one member of a body. Metrics show `pointer` and `reason`, so a caller must not choose them.
+
+        An empty pointer is the whole body.
+        """
+        return cls(
+            f"{pointer or 'the body'}: {message}",
+            code="invalid_envelope",
+            errors=[SchemaViolation(pointer, message)],
+            fault=SchemaFault(pointer, reason),
+        )
+
 
 class Unauthorized(Refused):
     status, title, outcome, code = 401, "Unauthorized", Outcome.UNAUTHORIZED, "invalid_key"

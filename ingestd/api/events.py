@@ -12,6 +12,7 @@ import msgspec
 
 from .errors import TooLarge
 from .ids import time_uuid
+from .imported import Imported, import_mark
 from .times import format_time
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Endpoint:
     CUSTOMER_EVENTS: ClassVar[Endpoint]
     IDENTIFY: ClassVar[Endpoint]
     SERVER_IDENTIFY: ClassVar[Endpoint]
+    IMPORT: ClassVar[Endpoint]
+    """`ingestd events import`, which takes events from files. It takes no requests."""
     BUILT_IN: ClassVar[Sequence[Endpoint]]
     """The operations of the API."""
 
@@ -65,6 +68,7 @@ Endpoint.IDENTIFY = Endpoint("identify", is_public=True, identifies=True)
 Endpoint.SERVER_IDENTIFY = Endpoint("server-identify", is_public=False, identifies=True)
 Endpoint.TRACK = Endpoint("track", is_public=True, identify=Endpoint.IDENTIFY)
 Endpoint.CUSTOMER_EVENTS = Endpoint("customer-events", is_public=False, identify=Endpoint.IDENTIFY)
+Endpoint.IMPORT = Endpoint("import", is_public=False)
 Endpoint.BUILT_IN = (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS, Endpoint.IDENTIFY, Endpoint.SERVER_IDENTIFY)
 
 
@@ -239,6 +243,8 @@ class Event(msgspec.Struct):
     """Whether an event links its visitor to its user like an identify request. Its intake derived the visitor."""
     relayed: bool = False
     """Whether a backend sent the event, so that the address and user agent of the request are not the visitor's."""
+    imported: Imported | None = None
+    """The origin of an event from a file. None for an event of a request."""
 
     def check_ids(self) -> None:
         """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""
@@ -257,7 +263,11 @@ class Event(msgspec.Struct):
 
     def to_record(self) -> Record:
         """The record for the journal, sinks and exports."""
-        received_at = format_time(self.received_at)
+        at = self.received_at
+        mark: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+        if self.imported is not None:
+            at, mark = self.imported.received_at, import_mark(self.imported, self.received_at)
+        received_at = format_time(at)
         is_event = self.type == "event"
         members = _Members(
             self.id,
@@ -266,7 +276,7 @@ class Event(msgspec.Struct):
             self.endpoint.value,
             self.signed,
             received_at,
-            received_at if self.timestamp == self.received_at else format_time(self.timestamp),
+            received_at if self.timestamp == at else format_time(self.timestamp),
             self.key if is_event else msgspec.UNSET,
             self.data if is_event else msgspec.UNSET,
             self.anonymous_id,
@@ -279,6 +289,7 @@ class Event(msgspec.Struct):
             self.extra,
             msgspec.UNSET if is_event else self.traits,
             msgspec.UNSET if self.linked is None else self.linked,
+            mark,
         )
         return Record(self.type, self.received_at, _encode(members))
 
@@ -305,6 +316,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     extra: dict[str, Any]
     traits: dict[str, Any] | msgspec.UnsetType
     linked: bool | msgspec.UnsetType
+    imported: dict[str, Any] | msgspec.UnsetType = msgspec.field(name="import")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from hashlib import blake2b
 
-__all__ = ["named_uuid", "next_uuids", "random_uuid", "time_uuid"]
+__all__ = ["named_time_uuid", "named_uuid", "next_uuids", "random_uuid", "time_uuid"]
 
 _BLOCK = 4096
 
@@ -69,3 +69,12 @@ def named_uuid(*parts: str) -> str:
     head, low = digest[:8].hex(), int.from_bytes(digest[8:], "big")
     tail = f"{low & _BELOW_VARIANT | _VARIANT:016x}"
     return f"{head[:8]}-{head[8:12]}-8{head[13:]}-{tail[:4]}-{tail[4:]}"
+
+
+def named_time_uuid(at: int, *parts: str) -> str:
+    """A UUIDv7 (RFC 9562) of a time in milliseconds. Its other bits are from a digest of the parts.
+
+    So an event from a file has the same id each time. Equal times and parts give equal ids.
+    """
+    named, head = named_uuid(*parts), f"{at:012x}"
+    return f"{head[:8]}-{head[8:]}-7{named[15:]}"

@@ -56,6 +56,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """
     relayed: bool = False
     """Whether a backend sent the message. Then the client's address and user agent are not the visitor's."""
+    received_at: int | None = None
+    """For a message from a file: the time of its first receipt, in milliseconds. None: it is unknown."""
 
 
 class Translation(ABC):
@@ -68,6 +70,10 @@ class Translation(ABC):
         It is called once for each message, in order, and must not block. Raise `BadRequest` to refuse the message; the
         other messages are stored all the same. A message that is not a JSON object, or too large, is refused before.
         """
+
+    def pointer(self, index: int, pointer: str) -> str:
+        """The place in a message as it was sent, for a place in the translated body. Both are JSON pointers."""
+        return pointer
 
     @abstractmethod
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
@@ -115,6 +121,14 @@ class Intake(ABC):
         self, request: Request, principal: Principal, envelope: Mapping[str, Any], keys: frozenset[str]
     ) -> Translation:
         """Begin to read a request of a known sender. `keys` are the event keys in force."""
+
+    def begin_import(self, tenant: str, keys: frozenset[str]) -> Translation | None:
+        """Begin to read messages from files, for `ingestd events import`. None: this format has no stored messages.
+
+        `read` is called for the messages of many files, and the index counts them all. So keep nothing for each of
+        them. A message must say its time. `answer` is not called.
+        """
+        return None
 
     def problem(self, refused: Refused) -> Mapping[str, Any]:
         """Further members of the problem document (RFC 9457) with which a request is refused."""

@@ -39,6 +39,7 @@ from . import (
 )
 from .export import command as export_command
 from .forget import command as forget
+from .importing.arguments import add_arguments as add_import_arguments
 
 __all__ = ["ANY_CONFIGURATION", "WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -112,6 +113,17 @@ def register(cli: _CommandLine) -> None:
         ],
     )
     export_command.add_arguments(parser)
+    parser = cli.add_offline(
+        "events",
+        "import",
+        import_events,
+        help="store the records and messages of files, each once",
+        examples=[
+            "ingestd events import records.jsonl.gz --dry-run",
+            "ingestd events import segment-*.gz --tenant shop --errors faults.jsonl",
+        ],
+    )
+    add_import_arguments(parser)
     cli.add(
         "store",
         "acknowledge-loss",
@@ -191,6 +203,12 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     from .check.command import check as check_all
 
     await check_all(arguments, config, plugins)
+
+
+async def import_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .importing.command import import_events as import_all
+
+    await import_all(arguments, config, plugins)
 
 
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -18,12 +18,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ingestd.api.errors import CommandError, ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.nearest import nearest
 from ingestd.api.output import drop_unwritable, reader_is_gone
 from ingestd.api.unusable_ids import UnusableIds
@@ -31,13 +28,11 @@ from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
-from ingestd.storage.backends import Backends, open_backends
+from ingestd.storage.backends import open_backends
 
 from . import commands
+from .command_daemon import CommandDaemon
 from .command_line import CommandLine, add_configuration
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
 
 __all__ = ["main"]
 
@@ -140,27 +135,4 @@ def _defaults() -> tuple[Config, Plugins]:
 
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await arguments.run(arguments, _CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))
-
-
-class _CommandDaemon:
-    """The `Daemon` that a plugin's command gets."""
-
-    def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
-        self._plugins = plugins
-        self.store = backends.store
-        self.journal = backends.journal
-        self.unusable_ids = unusable_ids
-
-    @cached_property
-    def registry(self) -> CollectorRegistry:
-        from prometheus_client import CollectorRegistry  # here: few commands need it
-
-        return CollectorRegistry()
-
-    def plugin(self, name: str) -> object | None:
-        return self._plugins.manager.get_plugin(name)
-
-    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        work.close()
-        raise CommandError(f"{name}: a command cannot run background tasks")
+        await arguments.run(arguments, CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))

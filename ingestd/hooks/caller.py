@@ -84,8 +84,11 @@ class Hooks:
             if not _chain(manager, name):
                 raise ConfigError(f"plugins.enabled: no plugin implements {name}, so no event could be accepted")
 
-    async def startup(self, daemon: Daemon) -> None:
+    async def startup(self, daemon: Daemon, only: Collection[str] | None = None) -> None:
+        """Call `startup` of all plugins, or of these."""
         for call in self._startup:
+            if only is not None and call.plugin not in only:
+                continue
             await _call_all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
 

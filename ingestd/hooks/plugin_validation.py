@@ -150,7 +150,7 @@ def check_intake(intake: object, others: Iterable[Intake]) -> None:
     endpoint = getattr(intake, "endpoint", None)
     if not isinstance(endpoint, Endpoint):
         raise ConfigError(f"the intake {type(intake).__name__} has no endpoint; add `endpoint = Endpoint(…)`")
-    taken = {each.value for each in Endpoint.BUILT_IN} | {each.endpoint.value for each in others}
+    taken = {each.value for each in (*Endpoint.BUILT_IN, Endpoint.IMPORT)} | {each.endpoint.value for each in others}
     if not _LABEL.fullmatch(endpoint.value) or endpoint.value in taken:
         raise ConfigError(
             f"the intake {type(intake).__name__}: its endpoint {endpoint.value!r} is taken or is no name; expected"

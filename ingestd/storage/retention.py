@@ -13,7 +13,7 @@ from ingestd.api.journal import Journal, JournalStats
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
 
-__all__ = ["Retention"]
+__all__ = ["Retention", "room_below"]
 
 _log = logging.getLogger("ingestd.retention")
 
@@ -145,7 +145,7 @@ class Retention:
                 return removed
         if options.max_size is not None:
             must_go = extent.last if self._full and options.on_full == "drop" else done
-            return await self._shrink("full", extent, must_go, _emptied(int(options.max_size)))
+            return await self._shrink("full", extent, must_go, room_below(int(options.max_size)))
         return 0
 
     async def _shrink(self, reason: str, extent: JournalStats, may_go: int, size: int) -> int:
@@ -200,7 +200,7 @@ class Retention:
         Without this margin the daemon would refuse and accept events in quick alternation.
         """
         limit = self._options.max_size
-        full = limit is not None and extent.bytes > (_emptied(int(limit)) if self._full else int(limit) - 1)
+        full = limit is not None and extent.bytes > (room_below(int(limit)) if self._full else int(limit) - 1)
         refused, self.problem = self.problem, None
         if full and self._options.on_full == "refuse":
             self.problem = self._full_of(extent)
@@ -233,6 +233,6 @@ class Retention:
                 self._told[name] = lost, clock
 
 
-def _emptied(limit: int) -> int:
+def room_below(limit: int) -> int:
     """The size to which a full journal with that limit is trimmed."""
     return limit - min(limit // 20, _ROOM)

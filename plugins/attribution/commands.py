@@ -193,5 +193,13 @@ async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> Async
             return
         for record in records:
             if record.type in {"attribution", "attribution_reversal"} and record.at >= since:
-                yield record.decode()
+                body = record.decode()
+                if _decided_at(body, record.at) >= since:
+                    yield body
         after = records[-1].position
+
+
+def _decided_at(body: dict[str, Any], at: int) -> int:
+    """The time of a decision about an event from a file may be long before its record of the time `at`."""
+    decided_at = times.parse_time(body["decidedAt"])
+    return at if decided_at is None else min(decided_at, at)

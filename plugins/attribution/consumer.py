@@ -97,11 +97,16 @@ class AttributionConsumer(Consumer):
                 found.append((index, each))
             await turn.give_way()
         changes: list[Change] = []
-        step.done = await self._apply_all(found, step, changes, turn)
+        step.done = await self._apply_all(records, found, step, changes, turn)
         await add_all(step.state, changes, turn.give_way)
 
     async def _apply_all(
-        self, found: Sequence[tuple[int, Seen | Erasure]], step: Step, changes: list[Change], turn: _Turn
+        self,
+        records: Sequence[Record],
+        found: Sequence[tuple[int, Seen | Erasure]],
+        step: Step,
+        changes: list[Change],
+        turn: _Turn,
     ) -> int | None:
         """Apply events and erasures, each with the index of its record, until the step is large.
 
@@ -119,6 +124,10 @@ class AttributionConsumer(Consumer):
                     await journeys.forget(each.tenant, each.anonymousIds, each.userId)
                 else:
                     await self._apply(each, step, changes)
+                    if each.is_imported and len(step.records) > before:
+                        # The journal is in the order of its times, and an event from a file may be old.
+                        now = records[index].at
+                        step.records[before:] = [msgspec.structs.replace(new, at=now) for new in step.records[before:]]
                 size += length_of(step.records[before:])
                 # An order may have read megabytes of touchpoints.
                 if size > _MOST_NEW or (len(step.records) > before and step.state.size > _MOST_STATE):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ingestd.api.events import Record
+from ingestd.api.events import Endpoint, Record
 from ingestd.api.times import parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
@@ -67,6 +67,19 @@ class Seen(NamedTuple):
     """The refund or cancellation that it makes."""
     amounts_ignored: int
     """The number of its amounts that are too large to count."""
+    is_imported: bool = False
+    """Whether it is from a file. Its times are its own, and not the times of the journal."""
+
+
+class _Mark(msgspec.Struct, gc=False):
+    state: bool = False
+
+
+class _Imported(msgspec.Struct, gc=False):
+    """The members of a record from a file that tell whether and when it counts."""
+
+    receivedAt: str  # noqa: N815
+    mark: _Mark = msgspec.field(name="import", default_factory=_Mark)
 
 
 class Erasure(msgspec.Struct):
@@ -75,6 +88,7 @@ class Erasure(msgspec.Struct):
     tenant: str
     userId: str | None  # noqa: N815
     anonymousIds: list[str]  # noqa: N815
+    mark: _Mark | None = msgspec.field(name="import", default=None)
 
 
 class _OrderData(msgspec.Struct, gc=False):
@@ -93,6 +107,7 @@ class _RefundData(_OrderData, gc=False):
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_imported = msgspec.json.Decoder(_Imported).decode
 _decode_erasure = msgspec.json.Decoder(Erasure).decode
 _decode_order_data = msgspec.json.Decoder(_OrderData).decode
 _decode_refund_data = msgspec.json.Decoder(_RefundData).decode
@@ -100,7 +115,7 @@ _decode_refund_data = msgspec.json.Decoder(_RefundData).decode
 
 def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> Seen | Erasure | None:
     if record.type not in {"event", "identify"}:
-        return _decode_erasure(record.body) if record.type == "erasure" else None
+        return _read_erasure(record) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
     context = envelope.context
     if (
@@ -114,6 +129,11 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         return None  # most events end here
     if envelope.anonymousId is None:  # the person has been forgotten
         return None
+    if envelope.endpoint == Endpoint.IMPORT.value:
+        imported = _decode_imported(record.body)
+        if not imported.mark.state:
+            return None
+        record = msgspec.structs.replace(record, at=parse_time(imported.receivedAt) or record.at)
     has_visitor = envelope.anonymousId not in unusable_ids
     campaign = campaign_of(context.campaign, context.page)
     dispatch_id = text_of(envelope.dispatchId)
@@ -139,8 +159,13 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        user_id, order, refund, amounts_ignored,
+        user_id, order, refund, amounts_ignored, envelope.endpoint == Endpoint.IMPORT.value,
     )  # fmt: skip
+
+
+def _read_erasure(record: Record) -> Erasure | None:
+    erasure = _decode_erasure(record.body)
+    return erasure if erasure.mark is None or erasure.mark.state else None
 
 
 def _time(envelope: _Envelope, record: Record) -> int:

@@ -16,6 +16,7 @@ from ingestd.api.unusable_ids import UnusableIds
 
 from .loaders import settings_of_project, source_config, take_metrics
 from .names import EventNames
+from .stored_messages import StoredMessages
 from .translation import SegmentTranslation
 
 __all__ = ["SegmentIntake"]
@@ -67,9 +68,23 @@ class SegmentIntake(Intake):
     def begin(
         self, request: Request, principal: Principal, envelope: Mapping[str, Any], keys: frozenset[str]
     ) -> SegmentTranslation:
+        assert request.route is not None
         return SegmentTranslation(
-            request, principal.tenant, envelope, self._names_for(keys), self.unusable_ids,
+            principal.tenant,
+            envelope,
+            self._names_for(keys),
+            self.unusable_ids,
+            received_at=request.received_at,
+            type_=request.route.name or None,
+            # Browsers send `Origin`. Any other sender may be a backend, with an address that is not the visitor's.
+            relayed=request.headers.get("Origin") is None,
             accepts_unknown=self._accepts_unknown,
+        )
+
+    def begin_import(self, tenant: str, keys: frozenset[str]) -> SegmentTranslation:
+        return StoredMessages(
+            tenant, {}, self._names_for(keys), self.unusable_ids,
+            received_at=0, type_=None, relayed=True, accepts_unknown=self._accepts_unknown,
         )  # fmt: skip
 
     def problem(self, refused: Refused) -> Mapping[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, Refused, SchemaFault, SchemaViolation
-from ingestd.api.events import Request, Session
+from ingestd.api.errors import BadRequest, Refused
+from ingestd.api.events import Session
 from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
 from ingestd.api.times import parse_time
@@ -27,20 +27,21 @@ _LONGEST_SHOWN = 100  # characters of an unknown name in an answer
 class SegmentTranslation(Translation):
     def __init__(
         self,
-        request: Request,
         tenant: str,
         envelope: Mapping[str, Any],
         names: EventNames,
         unusable_ids: UnusableIds,
         *,
+        received_at: int,
+        type_: str | None,
+        relayed: bool,
         accepts_unknown: bool,
     ) -> None:
+        """`type_` is the type of all messages. None: each message has a type. `relayed` is as in `Message`."""
         self._tenant = tenant
-        self._received_at = request.received_at
-        # Browsers send `Origin`. Any other sender may be a backend, with an address that is not the visitor's.
-        self._relayed = request.headers.get("Origin") is None
-        assert request.route is not None
-        self._type = request.route.name or None
+        self._received_at = received_at
+        self._relayed = relayed
+        self._type = type_
         self._sent_at = _instant(envelope.get("sentAt"))
         context = envelope.get("context")
         # As JSON, because each message needs a copy: plugins change the context of an event in place.
@@ -79,11 +80,15 @@ class SegmentTranslation(Translation):
         return msgspec.json.encode({"success": True, "rejected": [self._rejection(*each) for each in refused]})
 
     def _rejection(self, index: int, refused: Refused) -> dict[str, Any]:
-        type_, key = self._said.get(index, ("", None))
-        pointers = [_pointer(type_, error.pointer) for error in refused.errors]
+        _, key = self._said.get(index, ("", None))
+        pointers = [self.pointer(index, error.pointer) for error in refused.errors]
         message = f"{pointers[0]}: {refused.errors[0].message}" if pointers else refused.detail
         key = None if key is None else key[:_LONGEST_SHOWN]
         return {"index": index, "key": key, "code": refused.code, "message": message, "pointers": pointers}
+
+    def pointer(self, index: int, pointer: str) -> str:
+        type_, _ = self._said.get(index, ("", None))
+        return _pointer(type_, pointer)
 
     # What each type of message becomes. Each method leaves the body in `message`, and returns whether it has a schema.
 
@@ -259,9 +264,4 @@ def _pointer(type_: str, pointer: str) -> str:
 
 
 def _refuse(pointer: str, message: str, reason: str) -> NoReturn:
-    raise BadRequest(
-        f"{pointer}: {message}",
-        code="invalid_envelope",
-        errors=[SchemaViolation(pointer, message)],
-        fault=SchemaFault(pointer, reason),
-    )
+    raise BadRequest.of_member(pointer, message, reason)

@@ -993,3 +993,28 @@ def test_a_daemon_delivers_each_record_once_to_a_server_that_starts_late_and_is_
         journal = shop.exported()
         assert warehouse.values() == [without_null(value) for value in journal]
         assert not any("p@ss" in line or "p%40ss" in line for line in daemon.log)
+
+
+def test_history_and_replays_leave_one_row_for_each_record(warehouse: Warehouse, tmp_path: Path) -> None:
+    lines = [
+        {
+            "type": "track", "event": "Page View", "messageId": f"m-{number}", "anonymousId": "v", "properties": {},
+            "timestamp": f"2020-01-{number + 1:02}T00:00:00Z", "receivedAt": f"2020-01-{number + 1:02}T00:00:01Z",
+        }
+        for number in range(25)
+    ]  # fmt: skip
+    (tmp_path / "history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    shop = Shop(tmp_path, {"sinks.warehouse": f'type = "postgres"\nurl = "{warehouse.url}"'})
+    with shop.serve() as daemon:
+        view = {"key": "Page View", "anonymousId": "v", "data": {}}
+        assert daemon.post("/track", view, shop.public.id).status == 200
+        shop.command("events", "import", str(tmp_path / "history.jsonl"), "--tenant", "shop")
+        wait_until(lambda: shop.is_done("sink:warehouse"))
+        before = warehouse.sql("SELECT * FROM ingestd_records ORDER BY position")
+        for first in ("1", "10"):
+            shop.command("sinks", "replay", "warehouse", "--from", first)
+        shop.command("events", "import", str(tmp_path / "history.jsonl"), "--tenant", "shop")
+        wait_until(lambda: shop.is_done("sink:warehouse"))
+    assert warehouse.sql("SELECT * FROM ingestd_records ORDER BY position") == before
+    assert len(before) == 26
+    assert warehouse.sql("SELECT count(*) FROM ingestd_records WHERE received_at < '2021-01-01'") == ["25"]

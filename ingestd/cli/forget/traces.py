@@ -19,7 +19,7 @@ ERASURE = "erasure"
 
 _FROM_CALLERS = frozenset(["event", "identify"])
 _KEPT = frozenset(
-    ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked"]
+    ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked", "import"]
 )
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
 _IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")

@@ -35,6 +35,8 @@ CACHE_SIZE = 32 << 20
 _log = logging.getLogger("ingestd.sqlite")
 
 _CONTROL_SECONDS = 0.25
+_BUSY_SECONDS = 0.02  # the same after a request
+_LOOKS = 15  # looks after a request until the command counts as done
 _PROBE_SECONDS = 0.5
 _SWEEP_SECONDS = 0.1
 _RENEWALS_SECONDS = 1.0
@@ -85,7 +87,7 @@ class SqliteBackend(Backend):
         self.write_back = WriteBack(database.renewals, commits)
         self._checkpoints = Checkpoints(database, commits)
         await apply_requests(database, commits)
-        self._run("control", _CONTROL_SECONDS, lambda: apply_requests(database, commits))
+        self._run("control", _CONTROL_SECONDS, lambda: _apply_all(database, commits))
         self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
         self._run("sweep", _SWEEP_SECONDS, Sweeper(database, commits).step)
         self._run("renewals", _RENEWALS_SECONDS, self.write_back.step)
@@ -103,6 +105,7 @@ class SqliteBackend(Backend):
                     raise
                 await asyncio.sleep(0.05)
             else:
+                self.database.is_guest = self.store.may_conflict = True
                 return
 
     async def close(self) -> None:
@@ -111,6 +114,7 @@ class SqliteBackend(Backend):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self.database.close()
+        self.database.is_guest = self.store.may_conflict = False
         self.write_back = None
         if self._checkpoints is not None:
             self._checkpoints.close()
@@ -144,6 +148,15 @@ class SqliteBackend(Backend):
                 _log.exception("%s: failed; it is tried again", name)
                 if self.database.commits is not None:
                     self.database.commits.report(f"internal error in {name}: {error!r}")
+
+
+async def _apply_all(database: Database, commits: Commits) -> None:
+    """Apply requests until there are no more. A command with many, such as an import, sends the next one soon."""
+    looks = 1
+    while looks:
+        looks = _LOOKS if await apply_requests(database, commits) else looks - 1
+        if looks:
+            await asyncio.sleep(_BUSY_SECONDS)
 
 
 async def _probe(commits: Commits) -> None:

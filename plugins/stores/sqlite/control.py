@@ -33,8 +33,8 @@ class _Withdrawn(IngestdError):
     """The command has given up, and has reported that nothing was changed."""
 
 
-async def apply_requests(database: Database, commits: Commits) -> None:
-    """Run all waiting requests. Raises `Unavailable`; the next call runs the rest."""
+async def apply_requests(database: Database, commits: Commits) -> bool:
+    """Run all waiting requests. Returns whether there were any. Raises `Unavailable`; the next call runs the rest."""
     waiting, answered = await database.connections.read(_look)
     if answered:
         await commits.commit(also=_clear)
@@ -43,6 +43,7 @@ async def apply_requests(database: Database, commits: Commits) -> None:
             await _apply(database, commits, number, text)
         except _Withdrawn:
             _log.info("a command gave up before its request was done")
+    return bool(waiting)
 
 
 async def _apply(database: Database, commits: Commits, number: int, text: bytes) -> None:

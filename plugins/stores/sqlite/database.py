@@ -20,6 +20,7 @@ from .commits import Commits
 from .connection import snapshot
 from .connections import Connections
 from .guest import GuestState, submit
+from .guest_commits import GuestCommits
 from .removal import Cleaner, Replacement, replace_bodies
 from .statistics import CommitStatistics
 from .ttl_log import Renewal, TtlLog, read_log, renewed
@@ -36,6 +37,8 @@ class Database:
         self.statistics = CommitStatistics()
         self.commits: Commits | None = None
         """None for a guest, and while the file is closed."""
+        self.is_guest = False
+        """Whether the file is open while another process owns it."""
         self.clock = 0
         """The latest time of any transaction, in milliseconds."""
         self._cache = cache
@@ -44,6 +47,7 @@ class Database:
         self.presence = BloomFilter(self.connections, self.renewals)
         self.entries = Entries(cache, self._load, size=cache_size)
         self.cleaner = Cleaner(self.connections, self.entries)
+        self.guest_commits = GuestCommits(self.connections, self._new_entries)
 
     async def own(self) -> Commits:
         """Become the owner of the file, whose connections must be open. Raises `sqlite3.Error`."""
@@ -76,15 +80,18 @@ class Database:
         await self.connections.close()
         self.commits = None
 
-    def begin(self, now: int) -> CachedState:
+    def begin(self, now: int, *, event: bool = False) -> CachedState:
         self.clock = max(self.clock, now)
         if self.commits is not None:
             return CachedState(self.entries, now)
-        return self._visit(now)
+        return self.guest_commits.begin(now) if event else self._visit(now)
 
     def _visit(self, now: int) -> GuestState:
         # A command's transaction sees the file as it is now. Entries of earlier transactions may be outdated.
-        return GuestState(Entries(self._cache, self._load, size=self._cache_size), now)
+        return GuestState(self._new_entries(), now)
+
+    def _new_entries(self) -> Entries:
+        return Entries(self._cache, self._load, size=self._cache_size)
 
     async def commit(self, state: CachedState, records: Sequence[Record] = (), cursor: Cursor | None = None) -> int:
         """Commit a transaction; a guest sends it to the owner. Returns the last position."""
@@ -100,7 +107,7 @@ class Database:
             raise CommandError("only the daemon can consume the journal")
         if records or state.written:
             assert isinstance(state, GuestState)
-            return await submit(self.connections, state, records)
+            return await submit(self.connections, [state], records)
         return await self.connections.read(last_position)
 
     async def replace(self, replacements: Sequence[Replacement]) -> int:
@@ -108,7 +115,7 @@ class Database:
         if self.commits is None:
             if not replacements:
                 return 0
-            return await submit(self.connections, self._visit(times.now()), (), replacements)
+            return await submit(self.connections, [self._visit(times.now())], (), replacements)
         self.commits.tail.forget()
         counts: list[int] = []
         await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))

@@ -33,7 +33,7 @@ DONE, CONFLICT = "done", "conflict"
 """Answers to a request. Any other answer is the reason for a failure."""
 
 _PATIENCE = 5.0
-_POLL = 0.05
+_POLLS = (0.005, 0.05)  # seconds between two looks for the answer: at first, and at most
 
 Operation = Literal["get", "put", "swap", "renew", "delete", "merge", "fields", "push", "pull", "window"]
 
@@ -92,14 +92,22 @@ class GuestState(CachedState):
 
 
 async def submit(
-    connections: Connections, state: GuestState, records: Sequence[Record], replacements: Sequence[Replacement] = ()
+    connections: Connections,
+    states: Sequence[GuestState],
+    records: Sequence[Record],
+    replacements: Sequence[Replacement] = (),
 ) -> int:
-    """Request this transaction, and wait for the answer. Raises `WriteConflict`, `CommandError`, `Unavailable`.
+    """Request these transactions as one, and wait for the answer.
+
+    Raises `WriteConflict`, `CommandError`, `Unavailable`.
 
     Returns the position of the last record. With `replacements`, returns the number of replaced records.
     """
     request = Request(
-        state.now, state.log, [(record.type, record.at, record.body) for record in records], [*replacements]
+        states[0].now,
+        [operation for state in states for operation in state.log],
+        [(record.type, record.at, record.body) for record in records],
+        [*replacements],
     )
     try:
         text = msgspec.json.encode(request)
@@ -107,12 +115,14 @@ async def submit(
         raise CommandError(f"this text cannot be stored: {error}") from error
     number = await connections.change(_ask, text)
     deadline = asyncio.get_running_loop().time() + _PATIENCE
+    pause, longest = _POLLS
     while (answer := await connections.read(_answer, number)) is None:
         if asyncio.get_running_loop().time() > deadline and await connections.change(_withdraw, number):
             raise CommandError(
                 f"the daemon that has the file did not answer within {_PATIENCE:.0f} s; nothing was changed"
             )
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, longest)
     outcome, position = answer
     if outcome == CONFLICT:
         raise WriteConflict

@@ -9,13 +9,14 @@ from typing import Any
 
 from ingestd.api.errors import CommandError, DuplicateMessage, Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, Cursor, IdempotencyKey, Journal, JournalStats, RecordInfo, Start
+from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State
 
 from ..cached_state import CachedState
 from .batch import last_position, read_records
 from .commits import Commits
 from .database import Database
+from .guest_commits import claim
 from .pending import Pending
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
@@ -26,13 +27,6 @@ __all__ = ["SqliteJournal"]
 def _ours(state: State) -> CachedState:
     assert isinstance(state, CachedState)
     return state
-
-
-async def _claim(claim: IdempotencyKey, state: State) -> str | None:
-    """Make a claim. Returns the value of an earlier claim, which stands."""
-    if await state.swap(claim.key, None, claim.value, claim.ttl):
-        return None
-    return await state.get(claim.key)
 
 
 class _Appending:
@@ -55,7 +49,7 @@ class _Appending:
             pending = Pending(state.seen, partial(self._settle, index, state), records)
             try:
                 # No pause between the claim and the record: another transaction could store a claim that it has seen.
-                if append.claim is not None and (earlier := await _claim(append.claim, state)) is not None:
+                if append.claim is not None and (earlier := await claim(append)) is not None:
                     self._errors[index] = DuplicateMessage(earlier)
                     pending.records = ()  # the transaction is committed, so that the earlier message is durable
                 commits.begin(pending)
@@ -81,7 +75,14 @@ class SqliteJournal(Journal):
     def append(
         self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]
     ) -> Coroutine[Any, Any, None]:
+        if self._database.is_guest:
+            return self._append_as_guest(appends, then)
         return _Appending(appends, then).begin(self._database.commits)
+
+    async def _append_as_guest(
+        self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]
+    ) -> None:
+        self._database.guest_commits.append(appends, then)
 
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         return await self._database.commit(_ours(state), records, cursor)

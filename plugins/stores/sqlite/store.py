@@ -20,7 +20,7 @@ class SqliteStore(Store):
         self._database = database
 
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> CachedState:
-        return self._database.begin(now)
+        return self._database.begin(now, event=event)
 
     async def commit(self, state: State) -> None:
         assert isinstance(state, CachedState)

@@ -1,0 +1,1 @@
+"""`ingestd events import`."""

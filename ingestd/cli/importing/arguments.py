@@ -1,0 +1,40 @@
+"""The arguments of `ingestd events import`. The command has other modules, which take long to import."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_arguments"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="JSON lines, compressed with gzip or not; - is standard input"
+    )
+    parser.add_argument(
+        "--tenant", metavar="TENANT", help="the shop of messages, which name none; records keep their own"
+    )
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        help="what the lines are: record, or an intake such as segment; default: records, and messages of the only"
+        " intake that can be imported",
+    )
+    parser.add_argument(
+        "--state",
+        action="store_true",
+        help="also make sessions, links, profiles and attribution of the events, by their own times",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check every line, store nothing, and print the counts")
+    parser.add_argument("--errors", metavar="FILE", type=Path, help="write a JSON line for each line not imported")
+    parser.add_argument(
+        "--max-errors", metavar="N", type=_count, default=1000, help="end after N faulty lines; default: 1000"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError("expected a whole number from 1")
+    return int(text)

@@ -1,0 +1,71 @@
+"""The lines that were not imported: each with its file, its number, the places of its faults and the reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from ingestd.api.errors import CommandError, Refused
+
+from .lines import Line
+
+__all__ = ["FaultReport"]
+
+_SHOWN = 10  # faults on standard error if there is no file for them
+
+
+class FaultReport:
+    """Counts faults, and writes each to `path` as one JSON object a line, or shows the first ones with `say`."""
+
+    def __init__(self, path: Path | None, say: Callable[[str], None], most: int) -> None:
+        """Raises `CommandError` if the file cannot be written. `most` is the number of faults that end the import."""
+        self.count = 0
+        self._say = say
+        self._most = most
+        self._file: IO[str] | None = None
+        if path is not None:
+            try:
+                self._file = path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise CommandError(f"{path}: {error.strerror}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are so many faults that the import ends."""
+        return self.count >= self._most
+
+    def add(self, line: Line, refused: Refused) -> None:
+        self.count += 1
+        if self._file is not None:
+            told = {
+                "file": line.file,
+                "line": line.number,
+                "code": refused.code,
+                "message": refused.detail,
+                "errors": [{"pointer": error.pointer, "message": error.message} for error in refused.errors],
+            }
+            self._file.write(f"{json.dumps(told)}\n")
+        elif self.count <= _SHOWN:
+            self._say(f"{line.file}:{line.number}: {_told(refused)}")
+        elif self.count == _SHOWN + 1:
+            self._say("more lines are not imported; --errors FILE lists all of them")
+
+
+def _told(refused: Refused) -> str:
+    if not refused.errors:
+        return refused.detail
+    first = refused.errors[0]
+    others = f" (and {len(refused.errors) - 1} more faults)" if len(refused.errors) > 1 else ""
+    return f"{first.pointer or 'the line'}: {first.message}{others}"

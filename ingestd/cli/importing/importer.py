@@ -1,0 +1,176 @@
+"""Stores the events of lines: a chunk of them at a time, in their order, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import cast
+
+from ingestd.api import times
+from ingestd.api.errors import DuplicateMessage, Refused, Unavailable, WriteConflict
+from ingestd.api.events import Event, Record
+from ingestd.api.journal import Append, Journal
+from ingestd.api.outcomes import Outcome
+from ingestd.api.store import Store
+from ingestd.pipeline.processor import Processor, Result
+
+from .known_records import KnownRecords
+from .line_reader import Item, LineReader
+from .lines import Line
+
+__all__ = ["Importer", "chunks"]
+
+_MANY = 250  # lines of a chunk
+_LARGE = 1 << 20  # bytes of a chunk; as events they take up to forty times as many
+_ATTEMPTS = 20
+
+Stored = tuple[Line, Item]
+
+
+def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
+    """The lines in groups that are in memory together. A group has about `most` bytes, and at most a megabyte."""
+    most = min(most, _LARGE)
+    chunk: list[Line] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line.content)
+        if len(chunk) == _MANY or size >= most:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class Importer:
+    """`counts` has the number of lines by outcome, `types` the number of imported records by type.
+
+    `fault` is called for each line that cannot be imported. With `dry_run` nothing is stored.
+    """
+
+    def __init__(
+        self,
+        reader: LineReader,
+        processor: Processor,
+        known: KnownRecords,
+        *,
+        fault: Callable[[Line, Refused], None],
+        dry_run: bool,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.types: Counter[str] = Counter()
+        self._reader = reader
+        self._processor = processor
+        self._journal: Journal = processor.journal
+        self._store: Store = processor.store
+        self._known = known
+        self._fault = fault
+        self._dry_run = dry_run
+        self._again: list[Stored] = []
+        """Items of the chunk that another transaction has prevented."""
+
+    async def take(self, chunk: Sequence[Line]) -> None:
+        """Import the lines. All that can be imported is durable then. Raises `Unavailable`, `CommandError`."""
+        self._reader.now = times.now()
+        waiting: list[Stored] = []
+        for line in chunk:
+            try:
+                if line.fault is not None:
+                    raise line.fault
+                item = self._reader.read(line.content)
+            except Refused as refused:
+                self._refuse(line, refused)
+                continue
+            if item.content is None:
+                self.counts["dropped" if item.type in {"event", "identify"} else "derived"] += 1
+            elif self._is_known(item):
+                self.counts["duplicate"] += 1
+            elif item.person is not None and self._known.has_forgotten(*item.person, item.received_at):
+                self.counts["forgotten"] += 1
+            else:
+                self._known.add(item.id, item.message, item.received_at)
+                if isinstance(item.content, Record):
+                    self._known.add_erasure(item.content)
+                waiting.append((line, item))
+        if self._dry_run:
+            for _, item in waiting:
+                self._count(item)
+            return
+        for _ in range(_ATTEMPTS):
+            await asyncio.gather(*[await self._begin(run) for run in _runs(waiting)])
+            waiting, self._again = self._again, []
+            if not waiting:
+                return
+        raise Unavailable("the stored data keeps changing; run the command again")
+
+    def _is_known(self, item: Item) -> bool:
+        """Whether the journal has the event. A shop may use a message id again for another event, a day later."""
+        if self._known.has(item.id):
+            return True
+        near = item.received_at if item.is_record else None
+        return item.message is not None and self._known.has_message(*item.message, near)
+
+    async def _begin(self, run: Sequence[Stored]) -> asyncio.Future[None]:
+        """Begin to store items of one kind. The future is done when they are durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(results: Sequence[Result | None]) -> None:
+            try:
+                for (line, item), result in zip(run, results, strict=True):
+                    self._end(line, item, result)
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        contents = [item.content for _, item in run]
+        if isinstance(contents[0], Record):
+            records = cast("Sequence[Record]", contents)
+            appends = [Append(self._store.begin(self._reader.now, event=True), record) for record in records]
+            await self._journal.append(appends, then)
+        else:
+            await self._processor.process(cast("Sequence[Event]", contents), then)
+        return done
+
+    def _end(self, line: Line, item: Item, result: Result | None) -> None:
+        if result is None:
+            self._count(item)
+        elif not isinstance(result, Exception):
+            if result.outcome is Outcome.ACCEPTED:
+                self._count(item)
+            else:
+                self.counts[result.outcome.value] += 1
+        elif isinstance(result, DuplicateMessage):
+            self.counts["duplicate"] += 1
+        elif isinstance(result, WriteConflict):
+            self._again.append((line, item))
+        elif isinstance(result, Refused) and not isinstance(result, Unavailable):
+            self._refuse(line, result)
+        else:
+            raise result
+
+    def _count(self, item: Item) -> None:
+        self.counts["imported"] += 1
+        self.types[item.type] += 1
+
+    def _refuse(self, line: Line, refused: Refused) -> None:
+        self.counts[refused.outcome.value] += 1
+        self._fault(line, refused)
+
+
+def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
+    """The items in groups of one kind. No group has two events with the same message: the second would be no event."""
+    for _, group in groupby(items, lambda each: isinstance(each[1].content, Record)):
+        run: list[Stored] = []
+        messages: set[str] = set()
+        for line, item in group:
+            if item.message is not None:
+                message_id = item.message[1]
+                if message_id in messages:
+                    yield run
+                    run, messages = [], set()
+                messages.add(message_id)
+            run.append((line, item))
+        yield run

@@ -1,0 +1,152 @@
+"""The records that the journal has, their messages, and the persons it has forgotten.
+
+So no import stores an event twice, or brings a person back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.api.times import parse_time
+
+__all__ = ["KnownRecords"]
+
+_PAGE = 500
+_MANY = 1000  # digests that are written together
+_CACHE = 32 << 10  # KiB in memory; the rest is in a temporary file, which SQLite removes
+_DAY = 86_400_000
+
+
+class _Head(msgspec.Struct, rename="camel", gc=False):
+    """The members that identify a record. A plugin's record may have any values."""
+
+    id: Any = None
+    tenant: Any = None
+    message_id: Any = None
+    received_at: Any = None
+
+
+_decode = msgspec.json.Decoder(_Head).decode
+
+
+class _Erasure(msgspec.Struct, rename="camel", gc=False):
+    tenant: str
+    erased_at: str
+    user_id: str | None
+    anonymous_ids: list[str]
+
+
+_decode_erasure = msgspec.json.Decoder(_Erasure).decode
+
+
+class KnownRecords:
+    """Digests of record ids, messages and forgotten persons, on disk.
+
+    A message has the time of its receipt, a person the time of the erasure.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[bytes, int] = {}
+        """Digests that are not in the database yet: writing many at once is fastest."""
+        self._database = sqlite3.connect("")
+        self._database.executescript(
+            f"PRAGMA cache_size = -{_CACHE}; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
+            "CREATE TABLE known (digest BLOB PRIMARY KEY, at INTEGER) WITHOUT ROWID"
+        )
+
+    def close(self) -> None:
+        self._database.close()
+
+    async def read(self, journal: Journal, show: Callable[[int], None]) -> None:
+        """Learn all records of the journal. `show` gets the positions that were reached."""
+        after, last = 0, await journal.last()
+        while after < last and (records := await journal.read(after, _PAGE)):
+            self._add(self._digests(map(_head, [record.body for record in records])))
+            for record in records:
+                self.add_erasure(record)
+            after = records[-1].position
+            show(after)
+
+    def _digests(self, heads: Iterable[_Head]) -> Iterable[tuple[bytes, int]]:
+        for head in heads:
+            if isinstance(head.id, str):
+                yield _of_id(head.id), 0
+            if isinstance(head.message_id, str) and isinstance(head.tenant, str):
+                at = parse_time(head.received_at) if isinstance(head.received_at, str) else None
+                yield _of_message(head.tenant, head.message_id), at or 0
+
+    def _add(self, digests: Iterable[tuple[bytes, int]]) -> None:
+        self._new.update(digests)
+        if len(self._new) >= _MANY:
+            self._database.executemany("INSERT OR REPLACE INTO known VALUES (?, ?)", self._new.items())
+            self._new.clear()
+
+    def has(self, record_id: str) -> bool:
+        return self._find(_of_id(record_id)) is not None
+
+    def has_message(self, tenant: str, message_id: str, near: int | None = None) -> bool:
+        """Whether this message is known; with `near`, whether it was received within a day of that time."""
+        at = self._find(_of_message(tenant, message_id))
+        return at is not None and (near is None or abs(near - at) <= _DAY)
+
+    def has_forgotten(self, tenant: str, anonymous_id: str | None, user_id: str | None, at: int) -> bool:
+        """Whether the person of a record was forgotten after it was received at that time.
+
+        A forgotten user's visitor may be another user's now.
+        """
+        kinds = [("user", user_id), ("visitor", anonymous_id)]
+        if user_id is None:
+            kinds.append(("visitor of a user", anonymous_id))
+        found = [self._find(_digest(kind, tenant, name)) for kind, name in kinds if name is not None]
+        return any(erased_at is not None and at <= erased_at for erased_at in found)
+
+    def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
+        """`message` is the tenant and the id of the message, which was received `at` that time."""
+        self._add([(_of_id(record_id), 0), *([(_of_message(*message), at)] if message is not None else [])])
+
+    def add_erasure(self, record: Record) -> None:
+        """Note the persons of an erasure. Any other record changes nothing."""
+        if record.type == "erasure":
+            self._add(_of_erasure(_decode_erasure(record.body)))
+
+    def _find(self, digest: bytes) -> int | None:
+        if digest in self._new:
+            return self._new[digest]
+        row = self._database.execute("SELECT at FROM known WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else int(row[0])
+
+
+def _head(body: bytes) -> _Head:
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:  # a plugin's record may be another value than an object
+        return _Head()
+
+
+def _of_id(record_id: str) -> bytes:
+    return _digest("record", "", record_id)
+
+
+def _of_message(tenant: str, message_id: str) -> bytes:
+    return _digest("message", tenant, message_id)
+
+
+def _of_erasure(erasure: _Erasure) -> Iterable[tuple[bytes, int]]:
+    at = parse_time(erasure.erased_at) or 0
+    kind = "visitor" if erasure.user_id is None else "visitor of a user"
+    for anonymous_id in erasure.anonymous_ids:
+        yield _digest(kind, erasure.tenant, anonymous_id), at
+    if erasure.user_id is not None:
+        yield _digest("user", erasure.tenant, erasure.user_id), at
+
+
+def _digest(kind: str, tenant: str, text: str) -> bytes:
+    named = f"{kind}:{len(tenant)}:{tenant}{text}"
+    return blake2b(named.encode("utf-8", "surrogatepass"), digest_size=16).digest()

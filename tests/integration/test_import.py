@@ -1,0 +1,182 @@
+"""Rules of `ingestd events import` that hold for any records and messages, with the real plugins and SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import string
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.api.errors import CommandError
+from ingestd.api.ids import named_time_uuid
+from ingestd.api.times import format_time, parse_time
+from ingestd.cli.importing.command import import_events
+from ingestd.config import parse_config
+from ingestd.hooks.loader import load_plugins
+from ingestd.storage.backends import open_backends
+
+CONFIG = parse_config({"store": {"url": "sqlite:ingestd.db"}}, source="test", base=Path("/nowhere"))
+PLUGINS = load_plugins(CONFIG)
+
+TEXTS = st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(TEXTS, VALUES, max_size=3)
+UNKNOWN = st.dictionaries(st.text(string.ascii_lowercase, min_size=1, max_size=2), VALUES, max_size=2)
+"""Members of `extra`. Their names are no fields of a request."""
+SESSIONS = st.none() | st.uuids().map(str)
+IDS = st.uuids(version=4).map(str)
+TIMES = st.integers(1_000_000_000_000, 1_700_000_000_000)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    """A record as a daemon writes it."""
+    is_event = draw(st.booleans())
+    received_at = draw(TIMES)
+    timestamp = received_at - draw(st.integers(0, 10_000_000))
+    return {
+        "id": draw(IDS),
+        "type": "event" if is_event else "identify",
+        "tenant": draw(st.sampled_from(["shop", "ä shop"])),
+        "endpoint": draw(st.sampled_from(["track", "customer-events", "segment"])),
+        "signed": draw(st.booleans()),
+        "receivedAt": format_time(received_at),
+        "timestamp": format_time(timestamp),
+        **({"key": "Page View", "data": draw(OBJECTS)} if is_event else {}),
+        "anonymousId": draw(st.text(min_size=1, max_size=5)),
+        "userId": draw(st.none() | st.text(min_size=1, max_size=5)),
+        "sessionId": draw(SESSIONS),
+        "sessionIsNew": draw(st.booleans()),
+        "dispatchId": draw(st.none() | TEXTS),
+        "messageId": draw(st.none() | st.sampled_from(["m-1", "m-2", "m-3"])),
+        "context": draw(st.builds(lambda name: {"campaign": {"name": name}}, TEXTS) | st.just({})),
+        "extra": draw(UNKNOWN),
+        **({} if is_event else {"traits": draw(OBJECTS)}),
+        **({} if draw(st.booleans()) else {"linked": draw(st.booleans())}),
+    }
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, Any]:
+    """A message as Segment stores it."""
+    at = format_time(draw(TIMES))
+    kind = draw(st.sampled_from(["track", "page", "screen", "identify"]))
+    return {
+        "type": kind,
+        "messageId": draw(st.text(min_size=1, max_size=3)),
+        "anonymousId": draw(st.sampled_from(["v-1", "v-2", "v-3"])),
+        "timestamp": at,
+        "receivedAt": at,
+        **({"event": "Page View"} if kind == "track" else {}),
+        **({"traits": draw(OBJECTS)} if kind == "identify" else {"properties": draw(OBJECTS)}),
+    }
+
+
+class Target:
+    """A new store in a folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder / name
+        self._folder.mkdir()
+        self._config = CONFIG._replace(base=self._folder)
+        self._plugins = PLUGINS
+
+    def take(self, lines: Sequence[dict[str, Any]], *, state: bool = False) -> None:
+        file = self._folder / "lines.jsonl"
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        arguments = Namespace(
+            files=[str(file)], tenant="shop", format=None, state=state, dry_run=False, errors=None, max_errors=1,
+            json=True,
+        )  # fmt: skip
+        asyncio.run(import_events(arguments, self._config, self._plugins))
+
+    def exported(self) -> list[dict[str, Any]]:
+        async def read() -> list[dict[str, Any]]:
+            async with open_backends(self._config, self._plugins) as backends:
+                return [record.decode() for record in await backends.journal.read(0, 1000)]
+
+        return asyncio.run(read())
+
+
+def unmarked(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in {"endpoint", "import"}}
+
+
+def is_repeated(record: dict[str, Any], kept: Sequence[dict[str, Any]]) -> bool:
+    """Whether the last record with the same message was received within a day of this one."""
+
+    def message(each: dict[str, Any]) -> tuple[str, str | None]:
+        return each["tenant"], each["messageId"]
+
+    same = [received(other) for other in kept if message(other) == message(record)]
+    return record["messageId"] is not None and bool(same) and abs(received(record) - same[-1]) <= 86_400_000
+
+
+def received(record: dict[str, Any]) -> int:
+    at = parse_time(record["receivedAt"])
+    assert at is not None
+    return at
+
+
+@settings(max_examples=25)
+@given(lines=st.lists(records(), max_size=8), state=st.booleans())
+def test_records_come_out_as_they_went_in_however_often_they_are_imported(
+    lines: list[dict[str, Any]], *, state: bool
+) -> None:
+    kept: list[dict[str, Any]] = []
+    for line in lines:
+        if line["id"] not in {each["id"] for each in kept} and not is_repeated(line, kept):
+            kept.append(line)
+    with TemporaryDirectory() as folder:
+        target, second = Target(Path(folder), "first"), Target(Path(folder), "second")
+        target.take(lines)
+        exported = target.exported()
+        assert [unmarked(record) for record in exported] == [unmarked(record) for record in kept]
+        target.take([*lines, *lines])
+        assert target.exported() == exported
+        second.take(exported, state=state)
+        if not state:
+            assert [unmarked(record) for record in second.exported()] == [unmarked(record) for record in kept]
+        assert [each["import"]["endpoint"] for each in second.exported()] == [each["endpoint"] for each in kept]
+
+
+@settings(max_examples=15)
+@given(lines=st.lists(messages(), max_size=8), state=st.booleans())
+def test_messages_are_imported_once_whatever_is_repeated(lines: list[dict[str, Any]], *, state: bool) -> None:
+    with TemporaryDirectory() as folder:
+        once, twice = Target(Path(folder), "once"), Target(Path(folder), "twice")
+        once.take(lines, state=state)
+        for _ in range(2):
+            twice.take([*lines, *lines], state=state)
+        first, second = once.exported(), twice.exported()
+        for record in [*first, *second]:
+            del record["import"]["at"]
+        assert first == second
+        assert [record["messageId"] for record in first] == [*dict.fromkeys(line["messageId"] for line in lines)]
+        assert all((record["sessionId"] is not None) == state for record in first)
+
+
+def test_the_id_of_a_time_sorts_by_it_and_depends_on_all_parts() -> None:
+    ids = [named_time_uuid(at, "a", "b") for at in (0, 1, 999_999_999_999, 2**48 - 1)]
+    assert ids == sorted(ids)
+    assert len({*ids, named_time_uuid(0, "a", "c"), named_time_uuid(0, "ab")}) == 6
+    assert {each[14] for each in ids} == {"7"}
+    assert {each[19] for each in ids} <= {*"89ab"}
+
+
+def test_a_message_names_no_shop(tmp_path: Path) -> None:
+    target = Target(tmp_path, "shop")
+    with pytest.raises(CommandError, match="1 lines are at fault"):
+        target.take([{"type": "track"}])
