@@ -91,10 +91,10 @@ class WriteConflict(IngestdError):
 
 
 class DuplicateMessage(IngestdError):
-    """Another append made the claim first, with this value; nothing was appended."""
+    """An earlier append has the idempotency key, with this value; nothing was appended."""
 
     def __init__(self, value: str) -> None:
-        super().__init__("this has been claimed already")
+        super().__init__("this has been stored already")
         self.value = value
 
 

@@ -45,7 +45,7 @@ class Cursor(NamedTuple):
 
 
 class IdempotencyKey(NamedTuple):
-    """An entry that only the first claimant of its key gets, for `ttl` milliseconds."""
+    """An entry that only the first append with its key makes. It stays for `ttl` milliseconds."""
 
     key: str
     """In the form of a state key, but in a separate namespace."""
@@ -54,11 +54,11 @@ class IdempotencyKey(NamedTuple):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """The transaction of one event, with its record, if there is one, and the claim of its message."""
+    """The transaction of one event, with its record, if there is one, and the key of its message."""
 
     state: State
     record: Record | None = None
-    claim: IdempotencyKey | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 class JournalStats(NamedTuple):
@@ -101,7 +101,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def append(self, appends: Sequence[Append], then: Callable[[Sequence[Exception | None]], None]) -> None:
-        """Commit the transactions of events, in order, each together with its record and its claim.
+        """Commit the transactions of events, in order, each together with its record and its key.
 
         `then` is called once, when all have ended, with the error of each; None stands for a durable one. The call is
         on the event loop, before this method returns or later, and must not raise. This method raises nothing. It may
@@ -129,10 +129,10 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def claimed(self, key: str, state: State) -> str | None:
-        """The value claimed under that key. `state` is the caller's transaction.
+    async def find_duplicate(self, key: str, state: State) -> str | None:
+        """The value that an earlier append stored under an idempotency key. `state` is the caller's transaction.
 
-        None if there is no claim, or if finding out takes a trip to another process: `append` finds out.
+        None if there is none, or if finding out takes a trip to another process: `append` finds out.
         """
 
     @abstractmethod

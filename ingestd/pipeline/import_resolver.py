@@ -9,7 +9,7 @@ from ingestd.api.journal import IdempotencyKey
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State
 
-from .resolver import _MESSAGE_LIFE, Resolved, Resolver, _message_key, repeated
+from .resolver import MESSAGE_LIFE, Resolved, Resolver, message_key, repeated
 
 __all__ = ["ImportResolver"]
 
@@ -25,7 +25,7 @@ class ImportResolver(Resolver):
         assert imported is not None
         life = 0 if event.message_id is None else _claim_life(event, imported)
         if event.message_id is not None and life:
-            earlier = await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
+            earlier = await self._journal.find_duplicate(message_key(event.tenant, event.message_id), state)
             if earlier is not None:
                 return repeated(earlier)
         if imported.changes_state and event.has_visitor:
@@ -39,11 +39,11 @@ class ImportResolver(Resolver):
                 if imported.changes_state:
                     await self._hooks.event_dropped(event, state)
                 return Resolved(Outcome.DROPPED, session)
-        claim = None
+        idempotency_key = None
         if event.message_id is not None and life:
             value = f"{session.session_id} {session.is_new:d}"
-            claim = IdempotencyKey(_message_key(event.tenant, event.message_id), value, life)
-        return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
+            idempotency_key = IdempotencyKey(message_key(event.tenant, event.message_id), value, life)
+        return Resolved(Outcome.ACCEPTED, session, event.to_record(), idempotency_key)
 
     async def _change_state(self, event: Event, imported: Imported, state: State) -> None:
         hooks = self._hooks
@@ -63,4 +63,4 @@ def _claim_life(event: Event, imported: Imported) -> int:
     Clients no longer repeat the message of an old record. They may use its id again, and so may another record.
     """
     age = event.received_at - imported.received_at if imported.is_record else 0
-    return max(0, _MESSAGE_LIFE - max(0, age))
+    return max(0, MESSAGE_LIFE - max(0, age))

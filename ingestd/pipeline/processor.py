@@ -118,7 +118,7 @@ class _Processing:
             self._attempts.append(_Attempt(state, None, None, index, parsed, error))
             return
         record = resolved.record
-        self._attempts.append(_Attempt(state, record, resolved.claim, index, parsed, resolved))
+        self._attempts.append(_Attempt(state, record, resolved.idempotency_key, index, parsed, resolved))
         if record is not None:
             self._size += len(record.body)
             if message_id is not None:

@@ -15,7 +15,7 @@ from ingestd.hooks.caller import Hooks
 
 __all__ = ["Resolved", "Resolver", "lone_session", "repeated"]
 
-_MESSAGE_LIFE = 86_400_000  # milliseconds
+MESSAGE_LIFE = 86_400_000  # milliseconds
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +24,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     session: Session
     record: Record | None = None
-    claim: IdempotencyKey | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 def repeated(earlier: str) -> Resolved:
@@ -50,7 +50,7 @@ class Resolver:
     async def resolve(self, event: Event, state: State) -> Resolved:
         """Resolve an event in a transaction. Raises `Refused`, and any error of a plugin."""
         if event.message_id is not None:
-            earlier = await self._journal.claimed(_message_key(event.tenant, event.message_id), state)
+            earlier = await self._journal.find_duplicate(message_key(event.tenant, event.message_id), state)
             if earlier is not None:
                 return repeated(earlier)
         hooks = self._hooks
@@ -74,13 +74,13 @@ class Resolver:
             if await hooks.filter_event(event) is not None:
                 await hooks.event_dropped(event, state)
                 return Resolved(Outcome.DROPPED, session)
-        claim = None
+        idempotency_key = None
         if event.message_id is not None:
             value = f"{session.session_id} {session.is_new:d}"
-            claim = IdempotencyKey(_message_key(event.tenant, event.message_id), value, _MESSAGE_LIFE)
-        return Resolved(Outcome.ACCEPTED, session, event.to_record(), claim)
+            idempotency_key = IdempotencyKey(message_key(event.tenant, event.message_id), value, MESSAGE_LIFE)
+        return Resolved(Outcome.ACCEPTED, session, event.to_record(), idempotency_key)
 
 
 @lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
-def _message_key(tenant: str, message_id: str) -> str:
+def message_key(tenant: str, message_id: str) -> str:
     return passing_key("message", tenant, message_id)

@@ -73,7 +73,7 @@ class SplitJournal(Journal):
 
         given = [appends[index] for index in rest]
         await self._journal.append(
-            [Append(self._home.begin(each.state.now), each.record, each.claim) for each in given], end
+            [Append(self._home.begin(each.state.now), each.record, each.idempotency_key) for each in given], end
         )
 
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
@@ -118,8 +118,8 @@ class SplitJournal(Journal):
         noted = await self._store.begin(times.now()).get(_noted(name))
         return None if noted is None else _decode_step(noted)
 
-    async def claimed(self, key: str, state: State) -> str | None:
-        return await self._journal.claimed(key, self._home.begin(state.now))
+    async def find_duplicate(self, key: str, state: State) -> str | None:
+        return await self._journal.find_duplicate(key, self._home.begin(state.now))
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         return await self._journal.read(after, limit)

@@ -190,14 +190,17 @@ class JournalContract(TrimmingContract):
             return value if error is None else error.value
 
         async with self.backend(tmp_path) as backend:
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW, event=True)) is None
+            assert await backend.journal.find_duplicate(KEY, backend.store.begin(NOW, event=True)) is None
             answers = await asyncio.gather(*(claim(backend, f"{number}") for number in range(50)))
             assert len({*answers}) == 1
             assert [record.decode()["id"] for record in await backend.journal.read(0, 100)] == answers[:1]
         async with self.backend(tmp_path) as backend:
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1000, event=True)) in {None, answers[0]}
+            assert await backend.journal.find_duplicate(KEY, backend.store.begin(NOW + 1000, event=True)) in {
+                None,
+                answers[0],
+            }
             assert await claim(backend, "late", NOW + 1000) == answers[0]
-            assert await backend.journal.claimed(KEY, backend.store.begin(NOW + 1001, event=True)) is None
+            assert await backend.journal.find_duplicate(KEY, backend.store.begin(NOW + 1001, event=True)) is None
             assert await claim(backend, "over", NOW + 1001) == "over"
             assert len(await backend.journal.read(0, 100)) == 2
 

@@ -282,7 +282,7 @@ async def test_an_append_whose_reply_is_lost_is_stored_once_and_answered(server:
         await append(backend, "once", claim)
         assert proxy.lost == times
         assert backend.problem() is None
-        with pytest.raises(DuplicateMessage, match="claimed"):
+        with pytest.raises(DuplicateMessage, match="stored already"):
             await append(backend, "again", claim)
         await append(backend, "next")
         assert await stored(backend) == ["once", "next"]
@@ -350,7 +350,7 @@ async def test_a_message_refused_without_a_reply_is_not_stored_again(server: Red
             await append(backend, "once", claim)
         proxy.loses_reply = first(0, b"")
         await until(lambda: backend.problem() is None)
-        with pytest.raises(DuplicateMessage, match="claimed") as claimed:
+        with pytest.raises(DuplicateMessage, match="stored already") as claimed:
             await append(backend, "once", claim)
         assert claimed.value.value == "mine"
         assert await stored(backend) == ["once"]

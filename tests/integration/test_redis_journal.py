@@ -428,7 +428,7 @@ async def test_a_repeated_batch_changes_nothing_and_gets_the_same_answers(server
         assert (extent.records, extent.last) == (6, 6)
         # A different batch with the same operations finds the claim taken and the cursor moved.
         others = hand.send(uuid4().bytes, *batch)
-        assert others[0][1][0] == [["claimed", "mine"], True]
+        assert others[0][1][0] == [["duplicate", "mine"], True]
         assert others[1][1] == ["not holder"]
         assert len(await read_all(backend.journal)) == 7
 

@@ -286,7 +286,7 @@ async def test_no_idempotency_key_is_durable_before_its_record(tmp_path: Path) -
     async with opened(tmp_path) as backend:
         journal, store = backend.journal, backend.store
         states = [store.begin(NOW), store.begin(NOW)]
-        assert await journal.claimed("message:a", states[0]) is None
+        assert await journal.find_duplicate("message:a", states[0]) is None
         together = [
             Append(state, record(f"{n}"), IdempotencyKey(f"message:{name}", f"{n}", 1000))
             for n, (state, name) in enumerate(zip(states, "ab", strict=True))
@@ -296,7 +296,7 @@ async def test_no_idempotency_key_is_durable_before_its_record(tmp_path: Path) -
         try:
             other = store.begin(NOW)
             await asyncio.sleep(0.01)
-            assert await journal.claimed("message:a", other) == "0"
+            assert await journal.find_duplicate("message:a", other) == "0"
             await store.commit(other)
             assert await stored_ids(tmp_path) == ["0"]
         finally:
@@ -312,7 +312,7 @@ async def test_of_many_appends_only_duplicates_are_left_out(tmp_path: Path) -> N
         claims = [IdempotencyKey(f"message:{name}", name, 1000) for name in "abc"]
         together = [Append(store.begin(NOW), record(claim.value), claim) for claim in claims]
         for each, claim in zip(together, claims, strict=True):
-            assert await journal.claimed(claim.key, each.state) is None
+            assert await journal.find_duplicate(claim.key, each.state) is None
         first = Append(store.begin(NOW), record("first"), claims[1]._replace(value="first"))
         assert await append_each(journal, [first]) == [None]
         commits = backend.database.statistics.stored
@@ -322,7 +322,7 @@ async def test_of_many_appends_only_duplicates_are_left_out(tmp_path: Path) -> N
         assert await stored_ids(tmp_path) == ["first", "a", "c"]
     async with opened(tmp_path) as backend:
         state = backend.store.begin(NOW)
-        assert [await backend.journal.claimed(claim.key, state) for claim in claims] == ["a", "first", "c"]
+        assert [await backend.journal.find_duplicate(claim.key, state) for claim in claims] == ["a", "first", "c"]
 
 
 async def test_a_discard_during_a_commit_hides_no_committed_value(tmp_path: Path) -> None:

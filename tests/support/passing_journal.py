@@ -21,8 +21,8 @@ class PassingJournal(Journal):
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         return await self._journal.commit(records, state, cursor)
 
-    async def claimed(self, key: str, state: State) -> str | None:
-        return await self._journal.claimed(key, state)
+    async def find_duplicate(self, key: str, state: State) -> str | None:
+        return await self._journal.find_duplicate(key, state)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         return await self._journal.read(after, limit)

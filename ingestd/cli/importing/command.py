@@ -123,7 +123,9 @@ async def _ensure_cursors(journal: Journal, config: Config, plugins: Plugins) ->
     """Let sinks begin before the imported records. A sink of a new daemon would begin behind them."""
     known = {cursor.name for cursor in await journal.cursors()}
     for name, options in config.sink_tables.items():
-        consumer = make_sink_consumer(name, options, plugins.sinks[options["type"]], config)
+        consumer = make_sink_consumer(
+            name, options, plugins.sinks[options["type"]], config, transforms=plugins.transforms
+        )
         if consumer.name not in known:
             with suppress(CommandError):  # a running daemon begins a new sink when it reloads its configuration
                 await journal.ensure_cursor(consumer.name, consumer.start)

@@ -1,4 +1,4 @@
-"""Appending events to the journal: each with its transaction and its claim, in one commit."""
+"""Appending events to the journal: each with its transaction and its idempotency key, in one commit."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Appending:
 def _event(append: Append) -> Any:
     """An event as batch.lua takes it, or the error if it cannot be stored."""
     state: Any = append.state
-    record, claim = append.record, append.claim
+    record, key = append.record, append.idempotency_key
     packed_record = None if record is None else packed(record)
-    packed_claim = None if claim is None else (f"claim:{claim.key}", claim.value, claim.ttl)
+    packed_key = None if key is None else (f"claim:{key.key}", key.value, key.ttl)
     try:
-        return encode((state.now, packed_record, packed_claim, *state.log()))
+        return encode((state.now, packed_record, packed_key, *state.log()))
     except (Unavailable, Failed) as error:
         return error
 
@@ -104,7 +104,7 @@ def failure_of(answer: Any) -> Exception | None:
     if answer is True:
         return None
     match answer:
-        case ["claimed", value]:
+        case ["duplicate", value]:
             return DuplicateMessage(value)
         case ["stale"]:
             return WriteConflict()

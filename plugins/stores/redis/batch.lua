@@ -492,7 +492,7 @@ end
 -- The commit of one event. The record comes last: an error before it leaves the event refused, and sent again.
 local function append(now, record, claim, checks, changes, contents)
   local value = claim and live(claim[1], now)
-  if value then return {'claimed', value} end
+  if value then return {'duplicate', value} end
   if not is_unchanged(now, checks, contents) then return STALE end
   apply(now, checks, changes)
   if claim then set(claim[1], claim[2], now + claim[3], now) end

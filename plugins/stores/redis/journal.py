@@ -125,7 +125,7 @@ class RedisJournal(Journal):
             self._tail.add(records, last, size_of_all(records))
         self._learn(last, version)
 
-    async def claimed(self, key: str, state: State) -> str | None:
+    async def find_duplicate(self, key: str, state: State) -> str | None:
         return None
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:

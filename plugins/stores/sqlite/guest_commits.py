@@ -14,16 +14,17 @@ from ..cached_state import CachedState
 from .connections import Connections
 from .guest import GuestState, submit
 
-__all__ = ["GuestCommits", "claim"]
+__all__ = ["GuestCommits", "put_idempotency_key"]
 
 Then = Callable[[Sequence[Exception | None]], None]
 
 
-async def claim(append: Append) -> str | None:
-    """Make the claim of a transaction. Returns the value of an earlier claim, which stands."""
-    if append.claim is None or await append.state.swap(append.claim.key, None, append.claim.value, append.claim.ttl):
+async def put_idempotency_key(append: Append) -> str | None:
+    """Put the idempotency key into the transaction. Returns the value of an earlier append with it, which stays."""
+    new = append.idempotency_key
+    if new is None or await append.state.swap(new.key, None, new.value, new.ttl):
         return None
-    return await append.state.get(append.claim.key)
+    return await append.state.get(new.key)
 
 
 class GuestCommits:
@@ -74,7 +75,7 @@ class GuestCommits:
             for index, append in enumerate(appends):
                 assert isinstance(append.state, GuestState)
                 states.append(append.state)
-                if (earlier := await claim(append)) is not None:
+                if (earlier := await put_idempotency_key(append)) is not None:
                     errors[index] = DuplicateMessage(earlier)
                 elif append.record is not None:
                     records.append(append.record)

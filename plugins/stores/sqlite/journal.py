@@ -16,7 +16,7 @@ from ..cached_state import CachedState
 from .batch import last_position, read_records
 from .commits import Commits
 from .database import Database
-from .guest_commits import claim
+from .guest_commits import put_idempotency_key
 from .pending import Pending
 from .removal import make_replacement
 from .trim import next_bound, read_extent, read_outlines, remove
@@ -48,8 +48,8 @@ class _Appending:
             state, records = _ours(append.state), () if append.record is None else (append.record,)
             pending = Pending(state.seen, partial(self._settle, index, state), records)
             try:
-                # No pause between the claim and the record: another transaction could store a claim that it has seen.
-                if append.claim is not None and (earlier := await claim(append)) is not None:
+                # No pause between the key and the record: another transaction could store a key that it has seen.
+                if append.idempotency_key is not None and (earlier := await put_idempotency_key(append)) is not None:
                     self._errors[index] = DuplicateMessage(earlier)
                     pending.records = ()  # the transaction is committed, so that the earlier message is durable
                 commits.begin(pending)
@@ -87,7 +87,7 @@ class SqliteJournal(Journal):
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
         return await self._database.commit(_ours(state), records, cursor)
 
-    async def claimed(self, key: str, state: State) -> str | None:
+    async def find_duplicate(self, key: str, state: State) -> str | None:
         return await state.get(key)
 
     async def read(self, after: int, limit: int) -> Sequence[Record]:
