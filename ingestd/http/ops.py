@@ -6,7 +6,7 @@ It must not be public.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +17,11 @@ from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
 
 from .allowed_hosts import OwnHosts
 
-__all__ = ["make_ops_app"]
+__all__ = ["ForBrowsers", "OpsRoute", "make_ops_app"]
+
+
+OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
+"""The path of a handler, and the arguments of its `initialize`."""
 
 
 class _OpsHandler(RequestHandler):
@@ -88,7 +92,7 @@ class MetricsHandler(_OpsHandler):
         """No ETag: no two answers are equal."""
 
 
-class _ForBrowsers(_OpsHandler):
+class ForBrowsers(_OpsHandler):
     """Sets headers by which a browser keeps pages of other sites away from the answers."""
 
     def set_default_headers(self) -> None:
@@ -99,7 +103,7 @@ class _ForBrowsers(_OpsHandler):
         self.set_header("X-Frame-Options", "DENY")
 
 
-class PageHandler(_ForBrowsers):
+class PageHandler(ForBrowsers):
     """The dashboard's HTML, the same for everyone. The page fetches its data from /status.json."""
 
     async def get(self) -> None:
@@ -115,7 +119,7 @@ class PageHandler(_ForBrowsers):
             self.finish(made.html)
 
 
-class StatusHandler(_ForBrowsers):
+class StatusHandler(ForBrowsers):
     """The dashboard's data, for the page and for scripts."""
 
     def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
@@ -133,7 +137,7 @@ class StatusHandler(_ForBrowsers):
         """No ETag: no two answers are equal."""
 
 
-class OpenApiHandler(_ForBrowsers):
+class OpenApiHandler(ForBrowsers):
     """The OpenAPI document of the generation in force."""
 
     def initialize(self, openapi: Callable[[], bytes]) -> None:
@@ -152,11 +156,13 @@ def make_ops_app(
     status: Callable[[Mapping[str, str]], Awaitable[bytes]],
     openapi: Callable[[], bytes],
     hosts: OwnHosts,
+    *,
+    further: Sequence[OpsRoute] = (),
 ) -> Application:
     """Make the application.
 
     `problem` returns why the daemon is not ready, or None. `status` makes the page's JSON. `openapi` makes the OpenAPI
-    document, on another thread.
+    document, on another thread. `further` has the routes of other modules.
     """
     return Application(
         [
@@ -166,6 +172,7 @@ def make_ops_app(
             ("/readyz/?", ReadyzHandler, {"problem": problem}),
             (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),
             ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
+            *further,
         ],
         default_handler_class=NothingHandler,
         hosts=hosts,
