@@ -10,23 +10,20 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import pluggy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.api import hookimpl, hookspecs
-from ingestd.api.events import Record, Session
-from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
 from ingestd.api.unusable_ids import UnusableIds
-from ingestd.hooks.caller import Hooks
 from ingestd.observability.journeys import JourneyReader
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.journey_text import journey
 from ingestd.plugins.attribution.models import MODELS
 from tests.support.attribution import Attribution, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
+from tests.support.hooks import hooks_of
 from tests.support.journals import read_all
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
@@ -45,16 +42,6 @@ STEPS = st.lists(
 )
 
 
-class Basis:
-    @hookimpl
-    def authenticate(self) -> None:
-        return None
-
-    @hookimpl
-    def resolve_session(self) -> Session:
-        return Session("s", is_new=False)
-
-
 def made(steps: list[tuple[Any, ...]]) -> list[Record]:
     shop, records = Shop(), []
     for kind, *rest in steps:
@@ -71,12 +58,8 @@ def made(steps: list[tuple[Any, ...]]) -> list[Record]:
 
 
 def reader(attribution: Attribution, show_data: str = "all") -> JourneyReader:
-    manager = pluggy.PluginManager(HOOK_NAMESPACE)
-    manager.add_hookspecs(hookspecs)
-    manager.register(Basis())
     options = AttributionPlugin.Options(exclude_sources=RULES.exclude_sources)
-    manager.register(AttributionPlugin(options), "attribution")
-    hooks, backend = Hooks(manager), attribution.backend
+    hooks, backend = hooks_of(attribution=AttributionPlugin(options)), attribution.backend
     return JourneyReader(lambda: hooks, backend.store, backend.journal, UnusableIds(), show_data=lambda: show_data)
 
 

@@ -10,16 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pluggy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.api import hookimpl, hookspecs
+from ingestd.api import hookimpl
 from ingestd.api.backend import Backend
 from ingestd.api.errors import BadRequest, Forbidden, Unavailable
-from ingestd.api.events import Record, Session
-from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api.events import Record
 from ingestd.api.journeys import (
     JourneyExplanation,
     JourneyFact,
@@ -30,7 +28,6 @@ from ingestd.api.journeys import (
     JourneyRecords,
 )
 from ingestd.api.unusable_ids import UnusableIds
-from ingestd.hooks.caller import Hooks
 from ingestd.observability.journeys import JourneyReader, SearchLimits
 from ingestd.observability.journeys.names import Names
 from ingestd.observability.journeys.people import PersonRecords
@@ -38,32 +35,13 @@ from ingestd.observability.journeys.search import JournalSearch
 from ingestd.observability.journeys.turns import Turns
 from tests.support.attribution import Shop
 from tests.support.backends import sqlite_backend
+from tests.support.hooks import hooks_of
 
 VISITORS = ["v0", "v1", "v2", 'v"\\']
 USERS = [None, "u0", "u1"]
 STEPS = st.lists(
     st.tuples(st.sampled_from(VISITORS), st.sampled_from(USERS), st.sampled_from(["event", "identify"])), max_size=60
 )
-
-
-class Basis:
-    """The two hooks that every daemon needs."""
-
-    @hookimpl
-    def authenticate(self) -> None:
-        return None
-
-    @hookimpl
-    def resolve_session(self) -> Session:
-        return Session("s", is_new=False)
-
-
-def hooks_of(*plugins: object) -> Hooks:
-    manager = pluggy.PluginManager(HOOK_NAMESPACE)
-    manager.add_hookspecs(hookspecs)
-    for plugin in (Basis(), *plugins):
-        manager.register(plugin, type(plugin).__name__)
-    return Hooks(manager)
 
 
 @asynccontextmanager
@@ -75,8 +53,8 @@ async def journal_of(records: Sequence[Record]) -> AsyncIterator[Backend]:
             yield backend
 
 
-def reader(backend: Backend, *plugins: object, show_data: str = "all", limits: SearchLimits | None = None) -> Any:
-    hooks = hooks_of(*plugins)
+def reader(backend: Backend, *, show_data: str = "all", limits: SearchLimits | None = None, **plugins: object) -> Any:
+    hooks = hooks_of(**plugins)
     reader = JourneyReader(
         lambda: hooks, backend.store, backend.journal, UnusableIds(), show_data=lambda: show_data,
         limits=limits or SearchLimits(),
@@ -202,16 +180,16 @@ class Broken:
         raise LookupError("a plugin's fault")
 
 
-@pytest.mark.logs("^ingestd.journeys WARNING plugin Broken: find_journey failed: LookupError")
+@pytest.mark.logs("^ingestd.journeys WARNING plugin broken: find_journey failed: LookupError")
 async def test_plugins_lead_and_explain_and_a_failing_one_harms_no_other() -> None:
     shop = Shop()
     guide = Guide()
     async with journal_of([shop.event("Page View", "second"), shop.event("Page View", "third")]) as backend:
-        page = await reader(backend, guide, Broken())(user="u1")
+        page = await reader(backend, guide=guide, broken=Broken())(user="u1")
         assert [each["visitor"] for each in page["sessions"]] == ["second"]
         assert guide.found is not None
         assert [each.position for each in guide.found.records] == [1]
-        assert page["notes"] == ["The plugin Broken has failed. The log has the reason.", "A note."]
+        assert page["notes"] == ["The plugin broken has failed. The log has the reason.", "A note."]
         (moment,) = page["moments"]
         assert (moment["title"], moment["detail"], moment["removed"]) == ("mail", "secret words", True)
         assert page["orders"][0]["facts"][0] == {"name": "Order", "value": "o-7"}
@@ -220,7 +198,7 @@ async def test_plugins_lead_and_explain_and_a_failing_one_harms_no_other() -> No
 async def test_the_daemon_hides_ids_and_free_texts_but_not_the_ids_of_the_query() -> None:
     shop = Shop()
     async with journal_of([shop.event("Page View", "second", user="u1")]) as backend:
-        page = await reader(backend, Guide(), show_data="shape")(user="u1")
+        page = await reader(backend, guide=Guide(), show_data="shape")(user="u1")
         (session,) = page["sessions"]
         assert (session["visitor"], session["user"], session["session"]) == ("visitor 1", "u1", "session 1")
         assert page["moments"][0]["detail"] == ""
