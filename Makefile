@@ -13,7 +13,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-types clean
+.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-types screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -50,6 +50,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
 	@$(BIN)/python -m benchmarks.intakes $(BENCH_INTAKES)
+	@$(BIN)/python -m benchmarks.live $(BENCH_LIVE)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@$(BIN)/pip install --quiet --editable '.[postgres]'
 	@$(BIN)/python -m benchmarks.postgres
@@ -77,6 +78,11 @@ openapi: .venv/installed
 # The browser client's types, after a change of schemas.
 browser-types: .venv/installed
 	@$(BIN)/python -m scripts.browser_types
+
+# Pictures of the operators' page for the docs, after a change of the page.
+screenshots: .venv/installed
+	@scripts/need chromium chromium
+	@$(BIN)/python -m scripts.screenshots
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules

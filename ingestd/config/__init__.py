@@ -30,11 +30,14 @@ from ingestd.api.unusable_ids import UNUSABLE
 
 from .overrides import apply_overrides
 
-__all__ = ["SECTIONS", "Config", "find_config", "load_config", "parse_config", "read_tables"]
+__all__ = ["SECTIONS", "Config", "ShowData", "find_config", "load_config", "parse_config", "read_tables"]
 
 
 _Count = Annotated[int, Meta(ge=1)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
+
+ShowData = Literal["all", "shape", "none"]
+"""The part of callers' data that the operators' page shows."""
 
 
 class HttpOptions(Options):
@@ -63,6 +66,7 @@ class HttpOptions(Options):
 class OpsOptions(Options):
     listen: Address = Address("127.0.0.1", 9464)
     allowed_hosts: tuple[HostName, ...] = ()
+    show_data: ShowData = "shape"
 
 
 class StoreOptions(Options):

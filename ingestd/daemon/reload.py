@@ -21,6 +21,7 @@ from ingestd.http.app import Ingest
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import IngestListener
 from ingestd.http.settings import RequestSettings
+from ingestd.observability.live import LiveEvents
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.backpressure import Backpressure
@@ -29,7 +30,7 @@ from ingestd.storage.retention import Retention
 from ingestd.validation.validator import Validator
 
 from . import file_limits
-from .generation import Generation, differences, next_generation, renewed
+from .generation import Generation, differences, disclosure_of, next_generation, renewed
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     connections: Connections
     public: IngestListener
     hosts: OwnHosts
+    live: LiveEvents
     consumers: Consumers
     metrics: Metrics
 
@@ -64,6 +66,7 @@ class Parts(NamedTuple):
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)
+        self.live.adopt(disclosure_of(after))
         self.ingest.access.adopt(config.logs)
         self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)

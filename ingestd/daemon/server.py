@@ -37,6 +37,7 @@ from ingestd.http.ops_data import data_routes
 from ingestd.observability.dashboard import Overview, Panels, Shown, Sources
 from ingestd.observability.dead_letters import DeadLetterPages
 from ingestd.observability.journeys import JourneyReader
+from ingestd.observability.live import LiveEvents
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
@@ -45,12 +46,13 @@ from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.responses import problem_body
 from ingestd.storage.backends import Backends
 from ingestd.storage.retention import Retention
 from ingestd.storage.store_loss import LossRecovery
 
 from . import file_limits
-from .generation import Generation, first_generation
+from .generation import Generation, disclosure_of, first_generation
 from .memory import give_back_free_memory, keep_large_pieces_apart
 from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
@@ -100,6 +102,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
         self._lines = RecentLines()
+        self._live = LiveEvents(disclosure_of(self._generation), problem_body)
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
     def plugin(self, name: str) -> object | None:
@@ -175,12 +178,19 @@ class Server:
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, retention)
             overview = self._begin_overview(problem, retention)
-            dead_letters = DeadLetterPages(self.store, self._run_state.config, show_data=self._show_data)
+            dead_letters = DeadLetterPages(self.store, self._run_state.config, disclosure=lambda: self._live.disclosure)
             show = partial(self._show, consumers, [overview.show, dead_letters.show])
             show(generation)
             hosts = OwnHosts(config.ops)
-            further = data_routes(self._make_journeys(), dead_letters)
-            ops = make_ops_app(self.registry, problem, overview.render, self._openapi, hosts, further=further)
+            ops = make_ops_app(
+                self.registry,
+                problem,
+                overview.render,
+                self._openapi,
+                hosts,
+                live=self._live,
+                further=data_routes(self._make_journeys(), dead_letters),
+            )
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
@@ -191,7 +201,7 @@ class Server:
             )
             parts = Parts(
                 partial(self._make_pipeline, backpressure=backpressure), show, backpressure, retention, ingest,
-                connections, public, hosts, consumers, metrics,
+                connections, public, hosts, self._live, consumers, metrics,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
@@ -200,6 +210,7 @@ class Server:
             self.watch(reloading.run(reload), name="reload")
             self._begin_to_serve(ingest, retention)
             stack.callback(self._tell_stopping)
+            stack.callback(self._live.close)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
@@ -216,7 +227,7 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
-            backpressure=backpressure, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            backpressure=backpressure, live=self._live, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
         )  # fmt: skip
@@ -251,13 +262,10 @@ class Server:
         self.watch(overview.follow(), name="overview")
         return overview
 
-    def _show_data(self) -> str:
-        return "shape"
-
     def _make_journeys(self) -> JourneyReader:
         return JourneyReader(
             lambda: self._generation.plugins.hooks, self.store, self.journal, self.unusable_ids,
-            show_data=self._show_data,
+            disclosure=lambda: self._live.disclosure,
         )  # fmt: skip
 
     def _show(self, consumers: Consumers, pages: Sequence[Callable[[Shown], None]], generation: Generation) -> None:

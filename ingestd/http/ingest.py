@@ -14,6 +14,7 @@ from ingestd.api.errors import Failed, HeadersTooLarge, MethodNotAllowed, NotFou
 from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
+from ingestd.observability.live import Arrival, Source
 from ingestd.pipeline.responses import Answer, problem
 
 from .body import decode_body, too_large
@@ -228,6 +229,10 @@ class Exchange:
         metrics = self._ingest.metrics
         metrics.answered(operation.endpoint, "", refused.outcome, 0.0, batch=operation.batch)
         metrics.count_refusal(operation.endpoint, "", refused)
+        live = self._settings.pipeline.live
+        if live.watched:
+            source = Source(operation.endpoint, self._id, times.now(), operation.batch, operation.intake)
+            live.offer(Arrival(source, None, operation.endpoint, "", refused.outcome, refused=refused))
 
     def _preflight(self, operation: Operation) -> None:
         headers = self._base_headers()

@@ -10,9 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from tornado.http1connection import HTTP1Connection
 from tornado.web import Application, RequestHandler
 
+from ingestd.api.errors import Unavailable
+from ingestd.api.outcomes import Outcome
 from ingestd.observability.dashboard.page import page
+from ingestd.observability.live import LONGEST_ID, ArrivalFilter, LiveEvents, Viewer
 from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
 
 from .allowed_hosts import OwnHosts
@@ -22,6 +26,8 @@ __all__ = ["ForBrowsers", "OpsRoute", "make_ops_app"]
 
 OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
 """The path of a handler, and the arguments of its `initialize`."""
+
+_TO_TAKE = 30.0  # seconds in which a viewer of live events must take a message
 
 
 class _OpsHandler(RequestHandler):
@@ -102,6 +108,11 @@ class ForBrowsers(_OpsHandler):
         self.set_header("Cross-Origin-Opener-Policy", "same-origin")
         self.set_header("X-Frame-Options", "DENY")
 
+    @property
+    def is_of_another_site(self) -> bool:
+        """Whether a page of another site makes this request. Browsers tell."""
+        return self.request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
+
 
 class PageHandler(ForBrowsers):
     """The dashboard's HTML, the same for everyone. The page fetches its data from /status.json."""
@@ -137,6 +148,88 @@ class StatusHandler(ForBrowsers):
         """No ETag: no two answers are equal."""
 
 
+class EventsHandler(ForBrowsers):
+    """Live events, as server-sent events."""
+
+    def initialize(self, live: LiveEvents) -> None:
+        self.live = live
+        self.viewer: Viewer | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        # A page of another site could not read them. But its requests would take the places of viewers.
+        if not self._finished and self.is_of_another_site:
+            self._refuse(403, "Pages of other sites get no live events.")
+
+    async def head(self) -> None:
+        if self._wanted() is not None and self._has_room():
+            self._begin()
+            await self.flush()  # else Tornado would state the length of a body
+
+    async def get(self) -> None:
+        wanted = self._wanted()
+        if wanted is None or not self._has_room():
+            return
+        last_id = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        with self.live.view(wanted, last_id) as self.viewer:
+            self._begin()
+            while (message := await self.viewer.next_message()) is not None:
+                if not await self._send(message, self.viewer):
+                    return
+
+    def on_connection_close(self) -> None:
+        if self.viewer is not None:
+            self.viewer.end()
+
+    async def _send(self, message: bytes, viewer: Viewer) -> bool:
+        """Send a message. False: the client has left, or takes nothing any more."""
+        self.write(message)
+        sent = asyncio.ensure_future(self.flush())
+        await asyncio.wait([sent, viewer.ended], timeout=_TO_TAKE, return_when=asyncio.FIRST_COMPLETED)
+        if sent.done() and sent.exception() is None:
+            return True
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        connection.close()
+        return False
+
+    def _begin(self) -> None:
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("Cache-Control", "no-store")
+
+    def _has_room(self) -> bool:
+        try:
+            self.live.check_room()
+        except Unavailable as refused:
+            self.set_header("Retry-After", str(refused.retry_after))
+            self._refuse(503, refused.detail)
+            return False
+        return True
+
+    def _wanted(self) -> ArrivalFilter | None:
+        """The filter in the query, or None if the request is refused for it."""
+        try:
+            outcomes = frozenset(Outcome(name) for name in self.get_query_arguments("outcome") if name)
+        except ValueError:
+            self._refuse(400, f"outcome: expected one of {', '.join(each.value for each in Outcome)}")
+            return None
+        kind = self.get_query_argument("type", "")
+        if kind not in ("", "event", "identify"):
+            self._refuse(400, "type: expected event or identify")
+            return None
+        person = self.get_query_argument("visitor", "", strip=False)[:LONGEST_ID] or None
+        if person is not None and self.live.disclosure.level == "none":
+            self._refuse(400, 'visitor: [ops] show_data is "none", so visitors cannot be looked up')
+            return None
+        key = self.get_query_argument("key", None, strip=False)
+        return ArrivalFilter(outcomes, kind == "identify" if kind else None, key, person)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{reason}\n")
+
+
 class OpenApiHandler(ForBrowsers):
     """The OpenAPI document of the generation in force."""
 
@@ -157,6 +250,7 @@ def make_ops_app(
     openapi: Callable[[], bytes],
     hosts: OwnHosts,
     *,
+    live: LiveEvents,
     further: Sequence[OpsRoute] = (),
 ) -> Application:
     """Make the application.
@@ -168,6 +262,7 @@ def make_ops_app(
         [
             ("/", PageHandler),
             (r"/status\.json/?", StatusHandler, {"status": status}),
+            ("/events/?", EventsHandler, {"live": live}),
             ("/livez/?", LivezHandler),
             ("/readyz/?", ReadyzHandler, {"problem": problem}),
             (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 import msgspec
 from tornado.web import HTTPError
 
-from ingestd.api.errors import BadRequest, Failed, Refused
+from ingestd.api.errors import BadRequest, Failed, Forbidden, Refused
 from ingestd.api.journeys import JourneyQuery
 from ingestd.observability.dead_letters import DeadLetterPages
 from ingestd.observability.journeys import JourneyReader
@@ -26,6 +26,12 @@ class _DataHandler(ForBrowsers):
     """Answers with JSON, also in case of an error. The work ends if the client disconnects."""
 
     _work: asyncio.Future[bytes] | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        # A page of another site could not read the answer. But its requests would take turns of viewers.
+        if not self._finished and self.is_of_another_site:
+            self._refuse(Forbidden("Pages of other sites get no data."))
 
     def make(self) -> Awaitable[bytes]:
         """The answer. Raises `Refused`."""

@@ -14,6 +14,7 @@ from ingestd.api.store import State, Store
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
 from ingestd.delivery.progress import load_progress
 from ingestd.observability.dashboard import Shown
+from ingestd.observability.disclosure import Disclosure
 from ingestd.observability.journeys.names import shortened
 from ingestd.observability.journeys.turns import Turns
 from ingestd.observability.logs.recent import presentable
@@ -24,12 +25,12 @@ _PAGE = 50  # letters
 
 
 class DeadLetterPages:
-    """`show_data` returns the present option. `config` is the path of the configuration, for the commands."""
+    """`disclosure` returns what the page may show at present. `config` is the path of the configuration."""
 
-    def __init__(self, store: Store, config: str, *, show_data: Callable[[], str]) -> None:
+    def __init__(self, store: Store, config: str, *, disclosure: Callable[[], Disclosure]) -> None:
         self._store = store
         self._config = config
-        self._show_data = show_data
+        self._disclosure = disclosure
         self._shown = Shown()
         self._turns = Turns()
 
@@ -85,7 +86,7 @@ class DeadLetterPages:
             "attempts": letter.attempts,
             "position": letter.position,
             "bytes": letter.size,
-            "reason": shortened(letter.reason) if self._show_data() == "all" else presentable(letter.reason),
+            "reason": shortened(letter.reason) if self._disclosure().level == "all" else presentable(letter.reason),
             "commands": {
                 "show": self._command("dead-letters", "show", sink, number),
                 "retry": self._command("dead-letters", "retry", sink, number),

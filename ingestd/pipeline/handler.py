@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Raw
 
 from ingestd.api.errors import Refused, Unavailable
-from ingestd.api.events import Endpoint, Event, Request, Session
+from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.ids import next_uuids
 from ingestd.api.intake import Intake, Translation
 from ingestd.api.journal import Journal
@@ -21,6 +21,7 @@ from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import Hooks
+from ingestd.observability.live import Arrival, LiveEvents, Sent, Source
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
@@ -34,11 +35,13 @@ from .failures import Failures
 from .intake_reader import IntakeReader
 from .own_format import OwnBatches, OwnEvents
 from .processor import Processor, Result
-from .request_events import RequestEvents
+from .request_events import RequestEvents, WatchedEvents
+from .resolver import Resolved
 from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
+_UNKNOWN: Sent = ("", "", "")
 _PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
 
 
@@ -54,12 +57,14 @@ class Pipeline:
         metrics: Metrics,
         *,
         backpressure: Backpressure,
+        live: LiveEvents,
         max_body: int,
         unusable_ids: UnusableIds,
         unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
         intakes: Sequence[Intake] = (),
     ) -> None:
+        self.live = live
         self._metrics = metrics
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
@@ -96,10 +101,14 @@ class Pipeline:
                 await self._handle_batch(request, started, give)
             else:
                 principal = await self._admission.admit(request)
-                events = RequestEvents(self._parser, request, principal, self._own_events[request.endpoint])
+                events = self._events_of(request, principal, self._own_events[request.endpoint])
                 await self._process_one(request, events, started, give)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
             self._refuse(request, error, started, give)
+
+    def _events_of(self, request: Request, principal: Principal, translation: Translation) -> RequestEvents:
+        kind = WatchedEvents if self.live.watched else RequestEvents
+        return kind(self._parser, request, principal, translation)
 
     async def _process_one(
         self, request: Request, events: RequestEvents, started: float, give: Callable[[Answer], None]
@@ -137,7 +146,7 @@ class Pipeline:
             request.events = len(bodies)
 
         principal = await self._admission.admit(request, parse)
-        events = RequestEvents(self._parser, request, principal, self._own_batches[request.endpoint])
+        events = self._events_of(request, principal, self._own_batches[request.endpoint])
         await self._process_all(request, bodies, events, started, give)
 
     async def _handle_intake(
@@ -146,7 +155,7 @@ class Pipeline:
         received = self._intake_readers[intake].begin(request)
         principal = await self._admission.admit(request, received.read, identify=received.find_credential)
         translation = intake.begin(request, principal, received.envelope, self._keys)
-        events = RequestEvents(self._parser, request, principal, translation)
+        events = self._events_of(request, principal, translation)
         if received.messages is None:
             await self._process_one(request, events, started, give)
         else:
@@ -193,12 +202,35 @@ class Pipeline:
         stored: Sequence[Result],
     ) -> None:
         """Count the events of a request, and answer it."""
+        results = events.results(stored)
         answers = [
             self._count(request, endpoint, key, result)
-            for endpoint, key, result in zip(events.endpoints, events.keys, events.results(stored), strict=True)
+            for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True)
         ]
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
         give(self._answer(request, events.translation, answers))
+        if self.live.watched:
+            self._show(request, events, results, answers)
+
+    def _show(
+        self,
+        request: Request,
+        events: RequestEvents,
+        results: Sequence[Result],
+        answers: Sequence[Session | Refused],
+    ) -> None:
+        """Show the events of a request to those who look at live events."""
+        source = Source.of(request, several=request.batch or len(results) > 1)
+        ended = zip(events.endpoints, events.keys, results, answers, strict=True)
+        for number, (endpoint, key, result, answer) in enumerate(ended):
+            index, sent = number if source.batch else None, events.sent.get(number, _UNKNOWN)
+            if isinstance(answer, Refused):
+                arrival = Arrival(source, index, endpoint, key, answer.outcome, None, answer, sent)
+            else:
+                assert isinstance(result, Resolved)
+                record = None if result.record is None else result.record.body
+                arrival = Arrival(source, index, endpoint, key, result.outcome, record, None, sent)
+            self.live.offer(arrival)
 
     def _answer(self, request: Request, translation: Translation, results: Sequence[Session | Refused]) -> Answer:
         try:
@@ -226,6 +258,11 @@ class Pipeline:
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
         give(problem(refused, intake=request.intake))
+        if self.live.watched:
+            source = Source.of(request, several=request.batch or request.events > 1)
+            self.live.offer(
+                Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events)
+            )
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ingestd.api.errors import Refused, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request
 from ingestd.api.intake import Message, Translation
 from ingestd.hooks.caller import HookFailure
+from ingestd.observability.live import Sent
 from ingestd.validation.validator import parse_body
 
 from .event_parser import EventParser
 from .processor import Result
 from .resolver import Resolved
 
-__all__ = ["RequestEvents"]
+__all__ = ["RequestEvents", "WatchedEvents"]
 
 
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
     __slots__ = ("_ended", "_parser", "_principal", "_request", "endpoints", "keys", "translation")
+
+    sent: Mapping[int, Sent] = MappingProxyType({})
+    """What the body of each event says about it, by its index."""
 
     def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
         self.endpoints: list[Endpoint] = []
@@ -78,3 +83,19 @@ class RequestEvents:
             return stored
         rest = iter(stored)
         return [self._ended[index] if index in self._ended else next(rest) for index in range(len(self.keys))]
+
+
+class WatchedEvents(RequestEvents):
+    """Notes `sent` for the operators' page, while somebody looks at live events."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
+        super().__init__(parser, request, principal, translation)
+        self.sent: dict[int, Sent] = {}
+
+    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
+        message = super()._translate(body, raw)
+        get = message.body.get
+        self.sent[len(self.keys)] = get("key"), get("anonymousId"), get("userId")
+        return message

@@ -12,7 +12,7 @@ from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint, Session
 from ingestd.api.intake import Intake
 
-__all__ = ["Answer", "batch_body", "problem", "session_body"]
+__all__ = ["Answer", "batch_body", "problem", "problem_body", "session_body"]
 
 log = logging.getLogger("ingestd.pipeline")
 
@@ -75,3 +75,7 @@ def problem(refused: Refused, *, allow: str | None = None, intake: Intake | None
         except Exception:
             log.exception("the intake %s cannot add to a problem document", intake.endpoint.value)
     return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)
+
+
+def problem_body(refused: Refused, intake: Intake | None) -> bytes:
+    return problem(refused, intake=intake).body

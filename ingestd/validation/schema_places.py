@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from .schema_files import json_pointer, shorten
 
-__all__ = ["ITEM", "UNDECLARED", "schema_pointer"]
+__all__ = ["ITEM", "UNDECLARED", "declared_names", "schema_pointer"]
 
 ITEM = "*"
 """Stands for every index of an array."""
@@ -23,6 +24,8 @@ _ITEM = frozenset(["prefixItems", "items", "unevaluatedItems"])
 _WITH_ARGUMENT = frozenset([
     "properties", "patternProperties", "prefixItems", "allOf", "anyOf", "oneOf", "dependentSchemas",
 ])  # fmt: skip
+
+_VALUES = frozenset(["const", "default", "enum", "examples"])
 
 
 @lru_cache(maxsize=2_000)  # a flood of invalid bodies violates the same rules again and again
@@ -44,3 +47,21 @@ def _steps(keywords: tuple[str | int, ...]) -> Iterator[str]:
             yield UNDECLARED
         elif keyword in _ITEM:
             yield ITEM
+
+
+def declared_names(schemas: Iterable[Any]) -> frozenset[str]:
+    """The names of all members that the schemas declare, wherever they may stand."""
+    names: set[str] = set()
+    waiting = list(schemas)
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, list):
+            waiting += schema
+        elif isinstance(schema, dict):
+            parts = {keyword: part for keyword, part in schema.items() if keyword not in _VALUES}
+            properties = parts.pop("properties", None)
+            if isinstance(properties, dict):
+                names.update(properties)
+                waiting += properties.values()
+            waiting += parts.values()
+    return frozenset(names)

@@ -22,7 +22,8 @@ from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 from .schema_places import schema_pointer
 
 __all__ = [
-    "MAX_DEPTH", "MAX_VIOLATIONS", "UNREADABLE", "EventSchema", "Validator", "parse_body", "unreadable",
+    "MAX_DEPTH", "MAX_VIOLATIONS", "UNREADABLE", "EventSchema", "Validator", "is_value_free", "parse_body",
+    "unreadable",
 ]  # fmt: skip
 
 MAX_DEPTH = 200
@@ -57,6 +58,17 @@ _TYPE_NAMES: Mapping[type, str] = {
     type(None): "null",
 }
 
+_TYPE = f"(?:{'|'.join(sorted({*_TYPE_NAMES.values(), 'integer'}))})"
+_VALUE_FREE = re.compile(
+    rf"""required,\ but\ missing
+    | not\ a\ field\ of\ the\ schema
+    | expected\ {_TYPE}(?:\ or\ {_TYPE})*,\ got\ {_TYPE}
+    | expected\ a\ string\ of\ at\ (?:least|most)\ [0-9]+\ characters
+    | does\ not\ meet\ `[A-Za-z]+`\ of\ the\ schema""",
+    re.VERBOSE,
+)
+"""The messages of `_violations` but one: a pattern comes from a schema, and looks like any text of a plugin."""
+
 _LONE_SURROGATE = re.compile(
     # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half.
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F])*+(\\u)",
@@ -74,6 +86,11 @@ def parse_body(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"expected a JSON object, got {_type_name(value)}", code="not_an_object")
     check_depth(value, body)
     return value
+
+
+def is_value_free(message: str) -> bool:
+    """Whether the message of a fault is one that says nothing about values. Messages of plugins may quote them."""
+    return _VALUE_FREE.fullmatch(message) is not None
 
 
 def check_depth(value: object, body: bytes) -> None:

@@ -373,38 +373,6 @@ def test_nothing_is_wider_than_the_screen(width: int, crowded: tuple[Shop, Daemo
     assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
 
 
-CONTRASTS = """(() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  const behind = (element) => {
-    for (; element; element = element.parentElement) {
-      const colour = rgba(getComputedStyle(element).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    throw new Error("no background");
-  };
-  const found = [];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const element = walk.currentNode.parentElement;
-    if (!walk.currentNode.textContent.trim() || element.closest(".aside, script") || !element.checkVisibility()) {
-      continue;
-    }
-    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    found.push([contrast, walk.currentNode.textContent.trim().slice(0, 40)]);
-  }
-  return found.sort((a, b) => a[0] - b[0]);
-})()"""
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
 def test_text_stands_out_from_what_is_behind_it(
@@ -412,7 +380,7 @@ def test_text_stands_out_from_what_is_behind_it(
 ) -> None:
     """The contrast is at least 4.5 to 1, WCAG's level AA for text of any size."""
     tab = opened(browser, crowded[1], width=width, dark=dark)
-    found = tab.evaluate(CONTRASTS)
+    found = tab.contrasts()
     assert len(found) > 50
     assert [each for each in found if each[0] < 4.5] == []
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from ingestd.api.events import Endpoint
 from ingestd.api.options import Address, HostName
+from ingestd.api.outcomes import Outcome
 from ingestd.config import OpsOptions
+from ingestd.http import ops
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
+from ingestd.observability import live as live_package
+from ingestd.observability.live import Arrival, ArrivalFilter, LiveEvents, Source
+from ingestd.validation.validator import Validator
+from tests.support.daemon import PATIENCE
+from tests.support.journals import until
+from tests.support.live import live_events
 
 PATHS = ["/", "/status.json", "/livez", "/readyz", "/metrics", "/openapi.json"]
 REFUSED = "a request was answered 421"
@@ -30,6 +41,7 @@ class Answer(NamedTuple):
 class Listener(NamedTuple):
     port: int
     hosts: OwnHosts
+    live: LiveEvents
 
     async def ask(self, path: str, *lines: str, method: str = "GET", version: str = "1.1") -> Answer:
         """Send a request with exactly these header lines, and read until the end of the connection."""
@@ -54,11 +66,14 @@ async def no_status(parameters: Mapping[str, str]) -> bytes:
 @asynccontextmanager
 async def listening(options: OpsOptions | None = None, *, problem: str | None = None) -> AsyncIterator[Listener]:
     hosts = OwnHosts(options or OpsOptions())
-    server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, no_status, lambda: b"{}\n", hosts))
+    live = live_events(Validator.load(None), "all")
+    server = HTTPServer(
+        make_ops_app(CollectorRegistry(), lambda: problem, no_status, lambda: b"{}\n", hosts, live=live)
+    )
     sock, port = bind_unused_port()
     server.add_socket(sock)
     try:
-        yield Listener(port, hosts)
+        yield Listener(port, hosts, live)
     finally:
         server.stop()
         await server.close_all_connections()
@@ -94,9 +109,53 @@ async def test_a_trailing_slash_is_the_same_path() -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 async def test_the_answer_to_other_methods_names_the_allowed_ones(method: str) -> None:
     async with listening() as listener:
-        for path in PATHS:
+        for path in (*PATHS, "/events"):
             answer = await listener.ask(path, "Host: localhost", "Content-Length: 0", method=method)
             assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_stream_of_events_answers_head_and_refuses_what_it_does_not_know() -> None:
+    async with listening() as listener:
+        head = await listener.ask("/events/", "Host: localhost", method="HEAD")
+        assert (head.status, head.headers["content-type"], head.body) == (200, "text/event-stream", b"")
+        assert head.headers["cache-control"] == "no-store"
+        assert "content-length" not in head.headers
+        for query in ("outcome=lost", "outcome=invalid&outcome=x", "type=page"):
+            answer = await listener.ask(f"/events?{query}", "Host: localhost")
+            assert answer.status == 400
+        for site in ("cross-site", "same-site"):
+            answer = await listener.ask("/events", "Host: localhost", f"Sec-Fetch-Site: {site}")
+            assert answer.status == 403
+
+
+async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "_TO_TAKE", 0.3)
+    record = msgspec.json.encode({"anonymousId": "ann", "data": {"price": [1] * 7_000}})
+    source = Source(Endpoint.TRACK, "id", 0, batch=False)
+    async with listening() as listener:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", listener.port))
+            client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: listener.live.watched, PATIENCE)
+
+            def is_gone() -> bool:
+                for _ in range(100):
+                    listener.live.offer(Arrival(source, None, Endpoint.TRACK, "", Outcome.ACCEPTED, record))
+                return not listener.live.viewers
+
+            await until(is_gone, PATIENCE)
+
+
+async def test_a_stream_ends_some_time_after_its_last_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_package, "_LINGER", 0.05)
+    live = live_events(Validator.load(None))
+    with live.view(ArrivalFilter()), live.view(ArrivalFilter(key="")):
+        assert live.watched
+    with live.view(ArrivalFilter()):
+        await asyncio.sleep(0.2)
+        assert live.watched  # somebody has come back
+    await until(lambda: not live.watched, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +181,7 @@ async def test_addresses_and_localhost_are_answered(host: str) -> None:
 )  # fmt: skip
 async def test_any_other_host_is_refused_at_every_path(host: str) -> None:
     async with listening() as listener:
-        for path in (*PATHS, "/nothing", "/metrics/"):
+        for path in (*PATHS, "/events", "/nothing", "/metrics/"):
             answer = await listener.ask(path, f"Host: {host}")
             assert answer.status == 421
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"

@@ -26,6 +26,7 @@ from ingestd.observability.metrics.exposition import Exposition
 from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
+from tests.support.live import live_events
 from tests.support.scrape import parse
 
 KEYS = [*sorted(Validator.load(None).keys), ""]
@@ -109,9 +110,8 @@ async def test_a_scrape_that_fails_is_followed_by_others() -> None:
 
 async def test_a_scrape_costs_the_loop_little() -> None:
     """By the processor time of the loop's thread: how busy the machine is makes no difference."""
-    server = HTTPServer(
-        make_ops_app(full_house().registry, lambda: None, no_status, lambda: b"", OwnHosts(OpsOptions()))
-    )
+    hosts, live = OwnHosts(OpsOptions()), live_events(Validator.load(None))
+    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, no_status, lambda: b"", hosts, live=live))
     sock, port = bind_unused_port()
     server.add_socket(sock)
 

@@ -35,6 +35,7 @@ from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.backends import PluginDaemon, sqlite_backend
+from tests.support.live import live_events
 from tests.support.redis_server import redis_server
 
 LONG_AFTER = START + 1000 * 24 * HOUR
@@ -174,9 +175,10 @@ async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
     for plugin in (SessionPlugin(SessionPlugin.Options()), identity, Callers()):
         manager.register(plugin, type(plugin).__name__)
     metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), PluginDaemon(backend).unusable_ids
+    validator = Validator.load(None)
     return Pipeline(
-        Hooks(manager), Validator.load(None), backend.store, backend.journal, metrics,
-        backpressure=backpressure, max_body=10_000, unusable_ids=unusable_ids,
+        Hooks(manager), validator, backend.store, backend.journal, metrics,
+        backpressure=backpressure, live=live_events(validator), max_body=10_000, unusable_ids=unusable_ids,
         unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
+from tests.support.live import live_events
 from tests.support.redis_server import RedisServer, redis_server
 
 WARNINGS = pytest.mark.logs(r"ingestd\.ids WARNING clients send unusable ids as (anonymousId|userId|order_id)")
@@ -59,7 +60,7 @@ class Door:
             manager.register(plugin)
         self._pipeline = Pipeline(
             Hooks(manager), VALIDATOR, backend.store, backend.journal, self.metrics, backpressure=Backpressure(10_000),
-            max_body=1 << 20, unusable_ids=UnusableIds(),
+            live=live_events(VALIDATOR), max_body=1 << 20, unusable_ids=UnusableIds(),
             unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip
 

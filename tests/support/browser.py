@@ -25,8 +25,39 @@ _SWITCHES = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-color-profile=srgb",
 )  # fmt: skip
-_KEY_CODES = {"ArrowDown": 40, "Enter": 13}
+_KEY_CODES = {"ArrowDown": 40, "Enter": 13, "Escape": 27}
 _MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
+
+_CONTRASTS = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = rgba(getComputedStyle(element).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    throw new Error("no background");
+  };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || element.closest(".aside, script") || !element.checkVisibility()) {
+      continue;
+    }
+    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    found.push([contrast, walk.currentNode.textContent.trim().slice(0, 40)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+})()"""
 
 # What Chromium answers while a page gives way to the next.
 _GONE = {
@@ -179,6 +210,9 @@ class Tab:
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text, windowsVirtualKeyCode=code)
 
+    def close(self) -> None:
+        self.call("Page.close")
+
     def observe_shifts(self) -> None:
         """Begins to collect layout shifts, which `shifts` returns."""
         self.evaluate("""(() => {
@@ -193,6 +227,11 @@ class Tab:
         found: list[tuple[float, str]] = self.evaluate("window.shifts")
         return found
 
+    def contrasts(self) -> list[tuple[float, str]]:
+        """The contrast of each visible text to its background, the lowest first, with the start of the text."""
+        found: list[tuple[float, str]] = self.evaluate(_CONTRASTS)
+        return found
+
     def accessibility(self) -> list[tuple[str, str]]:
         """Role and name of all elements that assistive technology sees, in order."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
@@ -200,9 +239,9 @@ class Tab:
             (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
         ]
 
-    def picture(self, file: Path) -> None:
-        """Saves the whole page as a PNG."""
+    def picture(self, file: Path, *, height: int | None = None) -> None:
+        """Saves the page as a PNG, or its upper part with this height."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         file.write_bytes(base64.b64decode(shot["data"]))

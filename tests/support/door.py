@@ -30,6 +30,7 @@ from ingestd.pipeline.handler import Pipeline
 from ingestd.plugins.session import SessionPlugin
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
+from tests.support.live import live_events
 
 __all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]
 
@@ -102,9 +103,11 @@ async def open_door(
         metrics = Metrics()
         intakes: list[Intake] = []
         register_all(manager, "register_intakes", intakes.append)
+        validator = Validator.load(None)
         pipeline = Pipeline(
-            Hooks(manager), Validator.load(None), daemon.store, daemon.journal, metrics,
-            backpressure=Backpressure(options.max_waiting), max_body=int(options.max_body),
+            Hooks(manager), validator, daemon.store, daemon.journal, metrics,
+            backpressure=Backpressure(options.max_waiting), live=live_events(validator),
+            max_body=int(options.max_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address], intakes=intakes,
         )  # fmt: skip

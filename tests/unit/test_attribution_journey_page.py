@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
 from ingestd.api.unusable_ids import UnusableIds
+from ingestd.observability.disclosure import Disclosure
 from ingestd.observability.journeys import JourneyReader
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.journey_text import journey
@@ -57,10 +58,11 @@ def made(steps: list[tuple[Any, ...]]) -> list[Record]:
     return [*records, shop.order("laptop", "o-2")]
 
 
-def reader(attribution: Attribution, show_data: str = "all") -> JourneyReader:
+def reader(attribution: Attribution) -> JourneyReader:
     options = AttributionPlugin.Options(exclude_sources=RULES.exclude_sources)
     hooks, backend = hooks_of(attribution=AttributionPlugin(options)), attribution.backend
-    return JourneyReader(lambda: hooks, backend.store, backend.journal, UnusableIds(), show_data=lambda: show_data)
+    disclosure = Disclosure("all", [], [])
+    return JourneyReader(lambda: hooks, backend.store, backend.journal, UnusableIds(), disclosure=lambda: disclosure)
 
 
 async def asked(attribution: Attribution, **query: str) -> Any:

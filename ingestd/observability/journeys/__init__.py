@@ -19,6 +19,7 @@ from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, Journey
 from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import HookFailure, Hooks
+from ingestd.observability.disclosure import Disclosure
 
 from .body import body_of
 from .people import OrderRecords, PersonRecords
@@ -36,7 +37,7 @@ _A = TypeVar("_A")
 
 
 class JourneyReader:
-    """`hooks` returns the hooks of the present generation, and `show_data` the present option."""
+    """`hooks` returns the hooks of the present generation, and `disclosure` what the page may show at present."""
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class JourneyReader:
         journal: Journal,
         unusable_ids: UnusableIds,
         *,
-        show_data: Callable[[], str],
+        disclosure: Callable[[], Disclosure],
         limits: SearchLimits = SearchLimits(),  # noqa: B008 - it cannot change
     ) -> None:
         self._hooks = hooks
         self._store = store
         self._journal = journal
         self._unusable_ids = unusable_ids
-        self._show_data = show_data
+        self._disclosure = disclosure
         self._limits = limits
         self._turns = Turns()
 
@@ -61,8 +62,8 @@ class JourneyReader:
 
         Raises `BadRequest`, `Forbidden`, `Unavailable`.
         """
-        show_data = self._show_data()
-        if show_data == "none":
+        disclosure = self._disclosure()
+        if disclosure.level == "none":
             raise Forbidden('This page shows no journeys, because of the option [ops] show_data = "none".')
         self._check(query)
         async with self._turns.turn():
@@ -71,7 +72,7 @@ class JourneyReader:
             await journey.read([lead for some in leads for lead in some], before)
             parts, failed_too = self._sorted(await self._hooks().explain_journey(journey.found(), self._store))
             notes = [f"The plugin {each} has failed. The log has the reason." for each in {**failed, **failed_too}]
-            return await asyncio.to_thread(journey.encode, parts, notes, hide=show_data != "all")
+            return await asyncio.to_thread(journey.encode, parts, notes, disclosure)
 
     def _check(self, query: JourneyQuery) -> None:
         given = [each for each in (query.order, query.user, query.visitor) if each]
@@ -118,7 +119,7 @@ class _Journey:
         if self._query.visitor is not None:
             visitors.add((tenant, self._query.visitor))
         elif self._query.order is not None:
-            records = _deciding(await self._read_order(self._query.order, leads, extent.last))
+            records = _deciding(await self._read_order(self._query.order, leads, before))
             people = [each for record in records for each in _people_of(record, self._unusable_ids)]
             visitors |= {(each, visitor) for each, visitor, _ in people}
             user = next((user for _, _, user in people if user is not None), None)
@@ -128,7 +129,7 @@ class _Journey:
         if visitors or user is not None:
             await self._read_people(PersonRecords(visitors, user, tenant, self._unusable_ids), before)
 
-    async def _read_order(self, order: str, leads: Sequence[JourneyLead], last: int) -> list[Record]:
+    async def _read_order(self, order: str, leads: Sequence[JourneyLead], before: int) -> list[Record]:
         """Read the records of the order: from its position on, or backward if no plugin knows the position."""
         search = self._begin(self._limits.part(_FOR_ORDER))
         known = [lead for lead in leads if lead.position is not None]
@@ -136,16 +137,18 @@ class _Journey:
             assert lead.position is not None
             matcher = OrderRecords(order, lead.tenant)
             after = max(lead.position, self._oldest) - 1
-            await search.forward(after, last, matcher, search.derived + lead.derived)
+            await search.forward(after, await self._journal.last(), matcher, search.derived + lead.derived)
         if not known:
-            await search.backward(last + 1, self._oldest, OrderRecords(order, self._query.tenant))
+            self._went(await search.backward(before, self._oldest, OrderRecords(order, self._query.tenant)))
         return [search.found[position] for position in sorted(search.found)]
 
     async def _read_people(self, matcher: PersonRecords, before: int) -> None:
         search = self._begin(self._limits)
-        reached = await search.backward(before, self._oldest, matcher)
-        self._next = reached if reached > self._oldest else None
+        self._went(await search.backward(before, self._oldest, matcher))
         self._people = _leads(matcher.visitors)
+
+    def _went(self, reached: int) -> None:
+        self._next = reached if reached > self._oldest else None
 
     def _begin(self, limits: SearchLimits) -> JournalSearch:
         search = JournalSearch(self._journal, limits)
@@ -157,7 +160,7 @@ class _Journey:
         records = [found[position] for position in sorted(found)]
         return JourneyRecords(self._query, self._people, records, self._oldest)
 
-    def encode(self, parts: Sequence[JourneyPart], notes: Sequence[str], *, hide: bool) -> bytes:
+    def encode(self, parts: Sequence[JourneyPart], notes: Sequence[str], disclosure: Disclosure) -> bytes:
         """The journey as JSON. A thread beside the event loop calls this."""
         searched = {
             "records": sum(each.records for each in self._searches),
@@ -166,7 +169,7 @@ class _Journey:
             "limit": next((each.limit for each in self._searches if each.limit is not None), None),
             "next": self._next,
         }
-        return msgspec.json.encode(body_of(self.found(), parts, searched, notes, hide=hide))
+        return msgspec.json.encode(body_of(self.found(), parts, searched, notes, disclosure))
 
 
 class _Derived(msgspec.Struct, rename="camel"):

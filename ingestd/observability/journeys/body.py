@@ -11,6 +11,7 @@ from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyExplanation, JourneyMoment, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.panels import Table
 from ingestd.api.times import format_time
+from ingestd.observability.disclosure import Disclosure
 from ingestd.storage.record_selection import read_head
 
 from .names import Names, shortened
@@ -28,12 +29,11 @@ def body_of(
     parts: Sequence[JourneyPart],
     searched: Mapping[str, Any],
     notes: Sequence[str],
-    *,
-    hide: bool,
+    disclosure: Disclosure,
 ) -> dict[str, Any]:
-    """`hide`: ids and free texts of callers, except the ids of the query."""
+    """`disclosure` may hide ids and free texts of callers, except the ids of the query."""
     query = found.query
-    names = Names([each for each in (query.order, query.user, query.visitor) if each], hide=hide)
+    names = Names([each for each in (query.order, query.user, query.visitor) if each], disclosure)
     sessions, left_out = sessions_of(_of_people(found))
     moments = sorted((each for part in parts for each in part.moments), key=lambda each: each.at)
     explanations = [each for part in parts for each in part.explanations]
@@ -45,9 +45,9 @@ def body_of(
     oldest_at = searched["oldestAt"]
     return {
         "query": _query(query),
-        "hidden": hide,
+        "hidden": names.hide,
         "sessions": [_session(each, names) for each in sessions],
-        "moments": [_moment(each, names, hide=hide) for each in moments[-_MAX_MOMENTS:]],
+        "moments": [_moment(each, names) for each in moments[-_MAX_MOMENTS:]],
         "orders": [_explanation(each, names) for each in explanations[-_MAX_EXPLANATIONS:]],
         "notes": said[:_MAX_NOTES],
         "searched": {**searched, "oldestAt": None if oldest_at is None else format_time(oldest_at)},
@@ -97,12 +97,12 @@ def _event(event: JourneyEvent) -> dict[str, Any]:
     }
 
 
-def _moment(moment: JourneyMoment, names: Names, *, hide: bool) -> dict[str, Any]:
+def _moment(moment: JourneyMoment, names: Names) -> dict[str, Any]:
     return {
         "at": format_time(moment.at),
         "kind": moment.kind,
         "title": shortened(moment.title),
-        "detail": "" if hide else shortened(moment.detail),
+        "detail": "" if names.hide else shortened(moment.detail),
         "tenant": moment.tenant,
         "visitor": names.name("visitor", moment.visitor),
         "recordId": moment.record_id,

@@ -1,10 +1,11 @@
-"""Names for ids that the operators' page must not show: a number for each order, visitor, user and session."""
+"""Names for ids that the operators' page must not show: a pseudonym for each order, visitor, user and session."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from ingestd.api.terminal import printable
+from ingestd.observability.disclosure import Disclosure
 
 __all__ = ["Names", "shortened"]
 
@@ -18,18 +19,24 @@ def shortened(text: str) -> str:
 
 
 class Names:
-    """Names ids by their kind and a number, such as `visitor 2`. Ids that the operator has typed are shown."""
+    """Names ids by their kind and a pseudonym, such as `visitor #1f3a09bc`. The ids that a viewer has typed are shown.
 
-    def __init__(self, typed: Collection[str], *, hide: bool) -> None:
+    Live events have the same pseudonyms.
+    """
+
+    def __init__(self, typed: Collection[str], disclosure: Disclosure) -> None:
         self._typed = typed
-        self._hide = hide
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._disclosure = disclosure
+
+    @property
+    def hide(self) -> bool:
+        """Whether ids and free texts of callers are hidden."""
+        return self._disclosure.level != "all"
 
     def name(self, kind: str, value: str | None) -> str | None:
         """The id itself, or its name; None for no id."""
         if value is None:
             return None
-        if not self._hide or value in self._typed:
+        if not self.hide or value in self._typed:
             return shortened(value)
-        known = sum(each == kind for each, _ in self._numbers)
-        return f"{kind} {self._numbers.setdefault((kind, value), known + 1)}"
+        return f"{kind} {self._disclosure.pseudonym(value)}"

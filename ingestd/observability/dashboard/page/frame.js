@@ -55,7 +55,12 @@ const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2
 function foreign(text, most = 80) {
   const start = [...text.slice(0, 2 * most + 2)];
   const cut = start.length > most ? `${start.slice(0, most - 1).join("")}…` : text;
-  return cut.replace(INVISIBLE, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return visible(cut.replaceAll("\n", "\\u000a"));
+}
+
+// A text with such escapes, which keeps its lines.
+function visible(text) {
+  return text.replace(INVISIBLE, (each) => (each === "\n" ? each : `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`));
 }
 
 // Views. One is visible at a time, and the address names it: `#events`, or `#journey?order=1` with parameters.

@@ -114,7 +114,7 @@
     head.append(" Session of ");
     person(head, "visitor", visitor ?? "a forgotten visitor", tenant, hidden);
     if (user !== null) {
-      head.append(user.startsWith("user ") ? ", " : ", user ");
+      head.append(user.startsWith("user #") ? ", " : ", user ");
       person(head, "user", user, tenant, hidden);
     }
     head.append(`, ${foreign(tenant)}`);

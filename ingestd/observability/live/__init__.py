@@ -1,0 +1,108 @@
+"""Live events for the operators' page: the events as they come, sampled and bounded, while somebody looks.
+
+Viewers with the same filter share a stream. A stream stays for some seconds without a viewer, so that a browser that
+connects again continues where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ingestd.api.errors import Unavailable
+from ingestd.observability.disclosure import Disclosure
+
+from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Sent, Source
+from .rows import ProblemOf, row_of
+from .stream import Entry, Stream
+from .viewer import Viewer
+
+__all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Sent", "Source", "Viewer"]
+
+MOST_VIEWERS = 8
+_LINGER = 10.0  # seconds
+
+
+class LiveEvents:
+    """Runs in the event loop. `problem` makes the JSON with which an event was refused."""
+
+    def __init__(self, disclosure: Disclosure, problem: ProblemOf) -> None:
+        self.watched = False
+        """Whether there is a stream. Only then `offer` needs to be called."""
+        self.disclosure = disclosure
+        self._problem = problem
+        self._streams: dict[ArrivalFilter, Stream] = {}
+        self._viewers: dict[Viewer, Stream] = {}
+        self._closed = False
+
+    def adopt(self, disclosure: Disclosure) -> None:
+        """Show what this allows. If that is something else, all viewers have to come again."""
+        if disclosure != self.disclosure:
+            self.disclosure = disclosure
+            self._end_all()
+
+    def close(self) -> None:
+        """End all streams at once. There are no more viewers then."""
+        self._closed = True
+        self._end_all()
+
+    def offer(self, arrival: Arrival) -> None:
+        """Show an event to the viewers that want it."""
+        for stream in self._streams.values():
+            stream.offer(arrival)
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    def check_room(self) -> None:
+        """Raises `Unavailable` if there can be no further viewer."""
+        if self._closed:
+            raise Unavailable("The daemon is shutting down.")
+        if len(self._viewers) >= MOST_VIEWERS:
+            raise Unavailable(f"{MOST_VIEWERS} pages show live events already.", retry_after=10)
+
+    @contextmanager
+    def view(self, wanted: ArrivalFilter, last_id: str = "") -> Iterator[Viewer]:
+        """A viewer, which continues behind the row with the id, if that is possible. Raises `Unavailable`."""
+        self.check_room()
+        stream = self._streams.get(wanted) or self._begin(wanted)
+        viewer = Viewer(stream, self.disclosure, last_id)
+        self._viewers[viewer] = stream
+        try:
+            yield viewer
+        finally:
+            del self._viewers[viewer]
+            stream.left += 1
+            asyncio.get_running_loop().call_later(_LINGER, self._drop_unused, wanted, stream, stream.left)
+
+    def _begin(self, wanted: ArrivalFilter) -> Stream:
+        now = asyncio.get_running_loop().time()
+        earlier: Iterator[Entry] = iter(())
+        everything = self._streams.get(ArrivalFilter())
+        if everything is not None:
+            everything.take_sample(now)
+            earlier = everything.entries()
+        stream = Stream(wanted, self._row_of, now, earlier)
+        unused = [each for each, other in self._streams.items() if other not in self._viewers.values()]
+        for each in unused[: max(0, len(self._streams) + 1 - MOST_VIEWERS)]:
+            del self._streams[each]
+        self._streams[wanted] = stream
+        self.watched = True
+        return stream
+
+    def _row_of(self, number: int, arrival: Arrival) -> bytes:
+        return row_of(number, arrival, self.disclosure, self._problem)
+
+    def _drop_unused(self, wanted: ArrivalFilter, stream: Stream, left: int) -> None:
+        """Drop a stream if it has no viewer, and had none since so many have left it."""
+        if stream.left == left and stream not in self._viewers.values() and self._streams.get(wanted) is stream:
+            del self._streams[wanted]
+            self.watched = bool(self._streams)
+
+    def _end_all(self) -> None:
+        self._streams = {}
+        self.watched = False
+        for viewer in self._viewers:
+            viewer.end()
