@@ -1,8 +1,8 @@
 """The cost of live events on the operators' page: a daemon at which somebody looks, beside one without viewers.
 
-Both are under full load in turns of a second (`benchmarks.slices`). The viewer reads the stream as a browser does,
-compressed, on the core of the load. A third daemon without viewers shows the effect of chance. The least that is asked
-for is 0.97 of the events.
+Both are under full load in turns of a second (`benchmarks.slices`). Then the viewer goes to the other daemon, because
+one of two processes of one program is faster. The viewer reads the stream as a browser does, compressed, on the core of
+the load. The least that is asked for is 0.97 of the events.
 """
 
 from __future__ import annotations
@@ -10,38 +10,73 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
+from typing import NamedTuple
 
-from .load import BATCH, Load
-from .servers import INGESTD
-from .slices import Program, Side, configurations, measure, ratios
+from .load import BATCH, Load, load
+from .servers import INGESTD, on_core
+from .slices import Program, Side, started
 
 LOADS = {"single": Load(browser=True), "batches": Load(browser=True, batch=BATCH)}
 LEAST = 0.97
-NAMES = ["closed", "closed again", "open", "open, one visitor"]
-QUERIES = {"open": "", "open, one visitor": "?visitor=nobody"}
+UNUSED = 11  # seconds until the daemon ends a stream without viewers
 
 
-@contextlib.contextmanager
-def viewing(sides: Sequence[Side]) -> Iterator[None]:
-    """A viewer at some of the servers."""
+class Found(NamedTuple):
+    """The result of one round."""
+
+    ratio: float
+    """Events a second with a viewer, to those without."""
+    cpu: tuple[float, float]
+    """CPU microseconds of an event, with a viewer and without."""
+    rate: float
+    """Events a second without a viewer."""
+    failed: int
+
+
+def measure(what: Load, slices: int) -> Found:
+    """One round, in which each daemon has the viewer once."""
+    cores = sorted(os.sched_getaffinity(0))
+    ratios, seen, unseen = [], [], []
     with contextlib.ExitStack() as stack:
-        for name, side in zip(NAMES, sides, strict=True):
-            if name in QUERIES:
-                assert side[0].ops_port is not None
-                stack.enter_context(viewer(side[0].ops_port, QUERIES[name]))
-        yield
+        with on_core(cores[0]):
+            sides = stack.enter_context(started([Program(name, Path(INGESTD)) for name in "ab"]))
+        with on_core(cores[-1]):
+            for side in sides:
+                load(*side, 2, what)  # a warm-up
+            for watched, other in (sides, sides[::-1]):
+                assert watched[0].ops_port is not None
+                with viewer(watched[0].ops_port):
+                    pairs = [_pair(watched, other, what, first=number % 2) for number in range(slices)]
+                ratios.append(median(one["req/s"] / two["req/s"] for one, two in pairs))
+                seen += [one for one, _ in pairs]
+                unseen += [two for _, two in pairs]
+                time.sleep(UNUSED)
+    cpu = [median(each["CPU µs"] for each in found) for found in (seen, unseen)]
+    rate = what.batch * median(each["req/s"] for each in unseen)
+    failed = sum(int(each["failed"]) for each in seen + unseen)
+    return Found(geometric_mean(ratios), (cpu[0], cpu[1]), rate, failed)
+
+
+def _pair(watched: Side, other: Side, what: Load, *, first: int) -> tuple[dict[str, float], dict[str, float]]:
+    """A slice of each, in either order."""
+    if first:
+        return load(*watched, 1, what), load(*other, 1, what)
+    after = load(*other, 1, what)
+    return load(*watched, 1, what), after
 
 
 @contextlib.contextmanager
-def viewer(port: int, query: str) -> Iterator[None]:
+def viewer(port: int) -> Iterator[None]:
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", f"/events{query}", headers={"Accept-Encoding": "gzip"})
+    connection.request("GET", "/events", headers={"Accept-Encoding": "gzip"})
     answer = connection.getresponse()
     assert answer.status == 200
     assert connection.sock is not None
@@ -66,23 +101,20 @@ def viewer(port: int, query: str) -> Iterator[None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of fresh processes (default 3)")
-    parser.add_argument("--slices", type=int, default=10, help="slices of each in a round (default 10)")
+    parser.add_argument("--slices", type=int, default=8, help="slices of each in half a round (default 8)")
     parser.add_argument("--load", choices=LOADS, action="append", help="one kind of requests only (default both)")
     arguments = parser.parse_args()
     failed = 0
     for kind in arguments.load or LOADS:
-        what = LOADS[kind]
-        with configurations(len(NAMES), redis=False) as configs:
-            programs = [Program(name, Path(INGESTD), config) for name, config in zip(NAMES, configs, strict=True)]
-            rounds = [measure(programs, what, arguments.slices, 1, viewing) for _ in range(arguments.rounds)]
-        rate = what.batch * median(each["req/s"] for found in rounds for each in found[0])
-        print(f"{kind}: {rate:,.0f} events a second without viewers")
-        for index, name in enumerate(NAMES[1:], 1):
-            ratio = median(each for found in rounds for each in ratios(found[index], found[0]))
-            cpu = [median(each["CPU µs"] for found in rounds for each in found[place]) for place in (index, 0)]
-            mark = f", less than {LEAST}" if ratio < LEAST else ""
-            print(f"  {name}: {ratio:.3f} of the events, {cpu[0]:.1f} instead of {cpu[1]:.1f} µs of CPU{mark}")
-        failed += sum(int(each["failed"]) for found in rounds for one in found for each in one)
+        rounds = [measure(LOADS[kind], arguments.slices) for _ in range(arguments.rounds)]
+        ratio = median(each.ratio for each in rounds)
+        of_each = ", ".join(f"{each.ratio:.3f}" for each in rounds)
+        cpu = [median(each.cpu[place] for each in rounds) for place in (0, 1)]
+        print(f"{kind}: {median(each.rate for each in rounds):,.0f} events a second without a viewer")
+        print(f"  {ratio:.3f} of them with one ({of_each}); {cpu[0]:.1f} instead of {cpu[1]:.1f} µs of CPU an event")
+        if ratio < LEAST:
+            print(f"  less than {LEAST}")
+        failed += sum(each.failed for each in rounds)
     print(f"failed requests: {failed}")
     return 1 if failed else 0
 

@@ -14,8 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -80,20 +79,14 @@ def started(programs: Sequence[Program]) -> Iterator[list[Side]]:
         yield sides
 
 
-def measure(
-    programs: Sequence[Program],
-    what: Load,
-    slices: int,
-    seconds: int,
-    beside: Callable[[Sequence[Side]], AbstractContextManager[object]] = contextlib.nullcontext,
-) -> list[Slices]:
-    """One round: the slices of each server. `beside` gets the servers and does something with them meanwhile."""
+def measure(programs: Sequence[Program], what: Load, slices: int, seconds: int) -> list[Slices]:
+    """One round: the slices of each server."""
     cores = sorted(os.sched_getaffinity(0))
     found: list[Slices] = [[] for _ in programs]
     with contextlib.ExitStack() as stack:
         with on_core(cores[0]):
             sides = stack.enter_context(started(programs))
-        with on_core(cores[-1]), beside(sides):
+        with on_core(cores[-1]):
             for side in sides:
                 load(*side, 2, what)  # a warm-up
             for number in range(slices):

@@ -220,7 +220,7 @@ class Pipeline:
         answers: Sequence[Session | Refused],
     ) -> None:
         """Show the events of a request to those who look at live events."""
-        source = Source.of(request, several=request.batch or len(results) > 1)
+        source = _source(request, several=request.batch or len(results) > 1)
         ended = zip(events.endpoints, events.keys, results, answers, strict=True)
         for number, (endpoint, key, result, answer) in enumerate(ended):
             index, sent = number if source.batch else None, events.sent.get(number, _UNKNOWN)
@@ -259,10 +259,14 @@ class Pipeline:
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
         give(problem(refused, intake=request.intake))
         if self.live.watched:
-            source = Source.of(request, several=request.batch or request.events > 1)
+            source = _source(request, several=request.batch or request.events > 1)
             self.live.offer(
                 Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events)
             )
+
+
+def _source(request: Request, *, several: bool) -> Source:
+    return Source(request.endpoint, request.id, request.received_at, several, request.intake)
 
 
 def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:

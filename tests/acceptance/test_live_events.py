@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -30,7 +31,10 @@ def shops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[
         found = {}
         for level in LEVELS:
             options = "" if level == "shape" else f'show_data = "{level}"'
-            shop = Shop(tmp_path_factory.mktemp(level), {"ops": options, "http": 'shutdown_timeout = "100ms"'})
+            tables = {
+                "ops": options, "http": 'shutdown_timeout = "100ms"', "plugins.segment": 'unknown = "accept"',
+            }  # fmt: skip
+            shop = Shop(tmp_path_factory.mktemp(level), tables)
             found[level] = shop, stack.enter_context(shop.serve())
         yield found
 
@@ -102,6 +106,26 @@ def test_every_event_is_a_row_and_only_allowed_data_is_shown(level: str, shops: 
         assert invalid["detail"]["errors"] == [{"pointer": "/data/price", "message": "expected number, got string"}]
     if level == "none":
         assert not any({"detail", "visitor", "message", "sentKey"} & row.keys() for row in rows)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_messages_of_an_intake_are_rows_too(level: str, shops: dict[str, tuple[Shop, Daemon]]) -> None:
+    shop, daemon = shops[level]
+    message = {"type": "track", "userId": "user-sid", "anonymousId": "visitor-sid", "event": "Secretly Renamed"}
+    batch = {"batch": [message, {**message, "event": "Order Completed", "properties": {"total": "costs-9"}}]}
+    basic = {"Authorization": f"Basic {base64.b64encode(f'{shop.public.id}:'.encode()).decode()}"}
+    with EventStream(daemon) as stream:
+        assert daemon.request("POST", "/v1/batch", json.dumps(batch).encode(), basic).status == 200
+        rows = [row for row in stream.rows(2) if row["endpoint"] == "segment"]
+        while len(rows) < 2:
+            rows += [row for row in stream.rows() if row["endpoint"] == "segment"]
+    told = [(row["endpoint"], row["index"], row.get("key"), row["outcome"]) for row in rows]
+    assert told == [("segment", 0, None, "accepted"), ("segment", 1, "Order Completed", "invalid")]
+    hidden = re.findall("Secretly Renamed|user-sid|visitor-sid|costs-9", json.dumps(rows))
+    assert {*hidden} == ({"Secretly Renamed", "user-sid", "visitor-sid"} if level == "all" else set())
+    if level == "shape":
+        assert rows[0]["detail"]["key"] == "string"
+        assert rows[0]["visitor"] == rows[1]["visitor"]
 
 
 def test_a_filter_finds_the_events_of_a_visitor_also_the_refused_ones(shops: dict[str, tuple[Shop, Daemon]]) -> None:

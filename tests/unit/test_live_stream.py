@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.api.errors import BadRequest
+from ingestd.api.errors import BadRequest, SchemaViolation
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome
 from ingestd.observability.live.arrivals import MOST_BYTES, Arrival, ArrivalFilter, Source
@@ -102,6 +104,33 @@ def test_a_large_record_is_not_kept() -> None:
     (entry,) = live.entries()
     assert entry.arrival.record is None
     assert entry.arrival.ids.anonymous_id == "ann"
+
+
+def test_a_refused_event_keeps_nothing_of_its_request() -> None:
+    class Body:
+        """A body, which the frames of the traceback refer to."""
+
+    def refuse() -> BadRequest:
+        body = Body()
+        bodies.append(weakref.ref(body))
+        try:
+            try:
+                raise ValueError(body)
+            except ValueError:
+                raise BadRequest("/a: no", code="invalid_data", errors=[SchemaViolation("/a", "no")]) from None
+        except BadRequest as refused:
+            return refused
+
+    bodies: list[weakref.ref[Body]] = []
+    live = stream()
+    live.offer(Arrival(SOURCE, None, Endpoint.TRACK, "", Outcome.INVALID, None, refuse()))
+    gc.collect()
+    assert [body() for body in bodies] == [None]
+    live.take_sample(1.0)
+    (entry,) = live.entries()
+    kept = entry.arrival.refused
+    assert isinstance(kept, BadRequest)
+    assert (str(kept), kept.detail, kept.code, kept.errors) == ("/a: no", "/a: no", "invalid_data", [("/a", "no")])
 
 
 def test_the_bytes_of_all_rows_are_bounded() -> None:

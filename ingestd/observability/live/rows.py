@@ -57,7 +57,7 @@ def row_of(number: int, arrival: Arrival, disclosure: Disclosure, problem: Probl
         outcome=arrival.outcome.value,
         type="identify" if arrival.endpoint.identifies else "event",
         key=arrival.key,
-        index=arrival.place,
+        index=arrival.index,
         events=arrival.events,
     )
     if refused is not None:
