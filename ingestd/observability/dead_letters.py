@@ -18,6 +18,7 @@ from ingestd.observability.disclosure import Disclosure
 from ingestd.observability.journeys.names import shortened
 from ingestd.observability.journeys.turns import Turns
 from ingestd.observability.logs.recent import presentable
+from ingestd.storage.record_selection import RecordHead, read_head
 
 __all__ = ["DeadLetterPages"]
 
@@ -74,14 +75,14 @@ class DeadLetterPages:
         }
 
     def _letter(self, sink: str, letter: DeadLetter) -> dict[str, Any]:
-        head = _decode_head(letter.record)
+        head = read_head(bytes(letter.record)) or RecordHead()
         number = str(letter.number)
         return {
             "number": letter.number,
             "at": times.format_time(letter.at),
             "type": letter.type,
-            "key": head.key if head.key is None else shortened(head.key),
-            "recordId": head.id if head.id is None else shortened(head.id),
+            "key": shortened(head.key) if isinstance(head.key, str) else None,
+            "recordId": shortened(head.id) if isinstance(head.id, str) else None,
             "receivedAt": times.format_time(letter.received_at),
             "attempts": letter.attempts,
             "position": letter.position,
@@ -96,13 +97,3 @@ class DeadLetterPages:
 
     def _command(self, *words: str) -> str:
         return shlex.join(["ingestd", "sinks", *words, "--config", self._config])
-
-
-class _Head(msgspec.Struct):
-    """The id and event key of a record. The record of a plugin may have neither."""
-
-    id: str | None = None
-    key: str | None = None
-
-
-_decode_head = msgspec.json.Decoder(_Head).decode

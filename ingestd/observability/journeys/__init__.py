@@ -143,7 +143,7 @@ class _Journey:
         return [search.found[position] for position in sorted(search.found)]
 
     async def _read_people(self, matcher: PersonRecords, before: int) -> None:
-        search = self._begin(self._limits)
+        search = self._begin(self._limits if self._query.order is None else self._limits.part(1 - _FOR_ORDER))
         self._went(await search.backward(before, self._oldest, matcher))
         self._people = _leads(matcher.visitors)
 

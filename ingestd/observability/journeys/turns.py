@@ -23,7 +23,7 @@ class Turns:
     async def turn(self) -> AsyncIterator[None]:
         """Wait for the turn. Raises `Unavailable` if too many wait already."""
         if self._waiting >= _MAX_WAITING:
-            raise Unavailable("Other journeys are being read. Try again later.", retry_after=_RETRY_AFTER)
+            raise Unavailable("Too many requests for this wait already. Try again later.", retry_after=_RETRY_AFTER)
         self._waiting += 1
         try:
             await self._lock.acquire()
