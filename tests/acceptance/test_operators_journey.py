@@ -16,7 +16,7 @@ import pytest
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
-from tests.support.journeys import DAY, HOUR, IDENTIFY, MINUTE, Sender
+from tests.support.journeys import DAY, HOUR, IDENTIFY, MINUTE, Sender, attributions
 from tests.support.redis_server import redis_server
 from tests.support.redis_shop import RedisShop
 from tests.support.sink_desk import Desk, delivered
@@ -53,8 +53,9 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     sender.order("backend", "o-1", "Order Refunded", revenue=10, currency="EUR")
     sender.order("nobody", "o-2", total=5)
     sender.order("backend", "o-3", "Order Refunded", revenue=1, currency=HOSTILE)
-    reversals = 'ingestd_attribution_reversals_total{result="waiting"}'
-    wait_until(lambda: daemon.metric(reversals) == 1)
+    attributions(shop, ["o-1", "o-2"])
+    waiting, pending = 'reversals_total{result="waiting"}', 'ingestd_consumer_pending{consumer="attribution"}'
+    wait_until(lambda: daemon.metric(f"ingestd_attribution_{waiting}") == 1 and daemon.metric(pending) == 0)
 
 
 @pytest.fixture(scope="module")
