@@ -3,13 +3,6 @@
 {
   let asked = null; // the newest request
 
-  const child = (host, tag, names, text) => {
-    const made = host.appendChild(make(tag, names));
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-  const time = (at) => `${at.slice(0, 10)} ${at.slice(11, 19)}`;
-  const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
   async function ask(sink, before) {
     const parameters = new URLSearchParams();
@@ -53,7 +46,9 @@
     tell(chosen ? `${foreign(sink)} has ${dead ? plural(dead, "dead letter") : "no dead letters"}${shown}.` : "");
     at("dead-letters-all").replaceChildren();
     if (dead) {
-      const all = at("dead-letters-all");
+      const details = child(at("dead-letters-all"), "details", "");
+      child(details, "summary", "", `Commands for all dead letters of ${foreign(sink)}`);
+      const all = child(details, "div", "");
       command(all, "Retry all", chosen.commands.retry);
       command(all, "Discard all", chosen.commands.discard);
       command(all, "List all", chosen.commands.list);
@@ -71,7 +66,7 @@
     item.value = number;
     child(item, "h3", "", `Dead letter ${number}: ${foreign(key ?? type)}`);
     child(item, "p", "reason", foreign(reason, 2000));
-    const told = [`given up ${time(then)} UTC after ${plural(attempts, "attempt")}`, `received ${time(receivedAt)} UTC`, type, size(bytes)];
+    const told = [`given up ${dayAndTime(then)} UTC after ${plural(attempts, "attempt")}`, `received ${dayAndTime(receivedAt)} UTC`, type, size(bytes)];
     child(item, "p", "sub", [...told, recordId ? `record ${recordId}` : "without an id"].join(", "));
     const details = child(item, "details", "");
     child(details, "summary", "", `Commands for dead letter ${number}`);

@@ -7,13 +7,6 @@
 
   let asked = ""; // the parameters of the journey that is shown or awaited
 
-  const child = (host, tag, names, text) => {
-    const made = host.appendChild(make(tag, names));
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-  const time = (at) => `${at.slice(0, 10)} ${at.slice(11, 19)}`;
-
   function enter(parameters) {
     const kind = KINDS.find((each) => parameters.get(each)) ?? null;
     if (kind === null) return;
@@ -65,10 +58,8 @@
     at("journey-result").hidden = false;
   }
 
-  const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-
   function showSearched({ records, bytes, oldestAt, limit, next }, parameters) {
-    const read = `${plural(records, "record")} (${size(bytes)}) were read${oldestAt ? `, back to ${time(oldestAt)}` : ""}.`;
+    const read = `${plural(records, "record")} (${size(bytes)}) were read${oldestAt ? `, back to ${dayAndTime(oldestAt)}` : ""}.`;
     setText(at("journey-searched"), limit ? `${read} The search ended at its limit of ${limit}, so older records may be missing.` : read);
     const older = at("journey-older");
     older.hidden = next === null;
@@ -110,7 +101,7 @@
   function sessionItem({ tenant, visitor, user, beganAt, endedAt, whole, events, leftOut }, moments, hidden) {
     const item = make("li", "session");
     const head = child(item, "p", "head");
-    child(head, "time", "", time(beganAt));
+    child(head, "time", "", dayAndTime(beganAt));
     head.append(" Session of ");
     person(head, "visitor", visitor ?? "a forgotten visitor", tenant, hidden);
     if (user !== null) {
@@ -138,7 +129,7 @@
       stacks: true,
       columns: [{ title: "When, UTC" }, { title: "Event" }, { title: "Record", all: true }],
       rows: events.map((each) => [
-        time(each.at),
+        dayAndTime(each.at),
         { text: each.key ? foreign(each.key) : `${each.type} request`, sub: each.linked ? "linked to the user" : operation(each.endpoint) },
         each.recordId,
       ]),
@@ -147,7 +138,7 @@
 
   function momentItem({ at: then, kind, title, detail, tenant, visitor, recordId, removed }, hidden, alone) {
     const item = make("li", `moment ${MARKS[kind] ?? "touchpoint"}`);
-    child(item, "time", "", time(then));
+    child(item, "time", "", dayAndTime(then));
     child(item, "b", "", ` ${kind} `);
     item.append(foreign(title, 200));
     if (detail && kind in MARKS) {
@@ -204,9 +195,9 @@
       }
     });
     const ends = child(host, "p", "ends");
-    child(ends, "span", "", time(new Date(first).toISOString()));
+    child(ends, "span", "", dayAndTime(new Date(first).toISOString()));
     child(ends, "span", "", "Bars are sessions. Rings are touchpoints, large discs orders, small discs refunds and cancellations.");
-    child(ends, "span", "", time(new Date(last).toISOString()));
+    child(ends, "span", "", dayAndTime(new Date(last).toISOString()));
   }
 
   at("journey-form").addEventListener("submit", (event) => {
