@@ -107,8 +107,11 @@ class Pipeline:
             self._refuse(request, error, started, give)
 
     def _events_of(self, request: Request, principal: Principal, translation: Translation) -> RequestEvents:
-        kind = WatchedEvents if self.live.watched else RequestEvents
-        return kind(self._parser, request, principal, translation)
+        if not self.live.watched:
+            return RequestEvents(self._parser, request, principal, translation)
+        events = WatchedEvents(self._parser, request, principal, translation)
+        events.sent = {}
+        return events
 
     async def _process_one(
         self, request: Request, events: RequestEvents, started: float, give: Callable[[Answer], None]
@@ -220,17 +223,24 @@ class Pipeline:
         answers: Sequence[Session | Refused],
     ) -> None:
         """Show the events of a request to those who look at live events."""
-        source = _source(request, several=request.batch or len(results) > 1)
+        several = request.batch or len(results) > 1
         ended = zip(events.endpoints, events.keys, results, answers, strict=True)
         for number, (endpoint, key, result, answer) in enumerate(ended):
-            index, sent = number if source.batch else None, events.sent.get(number, _UNKNOWN)
+            sent = events.sent.get(number, _UNKNOWN)
+            record = refused = None
             if isinstance(answer, Refused):
-                arrival = Arrival(source, index, endpoint, key, answer.outcome, None, answer, sent)
+                outcome, refused = answer.outcome, answer
             else:
                 assert isinstance(result, Resolved)
-                record = None if result.record is None else result.record.body
-                arrival = Arrival(source, index, endpoint, key, result.outcome, record, None, sent)
-            self.live.offer(arrival)
+                outcome = result.outcome
+                if result.record is not None:
+                    record = result.record.body
+            for stream in self.live.streams:
+                place = stream.draw(endpoint, key, outcome, record, sent)
+                if place is not None:
+                    source = _source(request, several=several)
+                    index = number if several else None
+                    stream.keep(place, Arrival(source, index, endpoint, key, outcome, record, refused, sent))
 
     def _answer(self, request: Request, translation: Translation, results: Sequence[Session | Refused]) -> Answer:
         try:

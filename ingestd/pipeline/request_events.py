@@ -90,12 +90,10 @@ class WatchedEvents(RequestEvents):
 
     __slots__ = ("sent",)
 
-    def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
-        super().__init__(parser, request, principal, translation)
-        self.sent: dict[int, Sent] = {}
+    sent: dict[int, Sent]
 
     def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
-        message = super()._translate(body, raw)
+        message = RequestEvents._translate(self, body, raw)  # `super()` takes longer
         get = message.body.get
         self.sent[len(self.keys)] = get("key"), get("anonymousId"), get("userId")
         return message

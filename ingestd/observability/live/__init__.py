@@ -7,7 +7,7 @@ connects again continues where it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ingestd.api.errors import Unavailable
@@ -46,6 +46,11 @@ class LiveEvents:
         """End all streams at once. There are no more viewers then."""
         self._closed = True
         self._end_all()
+
+    @property
+    def streams(self) -> Iterable[Stream]:
+        """Of each event, a stream needs either `draw` and `keep`, or `offer`."""
+        return self._streams.values()
 
     def offer(self, arrival: Arrival) -> None:
         """Show an event to the viewers that want it."""

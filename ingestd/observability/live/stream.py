@@ -9,13 +9,17 @@ from itertools import islice
 from random import random
 from typing import NamedTuple
 
-from .arrivals import Arrival, ArrivalFilter
+from ingestd.api.events import Endpoint
+from ingestd.api.outcomes import Outcome
+
+from .arrivals import Arrival, ArrivalFilter, Sent
 
 __all__ = ["RATE", "Entry", "RowOf", "Stream"]
 
 RATE = 20.0
 """The most rows a second of events that were not refused, and as many more of refused ones."""
 
+_ANSWERED_200 = frozenset([Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DROPPED])
 _BURST = 100  # rows at once after a pause
 _KEPT = 300  # rows
 _KEPT_BYTES = 1 << 20
@@ -73,23 +77,35 @@ class Stream:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         for entry in earlier:
-            if wanted.selects(entry.arrival):
+            if wanted.selects_arrival(entry.arrival):
                 self.came += 1
                 self._append(self.came, entry.arrival)
 
-    def offer(self, arrival: Arrival) -> None:
-        """Count an event if the filter selects it, and sample it."""
-        if self._selects is not None and not self._selects(arrival):
-            return
+    def draw(self, endpoint: Endpoint, key: str, outcome: Outcome, record: bytes | None, sent: Sent) -> int | None:
+        """Count an event if the filter selects it, and draw its place in the sample. None: it gets no place."""
+        if self._selects is not None and not self._selects(endpoint, key, outcome, record, sent):
+            return None
         self.came += 1
-        sample = self._others if arrival.refused is None else self._refused
+        sample = self._others if outcome in _ANSWERED_200 else self._refused
         sample.came += 1
-        kept = sample.kept
-        place = len(kept) if sample.came <= sample.room else int(random() * sample.came)  # noqa: S311 - no secret
+        if sample.came <= sample.room:
+            return len(sample.kept)
+        place = int(random() * sample.came)  # noqa: S311 - no secret
+        return place if place < sample.room else None
+
+    def keep(self, place: int, arrival: Arrival) -> None:
+        """Give an event the place that was just drawn for it."""
+        kept = (self._others if arrival.outcome in _ANSWERED_200 else self._refused).kept
         if place < len(kept):
             kept[place] = self.came, arrival.trimmed()
-        elif place < sample.room:
+        else:
             kept.append((self.came, arrival.trimmed()))
+
+    def offer(self, arrival: Arrival) -> None:
+        """Draw and keep. Where many events come, `draw` alone is faster, as most get no place."""
+        place = self.draw(arrival.endpoint, arrival.key, arrival.outcome, arrival.record, arrival.sent)
+        if place is not None:
+            self.keep(place, arrival)
 
     def take_sample(self, now: float) -> None:
         """Make rows of the sample."""
