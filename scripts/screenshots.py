@@ -7,7 +7,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,9 +36,29 @@ PICTURES = [
     Picture("overview", "overview", "document.querySelectorAll('canvas').length === 3"),
     Picture("overview-dark", "overview", "document.querySelectorAll('canvas').length === 3", dark=True),
     Picture("events", "events", "live.events.slice(0, 8).some((each) => each.reason)"),
-    Picture("journey", "journey", "latest !== null"),
-    Picture("dead-letters", "dead-letters", "latest !== null"),
+    Picture("journey", "journey?order=o-1001", "!document.getElementById('journey-result').hidden"),
+    Picture("dead-letters", "dead-letters", "document.querySelector('#dead-letters-list li') !== null"),
 ]
+
+SINK = """
+[sinks.reviews]
+type = "webhook"
+url = "http://127.0.0.1:{port}/"
+filter = {{ keys = ["Product Reviewed", "Product Shared", "Products Searched"] }}
+"""
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A service that takes no record, so that there are dead letters."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(422)
+        self.end_headers()
+        self.wfile.write(b"no product has this number")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
 
 
 def main() -> int:
@@ -44,6 +66,9 @@ def main() -> int:
         folder = Path(name, "demo")
         demo.make(folder, PORT, OPS_PORT)
         made = demo.read_demo(folder)
+        refusing = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        made.config.write_text(made.config.read_text() + SINK.format(port=refusing.server_port))
         daemon = _start(demo.INGESTD, "serve", "--config", str(made.config))
         try:
             _take_pictures(folder, Path(name, "profile"))

@@ -24,6 +24,7 @@ from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .intake import Intake
 from .journal import Journal
+from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from .panels import Panel
 from .privacy import Person, Visitors
 from .sink import Sink
@@ -167,6 +168,26 @@ def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
     The daemon calls the hook while somebody looks at the page, at most once a second for each selection. A call may
     take two seconds. `selection` has the parameters of the page's address, for the filters of the panel. Treat them as
     untrusted: the viewer can edit the address. An exception is logged once, and the panel says that it cannot be shown.
+    """
+
+
+@hookspec
+def find_journey(query: JourneyQuery, store: Store) -> Sequence[JourneyLead] | None:
+    """Lead the operators' page to the records of an order, a user or a visitor. None without a lead.
+
+    The daemon calls the hook when an operator asks for a journey, before it reads the journal. Without a lead it
+    searches the journal backwards, and may give up before it finds old records. A call may take two seconds. Treat the
+    query as untrusted. An exception is logged, and the page says that the plugin has failed.
+    """
+
+
+@hookspec
+def explain_journey(found: JourneyRecords, store: Store) -> JourneyPart | None:
+    """Explain the records of a journey, or None for nothing to say.
+
+    Called after `find_journey` and the search. The journal may have removed records of the journey, and the search may
+    have ended before it found all. Say what the state still knows. A call may take two seconds. An exception is logged,
+    and the page says that the plugin has failed.
     """
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,10 @@ from ingestd.http.client_address import STORED_FORMS
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import SERVERS, IngestListener
 from ingestd.http.ops import make_ops_app
+from ingestd.http.ops_data import data_routes
 from ingestd.observability.dashboard import Overview, Panels, Shown, Sources
+from ingestd.observability.dead_letters import DeadLetterPages
+from ingestd.observability.journeys import JourneyReader
 from ingestd.observability.live import LiveEvents
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
@@ -175,10 +178,19 @@ class Server:
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, retention)
             overview = self._begin_overview(problem, retention)
-            show = partial(self._show, consumers, overview)
+            dead_letters = DeadLetterPages(self.store, self._run_state.config, disclosure=lambda: self._live.disclosure)
+            show = partial(self._show, consumers, [overview.show, dead_letters.show])
             show(generation)
             hosts = OwnHosts(config.ops)
-            ops = make_ops_app(self.registry, problem, overview.render, self._openapi, hosts, live=self._live)
+            ops = make_ops_app(
+                self.registry,
+                problem,
+                overview.render,
+                self._openapi,
+                hosts,
+                live=self._live,
+                further=data_routes(self._make_journeys(), dead_letters),
+            )
             await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
@@ -250,14 +262,22 @@ class Server:
         self.watch(overview.follow(), name="overview")
         return overview
 
-    def _show(self, consumers: Consumers, overview: Overview, generation: Generation) -> None:
+    def _make_journeys(self) -> JourneyReader:
+        return JourneyReader(
+            lambda: self._generation.plugins.hooks, self.store, self.journal, self.unusable_ids,
+            disclosure=lambda: self._live.disclosure,
+        )  # fmt: skip
+
+    def _show(self, consumers: Consumers, pages: Sequence[Callable[[Shown], None]], generation: Generation) -> None:
         """Show sinks and consumers in the metrics and on the operators' page."""
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
         self._metrics.show_sinks(sinks)
         fed = {sink.consumer.name for sink in sinks}
         types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
-        overview.show(Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed]))
+        shown = Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed])
+        for show in pages:
+            show(shown)
 
     def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
         """Makes the status of the daemon in `systemctl status`."""

@@ -10,11 +10,20 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.store import State, state_key
 
-__all__ = ["DeadLetter", "read_letter", "read_letters", "remove_letter", "replace_letter", "save_dead_letter"]
+__all__ = [
+    "DeadLetter",
+    "newest_letters",
+    "read_letter",
+    "read_letters",
+    "remove_letter",
+    "replace_letter",
+    "save_dead_letter",
+]
 
 _PAGE = 100
 _PAGE_BYTES = 2 << 20
 _FIRST = 4  # letters of the first page, since letters may be large
+_MOST_LOOKED_UP = 5_000  # numbers that one search for the newest letters looks up, since most may be retried
 
 
 class DeadLetter(msgspec.Struct):
@@ -78,6 +87,29 @@ async def read_letters(
             letter = letters.pop(0)
             if letter is not None:
                 yield letter
+
+
+async def newest_letters(state: State, sink: str, last: int, most: int) -> tuple[list[DeadLetter], int | None]:
+    """At most `most` letters with numbers up to `last`, newest first, and fewer if they are large.
+
+    The second value is the number below which a later call goes on, or None at the end.
+    """
+    found: list[DeadLetter] = []
+    number, size, page = last, 0, _FIRST
+    while number > 0 and len(found) < most and size < _PAGE_BYTES and last - number < _MOST_LOOKED_UP:
+        asked = range(number, max(0, number - page), -1)
+        letters = await asyncio.gather(*(read_letter(state, sink, each) for each in asked))
+        for each, letter in zip(asked, letters, strict=True):
+            if len(found) == most or size >= _PAGE_BYTES:
+                break
+            number = each - 1
+            if letter is not None:
+                found.append(letter)
+                size += letter.size
+        state.release(keys=[_key(sink, each) for each in asked])
+        seen = sum(letter.size for letter in letters if letter is not None)
+        page = min(_PAGE, max(1, _PAGE_BYTES * page // max(seen, 1)), 2 * page)
+    return found, number + 1 if number > 0 else None
 
 
 async def replace_letter(state: State, sink: str, letter: DeadLetter, body: bytes) -> bool:

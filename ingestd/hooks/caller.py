@@ -19,13 +19,14 @@ from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Refused
 from ingestd.api.events import Event, Principal, Request, Session
 from ingestd.api.hookspecs import Daemon
+from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.panels import Panel
 from ingestd.api.privacy import Person, Visitors
 from ingestd.api.store import State, Store
 
 __all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
 
-_PANEL = 2.0  # seconds within which a plugin must make its panel
+_PAGE = 2.0  # seconds within which a plugin must make its part of the operators' page
 
 
 class HookFailure(IngestdError):
@@ -77,6 +78,8 @@ class Hooks:
         self._waiting = {call.plugin for call in self._startup} - {*started}  # not started yet
         self._store_lost = _chain(manager, "store_lost")
         self._show_panel = _chain(manager, "show_panel")
+        self._find_journey = _chain(manager, "find_journey")
+        self._explain_journey = _chain(manager, "explain_journey")
         self._advise = _chain(manager, "advise")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
@@ -104,18 +107,17 @@ class Hooks:
 
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> list[tuple[str, Panel | HookFailure]]:
         """The name and panel of each plugin. A plugin that failed has its failure instead of a panel."""
-        answers: list[tuple[str, Panel | HookFailure]] = []
-        for call in self._show_panel:
-            try:
-                async with asyncio.timeout(_PANEL):
-                    panels: list[Panel] = await _each([call], "show_panel", store, selection)
-            except Exception as error:  # noqa: BLE001 - the page shows the other panels, whatever one raises
-                failure = HookFailure(call.plugin, "show_panel")
-                failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
-                answers.append((call.plugin, failure))
-            else:
-                answers += [(call.plugin, panel) for panel in panels]
-        return answers
+        return await _each_in_time(self._show_panel, "show_panel", store, selection)
+
+    async def find_journey(
+        self, query: JourneyQuery, store: Store
+    ) -> list[tuple[str, Sequence[JourneyLead] | HookFailure]]:
+        """The name and leads of each plugin, or its failure."""
+        return await _each_in_time(self._find_journey, "find_journey", query, store)
+
+    async def explain_journey(self, found: JourneyRecords, store: Store) -> list[tuple[str, JourneyPart | HookFailure]]:
+        """The name and explanation of each plugin, or its failure."""
+        return await _each_in_time(self._explain_journey, "explain_journey", found, store)
 
     async def advise(self, store: Store) -> list[CheckResult]:
         """The advice of all plugins. Raises `HookFailure`, `Unavailable`."""
@@ -328,4 +330,20 @@ async def _each(chain: Sequence[_Call], hook: str, *arguments: Any) -> list[Any]
             raise HookFailure(plugin, hook) from error
         if answer is not None:
             answers.append(answer)
+    return answers
+
+
+async def _each_in_time(chain: Sequence[_Call], hook: str, *arguments: Any) -> list[tuple[str, Any]]:
+    """The plugin and its answer, unless it is None. A plugin that fails or takes too long has its failure instead."""
+    answers: list[tuple[str, Any]] = []
+    for call in chain:
+        try:
+            async with asyncio.timeout(_PAGE):
+                given = await _each([call], hook, *arguments)
+        except Exception as error:  # noqa: BLE001 - the page shows the other plugins, whatever one raises
+            failure = HookFailure(call.plugin, hook)
+            failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
+            answers.append((call.plugin, failure))
+        else:
+            answers += [(call.plugin, answer) for answer in given]
     return answers

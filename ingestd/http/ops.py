@@ -6,7 +6,7 @@ It must not be public.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +21,11 @@ from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
 
 from .allowed_hosts import OwnHosts
 
-__all__ = ["make_ops_app"]
+__all__ = ["ForBrowsers", "OpsRoute", "make_ops_app"]
+
+
+OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
+"""The path of a handler, and the arguments of its `initialize`."""
 
 _TO_TAKE = 30.0  # seconds in which a viewer of live events must take a message
 
@@ -94,7 +98,7 @@ class MetricsHandler(_OpsHandler):
         """No ETag: no two answers are equal."""
 
 
-class _ForBrowsers(_OpsHandler):
+class ForBrowsers(_OpsHandler):
     """Sets headers by which a browser keeps pages of other sites away from the answers."""
 
     def set_default_headers(self) -> None:
@@ -104,8 +108,13 @@ class _ForBrowsers(_OpsHandler):
         self.set_header("Cross-Origin-Opener-Policy", "same-origin")
         self.set_header("X-Frame-Options", "DENY")
 
+    @property
+    def is_of_another_site(self) -> bool:
+        """Whether a page of another site makes this request. Browsers tell."""
+        return self.request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
 
-class PageHandler(_ForBrowsers):
+
+class PageHandler(ForBrowsers):
     """The dashboard's HTML, the same for everyone. The page fetches its data from /status.json."""
 
     async def get(self) -> None:
@@ -121,7 +130,7 @@ class PageHandler(_ForBrowsers):
             self.finish(made.html)
 
 
-class StatusHandler(_ForBrowsers):
+class StatusHandler(ForBrowsers):
     """The dashboard's data, for the page and for scripts."""
 
     def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
@@ -139,7 +148,7 @@ class StatusHandler(_ForBrowsers):
         """No ETag: no two answers are equal."""
 
 
-class EventsHandler(_ForBrowsers):
+class EventsHandler(ForBrowsers):
     """Live events, as server-sent events."""
 
     def initialize(self, live: LiveEvents) -> None:
@@ -149,7 +158,7 @@ class EventsHandler(_ForBrowsers):
     def prepare(self) -> None:
         super().prepare()
         # A page of another site could not read them. But its requests would take the places of viewers.
-        if not self._finished and self.request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        if not self._finished and self.is_of_another_site:
             self._refuse(403, "Pages of other sites get no live events.")
 
     async def head(self) -> None:
@@ -221,7 +230,7 @@ class EventsHandler(_ForBrowsers):
         self.finish(f"{reason}\n")
 
 
-class OpenApiHandler(_ForBrowsers):
+class OpenApiHandler(ForBrowsers):
     """The OpenAPI document of the generation in force."""
 
     def initialize(self, openapi: Callable[[], bytes]) -> None:
@@ -242,11 +251,12 @@ def make_ops_app(
     hosts: OwnHosts,
     *,
     live: LiveEvents,
+    further: Sequence[OpsRoute] = (),
 ) -> Application:
     """Make the application.
 
     `problem` returns why the daemon is not ready, or None. `status` makes the page's JSON. `openapi` makes the OpenAPI
-    document, on another thread.
+    document, on another thread. `further` has the routes of other modules.
     """
     return Application(
         [
@@ -257,6 +267,7 @@ def make_ops_app(
             ("/readyz/?", ReadyzHandler, {"problem": problem}),
             (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),
             ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
+            *further,
         ],
         default_handler_class=NothingHandler,
         hosts=hosts,

@@ -11,6 +11,7 @@ from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
 from ingestd.api.consumer import Consumer
 from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.options import Duration, PositiveDuration
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.panels import Panel
@@ -20,6 +21,7 @@ from ingestd.api.store import State, Store
 from ..auth.key_registry import has_server_keys
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
+from .journey_page import explain, find
 from .journeys import Limits
 from .models import Model
 from .panel import show
@@ -63,6 +65,7 @@ class AttributionPlugin:
         exclude_domains: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
+        exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
         rules = Rules(
             model=options.model,
             half_life=options.half_life.milliseconds,
@@ -73,10 +76,11 @@ class AttributionPlugin:
                 max_visitors=options.max_visitors,
             ),
             order_memory=options.order_memory.milliseconds,
-            exclusions=Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains),
+            exclusions=exclusions,
             signed_orders=options.orders == "signed",
         )
         self._consumer = AttributionConsumer(rules)
+        self._exclusions = exclusions
         self._model = options.model
         self._orders = options.orders
 
@@ -96,6 +100,14 @@ class AttributionPlugin:
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
         return await show(store, self._model, selection)
+
+    @hookimpl
+    async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
+        return await find(query, store)
+
+    @hookimpl
+    async def explain_journey(self, found: JourneyRecords, store: Store) -> JourneyPart:
+        return await explain(found, store, self._exclusions, self._consumer.unusable_ids)
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[CheckResult]:

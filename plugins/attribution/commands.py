@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 from ingestd.api import times
@@ -19,7 +18,8 @@ from ingestd.api.output import columns, write, write_data
 from ingestd.api.terminal import printable
 
 from .amounts import worth
-from .journey_text import ignored, ignored_one, journey
+from .journey_text import ignored, ignored_one, journey, waiting_one
+from .journey_words import money
 from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .report import Report
@@ -132,12 +132,7 @@ async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
     waiting = WaitingRefunds(daemon.store.begin(times.now()), 0)
     for name in await _tenants(tenant, daemon):
         for refund in await waiting.find(name, order_id):
-            asked = "the rest of the order" if refund.amount is None else _money(refund.amount, refund.currency)
-            kind = "refund" if refund.reason == "refund" else "cancellation"
-            text += (
-                f"; the {kind} {refund.event_id} of {name} waits for its order:"
-                f" {asked}, received {times.format_time(refund.received_at)}"
-            )
+            text += f"; {printable(waiting_one(name, refund))}"  # callers choose the currency
     for each in await _untrusted(order_id, tenant, daemon):
         text += f"; {ignored_one(each)}"
     return text
@@ -151,16 +146,12 @@ async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[
 
 def _removed(order_id: str, mark: DecidedOrder) -> str:
     value = worth(mark.revenue, mark.total)
-    amount = "no value" if value is None else _money(value, mark.currency)
+    amount = "no value" if value is None else printable(money(value, mark.currency))  # callers choose the currency
     return (
         f"the attribution of the order {order_id!r} has been removed from the journal. ingestd still remembers:"
         f" received {times.format_time(mark.at)}, {amount}, {mark.reversed} of it reversed,"
         f" {len(mark.touches)} touchpoints, the last one {_age(mark)} before it"
     )
-
-
-def _money(amount: float | Decimal, currency: str | None) -> str:
-    return printable(f"{amount} {currency or ''}".rstrip())  # callers choose the currency
 
 
 def _age(mark: DecidedOrder) -> str:

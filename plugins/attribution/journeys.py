@@ -22,6 +22,7 @@ __all__ = [
     "Ignored",
     "Journeys",
     "Limits",
+    "excluded_touches",
     "link_key",
     "touches_key",
     "visitors_key",
@@ -162,12 +163,18 @@ class Journeys:
                 left_out += _leave_out(touches, self._limits.max_touches)
                 ignored = _newest(ignored)
             for visitor, key in zip(group, without, strict=True):
-                for member, _ in await self._state.window(key, max(since, at - self._limits.window), at):
-                    reason, touch = _decode_excluded(member[_POSITION:])
-                    ignored.append(Ignored(touch, visitor, reason))
+                excluded = await excluded_touches(self._state, key, max(since, at - self._limits.window), at)
+                ignored += [Ignored(touch, visitor, reason) for reason, touch in excluded]
             if len(visitors) > _TOGETHER:  # all touchpoints of a hundred visitors would take a hundred megabytes
                 self._state.release(sets=[*keys, *without])
         return Candidates(touches, _newest(ignored), left_out)
+
+
+async def excluded_touches(
+    state: State, key: str, since: int | None = None, until: int | None = None
+) -> list[tuple[str, Touch]]:
+    """The excluded touchpoints of a visitor between two times, each after its reason."""
+    return [_decode_excluded(member[_POSITION:]) for member, _ in await state.window(key, since, until)]
 
 
 def _leave_out(touches: list[tuple[Touch, str]], most: int) -> int:

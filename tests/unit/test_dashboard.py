@@ -8,20 +8,17 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pluggy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api import hookimpl, hookspecs
-from ingestd.api.events import Endpoint, Session
-from ingestd.api.hookspecs import HOOK_NAMESPACE
+from ingestd.api import hookimpl
+from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome
 from ingestd.api.panels import Filter, Option, Panel
 from ingestd.api.store import Store
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
-from ingestd.hooks.caller import Hooks
 from ingestd.observability.dashboard import Overview, Panels, Sources
 from ingestd.observability.dashboard.history import GROUPS, History, Sample, point, quantile
 from ingestd.observability.logs.recent import RecentLines, presentable
@@ -30,6 +27,7 @@ from ingestd.observability.metrics.counts import BOUNDS, Counts
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.storage.retention import Retention
 from tests.support.backends import sqlite_backend
+from tests.support.hooks import hooks_of
 
 
 def counts(events: Mapping[tuple[str, str], float] | None = None, sessions: float = 0) -> Counts:
@@ -234,18 +232,6 @@ async def test_a_viewer_who_leaves_does_not_disturb_the_others(sources: Sources)
     assert json.loads(await second)["ready"] is True
 
 
-class Basis:
-    """The two hooks that every daemon needs."""
-
-    @hookimpl
-    def authenticate(self) -> None:
-        return None
-
-    @hookimpl
-    def resolve_session(self) -> Session:
-        return Session("s", is_new=False)
-
-
 class Fine:
     @hookimpl
     async def show_panel(self) -> Panel | None:
@@ -266,13 +252,9 @@ class Broken:
 async def test_a_plugin_with_a_failing_panel_is_logged_once_and_affects_no_other(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    manager = pluggy.PluginManager(HOOK_NAMESPACE)
-    manager.add_hookspecs(hookspecs)
     broken = Broken()
-    for name, plugin in {"broken": broken, "fine": Fine(), "basis": Basis()}.items():
-        manager.register(plugin, name)
     async with sqlite_backend(tmp_path) as backend:
-        hooks = Hooks(manager)
+        hooks = hooks_of(broken=broken, fine=Fine())
         panels = Panels(lambda: hooks, backend.store)
         for _ in range(3):
             assert {panel.title for panel in await panels.ask({})} == {"broken", "fine"}

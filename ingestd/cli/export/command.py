@@ -18,9 +18,8 @@ from ingestd.config import Config
 from ingestd.delivery.filters import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.storage.record_selection import RecordSelection
 from ingestd.validation.schema_files import read_schemas
-
-from .selection import RecordSelection
 
 __all__ = ["add_arguments", "export_events"]
 

@@ -34,11 +34,21 @@ function moment(then, now) {
   return day === now.slice(0, 10) ? then.slice(11, 19) : `${day} ${then.slice(11, 19)}`;
 }
 
+const dayAndTime = (then) => `${then.slice(0, 10)} ${then.slice(11, 19)}`;
+const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0;
   for (; bytes >= 1024 && place < units.length - 1; place += 1) bytes /= 1024;
   return `${place ? bytes.toFixed(1) : bytes} ${units[place]}`;
+}
+
+// A new element at the end of another one.
+function child(host, tag, names, text) {
+  const made = host.appendChild(make(tag, names));
+  if (text !== undefined) made.textContent = text;
+  return made;
 }
 
 // Messages for screen readers: a new state, a new error or an operator's choice, but not every update.

@@ -1,4 +1,210 @@
 "use strict";
-// The view of a journey.
+// The view of a journey: asks for one order, user or visitor, and shows the answer as a list and as a drawing.
+{
+  const KINDS = ["order", "user", "visitor"];
+  const PATIENCE_FOR_TURNS = 60000; // other journeys may be read first
+  const MARKS = { order: "order", refund: "reversal", cancellation: "reversal" }; // other moments are touchpoints
 
-addView("journey", { title: "Journey" });
+  let asked = ""; // the parameters of the journey that is shown or awaited
+
+  function enter(parameters) {
+    const kind = KINDS.find((each) => parameters.get(each)) ?? null;
+    if (kind === null) return;
+    at("journey-kind").value = kind;
+    at("journey-id").value = parameters.get(kind);
+    at("journey-tenant").value = parameters.get("tenant") ?? "";
+    ask(wanted());
+  }
+
+  function wanted() {
+    const parameters = new URLSearchParams({ [at("journey-kind").value]: at("journey-id").value });
+    if (at("journey-tenant").value) parameters.set("tenant", at("journey-tenant").value);
+    return parameters;
+  }
+
+  async function ask(parameters) {
+    const text = parameters.toString();
+    asked = text;
+    tell("Reading the journal …");
+    at("journey-result").hidden = true;
+    try {
+      const answer = await fetch(`journey.json?${text}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
+      const journey = await answer.json();
+      if (asked === text) show(journey, parameters, answer.ok);
+    } catch {
+      if (asked === text) tell("The daemon does not answer.");
+    }
+  }
+
+  function tell(text) {
+    setText(at("journey-told"), text);
+    say(text);
+  }
+
+  function show(journey, parameters, found) {
+    if (!found) {
+      tell(foreign(journey.error, 300));
+      return;
+    }
+    const { sessions, moments, orders, notes, searched, hidden } = journey;
+    tell(`${plural(sessions.length, "session")}, ${plural(moments.length, "moment")}, ${plural(orders.length, "explained order")}.`);
+    at("journey-notes").replaceChildren();
+    for (const note of notes) child(at("journey-notes"), "li", "", foreign(note, 300));
+    at("journey-orders").replaceChildren(...orders.map(explained));
+    at("journey-line").replaceChildren(...items(sessions, moments, hidden));
+    if (!at("journey-line").children.length) child(at("journey-line"), "li", "nothing", "No records were found.");
+    draw(sessions, moments);
+    showSearched(searched, parameters);
+    at("journey-result").hidden = false;
+  }
+
+  function showSearched({ records, bytes, oldestAt, limit, next }, parameters) {
+    const read = `${plural(records, "record")} (${size(bytes)}) were read${oldestAt ? `, back to ${dayAndTime(oldestAt)}` : ""}.`;
+    setText(at("journey-searched"), limit ? `${read} The search ended at its limit of ${limit}, so older records may be missing.` : read);
+    const older = at("journey-older");
+    older.hidden = next === null;
+    older.onclick = () => {
+      const further = new URLSearchParams(parameters);
+      further.set("before", next);
+      ask(further);
+    };
+  }
+
+  function explained({ title, facts, tables, notes }) {
+    const section = make("section", "");
+    child(section, "h3", "", foreign(title, 200));
+    const list = child(section, "dl", "facts");
+    for (const { name, value } of facts) {
+      const pair = child(list, "div", "");
+      child(pair, "dt", "", name);
+      child(pair, "dd", "", foreign(value ?? "–", 200));
+    }
+    for (const table of tables) showPanelTable(child(section, "div", ""), table);
+    const remarks = child(section, "ul", "remarks");
+    for (const note of notes) child(remarks, "li", "", foreign(note, 300));
+    return section;
+  }
+
+  // The list: sessions with their moments, and moments without a session.
+
+  function items(sessions, moments, hidden) {
+    const inSession = new Map();
+    for (const session of sessions) for (const event of session.events) inSession.set(event.recordId, session);
+    const alone = moments.filter((each) => !inSession.has(each.recordId));
+    const found = [
+      ...sessions.map((session) => [session.beganAt, sessionItem(session, moments.filter((each) => inSession.get(each.recordId) === session), hidden)]),
+      ...alone.map((each) => [each.at, momentItem(each, hidden, true)]),
+    ];
+    return found.sort(([one], [other]) => (one < other ? -1 : Number(one > other))).map(([, item]) => item);
+  }
+
+  function sessionItem({ tenant, visitor, user, beganAt, endedAt, whole, events, leftOut }, moments, hidden) {
+    const item = make("li", "session");
+    const head = child(item, "p", "head");
+    child(head, "time", "", dayAndTime(beganAt));
+    head.append(" Session of ");
+    person(head, "visitor", visitor ?? "a forgotten visitor", tenant, hidden);
+    if (user !== null) {
+      head.append(user.startsWith("user #") ? ", " : ", user ");
+      person(head, "user", user, tenant, hidden);
+    }
+    head.append(`, ${foreign(tenant)}`);
+    const lasted = (Date.parse(endedAt) - Date.parse(beganAt)) / 1000;
+    const begun = whole ? "" : "; its beginning was not read";
+    child(item, "p", "sub", `${plural(events.length + leftOut, "event")} in ${age(lasted)}${begun}`);
+    if (moments.length) {
+      const list = child(item, "ul", "");
+      for (const each of moments) list.append(momentItem(each, hidden, false));
+    }
+    const details = child(item, "details", "");
+    child(details, "summary", "", "Events of this session");
+    const host = child(details, "div", "");
+    details.addEventListener("toggle", () => details.open && showEvents(host, events, leftOut));
+    return item;
+  }
+
+  function showEvents(host, events, leftOut) {
+    fillRows(host, {
+      caption: leftOut ? `The first and last events; ${plural(leftOut, "event")} between them` : "Events",
+      stacks: true,
+      columns: [{ title: "When, UTC" }, { title: "Event" }, { title: "Record", all: true }],
+      rows: events.map((each) => [
+        dayAndTime(each.at),
+        { text: each.key ? foreign(each.key) : `${each.type} request`, sub: each.linked ? "linked to the user" : operation(each.endpoint) },
+        each.recordId,
+      ]),
+    });
+  }
+
+  function momentItem({ at: then, kind, title, detail, tenant, visitor, recordId, removed }, hidden, alone) {
+    const item = make("li", `moment ${MARKS[kind] ?? "touchpoint"}`);
+    child(item, "time", "", dayAndTime(then));
+    child(item, "b", "", ` ${kind} `);
+    item.append(foreign(title, 200));
+    if (detail && kind in MARKS) {
+      item.append(", ");
+      person(item, "order", detail, tenant, hidden);
+    } else if (detail) item.append(` (${foreign(detail, 200)})`);
+    const more = [alone && visitor ? `${foreign(visitor)}, ${foreign(tenant)}` : "", recordId ? `record ${recordId}` : "", removed ? "removed from the journal" : ""];
+    child(item, "span", "sub", more.filter(Boolean).join(", "));
+    return item;
+  }
+
+  // An id that leads to its journey, or the name that replaces it.
+  function person(host, kind, id, tenant, hidden) {
+    if (hidden) {
+      host.append(foreign(id));
+      return;
+    }
+    const link = child(host, "a", "", foreign(id));
+    link.href = `#journey?${new URLSearchParams({ [kind]: id, tenant })}`;
+  }
+
+  // The drawing: a lane for each visitor, a bar for each session, a mark for each moment. The list says the same.
+
+  const SVG = "http://www.w3.org/2000/svg";
+  const LANE = 44;
+
+  function draw(sessions, moments) {
+    const host = at("journey-drawing");
+    host.replaceChildren();
+    const times = [...sessions.flatMap((each) => [each.beganAt, each.endedAt]), ...moments.map((each) => each.at)].map(Date.parse);
+    if (times.length < 2) return;
+    const [first, last] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
+    const place = (then) => 1 + (98 * (Date.parse(then) - first)) / Math.max(last - first, 1);
+    const lanes = [...new Set([...sessions, ...moments].map((each) => each.visitor ?? "forgotten"))].slice(0, 12);
+    const drawing = host.appendChild(document.createElementNS(SVG, "svg"));
+    drawing.setAttribute("width", "100%");
+    drawing.setAttribute("height", String(LANE * lanes.length));
+    const add = (tag, names, attributes) => {
+      const made = drawing.appendChild(document.createElementNS(SVG, tag));
+      made.setAttribute("class", names);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+      return made;
+    };
+    lanes.forEach((lane, index) => {
+      const middle = LANE * index + 30;
+      add("text", "", { x: 0, y: middle - 14 }).textContent = foreign(lane);
+      add("line", "", { x1: "0%", x2: "100%", y1: middle, y2: middle });
+      for (const each of sessions.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
+        const width = Math.max(place(each.endedAt) - place(each.beganAt), 0.4);
+        add("rect", "", { x: `${place(each.beganAt)}%`, y: middle - 5, width: `${width}%`, height: 10, rx: 2 });
+      }
+      for (const each of moments.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
+        add("circle", MARKS[each.kind] ?? "touchpoint", { cx: `${place(each.at)}%`, cy: middle, r: each.kind === "order" ? 7 : 5 });
+      }
+    });
+    const ends = child(host, "p", "ends");
+    child(ends, "span", "", dayAndTime(new Date(first).toISOString()));
+    child(ends, "span", "", "Bars are sessions. Rings are touchpoints, large discs orders, small discs refunds and cancellations.");
+    child(ends, "span", "", dayAndTime(new Date(last).toISOString()));
+  }
+
+  at("journey-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const parameters = wanted();
+    setParameters(parameters);
+    ask(parameters);
+  });
+  addView("journey", { title: "Journey", enter });
+}

@@ -9,27 +9,57 @@ import msgspec
 
 from ingestd.api.events import Record
 
-__all__ = ["RecordSelection"]
+__all__ = ["RecordHead", "RecordSelection", "read_head"]
 
 
-class _Head(msgspec.Struct, rename="camel"):
+class RecordHead(msgspec.Struct, rename="camel"):
     """The members of a record that a selection compares. In a plugin's record they may have any type."""
 
+    id: Any = None
     key: Any = None
     tenant: Any = None
     user_id: Any = None
     anonymous_id: Any = None
     anonymous_ids: Any = None
+    linked: Any = None
     order_id: Any = None
+    order_event_id: Any = None
     data: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def visitors(self) -> list[str | None]:
+        """The visitors of the record. An erasure has several."""
+        several = self.anonymous_ids if isinstance(self.anonymous_ids, list) else []
+        return [_text(each) for each in (self.anonymous_id, *several)]
+
+    @property
+    def user(self) -> str | None:
+        return _text(self.user_id)
+
+    @property
+    def orders(self) -> list[str | None]:
+        """The orders of the record. An event has its order in `data`, an attribution at the top level."""
+        try:
+            in_data = _decode_order(self.data).order_id
+        except msgspec.DecodeError:  # `data` of a plugin's record may have any type
+            in_data = None
+        return [_text(each) for each in (self.order_id, in_data)]
 
 
 class _Order(msgspec.Struct):
     order_id: Any = None
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(RecordHead).decode
 _decode_order = msgspec.json.Decoder(_Order).decode
+
+
+def read_head(body: bytes) -> RecordHead | None:
+    """The head of a record, or None if it is no object: a plugin's record may be another value."""
+    try:
+        return _decode_head(body)
+    except msgspec.DecodeError:
+        return None
 
 
 class RecordSelection:
@@ -75,16 +105,14 @@ class RecordSelection:
         return not self._key_texts or any(text in body for text in self._key_texts)
 
     def _body_matches(self, body: bytes) -> bool:
-        try:
-            head = _decode_head(body)
-        except msgspec.DecodeError:  # a plugin's record may be another value than an object
-            return False
+        head = read_head(body)
         return (
-            (not self._keys or (isinstance(head.key, str) and head.key in self._keys))
+            head is not None
+            and (not self._keys or (isinstance(head.key, str) and head.key in self._keys))
             and self._tenant in {None, _text(head.tenant)}
-            and self._user in {None, _text(head.user_id)}
-            and (self._anonymous is None or self._anonymous in _visitors(head))
-            and (self._order is None or self._order in _orders(head))
+            and self._user in {None, head.user}
+            and (self._anonymous is None or self._anonymous in head.visitors)
+            and (self._order is None or self._order in head.orders)
         )
 
 
@@ -96,18 +124,3 @@ def _encoded(text: str) -> bytes:
 def _text(value: Any) -> str | None:
     """An id as text. A shop's own schema may allow whole numbers."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-
-
-def _visitors(head: _Head) -> list[str | None]:
-    """The visitors of a record. An erasure has several."""
-    several = head.anonymous_ids if isinstance(head.anonymous_ids, list) else []
-    return [_text(each) for each in (head.anonymous_id, *several)]
-
-
-def _orders(head: _Head) -> list[str | None]:
-    """The orders of a record. An event has its order in `data`, an attribution at the top level."""
-    try:
-        in_data = _decode_order(head.data).order_id
-    except msgspec.DecodeError:  # `data` of a plugin's record may have any type
-        in_data = None
-    return [_text(each) for each in (head.order_id, in_data)]

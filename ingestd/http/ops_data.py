@@ -1,0 +1,110 @@
+"""The data of two views of the operators' page, for the page and for scripts: /journey.json and /dead-letters.json."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+from tornado.web import HTTPError
+
+from ingestd.api.errors import BadRequest, Failed, Forbidden, Refused
+from ingestd.api.journeys import JourneyQuery
+from ingestd.observability.dead_letters import DeadLetterPages
+from ingestd.observability.journeys import JourneyReader
+
+from .ops import ForBrowsers, OpsRoute
+
+__all__ = ["data_routes"]
+
+log = logging.getLogger("ingestd.ops")
+
+
+class _DataHandler(ForBrowsers):
+    """Answers with JSON, also in case of an error. The work ends if the client disconnects."""
+
+    _work: asyncio.Future[bytes] | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        # A page of another site could not read the answer. But its requests would take turns of viewers.
+        if not self._finished and self.is_of_another_site:
+            self._refuse(Forbidden("Pages of other sites get no data."))
+
+    def make(self) -> Awaitable[bytes]:
+        """The answer. Raises `Refused`."""
+        raise NotImplementedError
+
+    async def get(self) -> None:
+        try:
+            self._work = asyncio.ensure_future(self.make())
+            body = await self._work
+        except Refused as refusal:
+            self._refuse(refusal)
+        except asyncio.CancelledError:
+            if self._work is None or not self._work.cancelled():
+                raise
+        except HTTPError:  # a parameter that is not UTF-8
+            raise
+        except Exception:
+            log.exception("%s: failed", self.request.path)
+            self._refuse(Failed("An internal error. The log has the reason."))
+        else:
+            self._answer(body)
+
+    def on_connection_close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def _refuse(self, refusal: Refused) -> None:
+        self.set_status(refusal.status)
+        if refusal.retry_after is not None:
+            self.set_header("Retry-After", str(refusal.retry_after))
+        self._answer(msgspec.json.encode({"error": refusal.detail}))
+
+    def _answer(self, body: bytes) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(body)  # not awaited: the future raises if the client has disconnected
+
+    def compute_etag(self) -> None:
+        """No ETag: no two answers are equal."""
+
+    def parameter(self, name: str) -> str | None:
+        return self.get_query_argument(name, None, strip=False) or None
+
+    def number(self, name: str) -> int | None:
+        text = self.parameter(name)
+        if text is not None and not re.fullmatch("[0-9]{1,18}", text):
+            raise BadRequest(f"The parameter {name} is a whole number.")
+        return None if text is None else int(text)
+
+
+class JourneyHandler(_DataHandler):
+    """The journey of an order, a user or a visitor."""
+
+    def initialize(self, journeys: JourneyReader) -> None:
+        self.journeys = journeys
+
+    async def make(self) -> bytes:
+        query = JourneyQuery(*(self.parameter(name) for name in ("order", "user", "visitor", "tenant")))
+        return await self.journeys.render(query, self.number("before"))
+
+
+class DeadLettersHandler(_DataHandler):
+    """A page of the dead letters of a sink, and the commands for all sinks."""
+
+    def initialize(self, dead_letters: DeadLetterPages) -> None:
+        self.dead_letters = dead_letters
+
+    async def make(self) -> bytes:
+        return await self.dead_letters.render(self.parameter("sink"), self.number("before"))
+
+
+def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages) -> Sequence[OpsRoute]:
+    return [
+        (r"/journey\.json/?", JourneyHandler, {"journeys": journeys}),
+        (r"/dead-letters\.json/?", DeadLettersHandler, {"dead_letters": dead_letters}),
+    ]

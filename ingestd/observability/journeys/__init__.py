@@ -1,0 +1,209 @@
+"""Journeys for the operators' page: sessions, touchpoints and orders of one order, user or visitor, made on request.
+
+A request reads the journal within limits, one request at a time. Plugins lead it to the records, and explain them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ingestd.api.errors import BadRequest, Forbidden
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
+from ingestd.api.store import Store
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.hooks.caller import HookFailure, Hooks
+from ingestd.observability.disclosure import Disclosure
+
+from .body import body_of
+from .people import OrderRecords, PersonRecords
+from .search import JournalSearch, SearchLimits
+from .turns import Turns
+
+__all__ = ["JourneyReader", "SearchLimits"]
+
+log = logging.getLogger("ingestd.journeys")
+
+_LONGEST = 1000  # characters of an id that is searched
+_FOR_ORDER = 0.4  # share of the limits for the records of an order; the rest is for its visitors
+
+_A = TypeVar("_A")
+
+
+class JourneyReader:
+    """`hooks` returns the hooks of the present generation, and `disclosure` what the page may show at present."""
+
+    def __init__(
+        self,
+        hooks: Callable[[], Hooks],
+        store: Store,
+        journal: Journal,
+        unusable_ids: UnusableIds,
+        *,
+        disclosure: Callable[[], Disclosure],
+        limits: SearchLimits = SearchLimits(),  # noqa: B008 - it cannot change
+    ) -> None:
+        self._hooks = hooks
+        self._store = store
+        self._journal = journal
+        self._unusable_ids = unusable_ids
+        self._disclosure = disclosure
+        self._limits = limits
+        self._turns = Turns()
+
+    async def render(self, query: JourneyQuery, before: int | None = None) -> bytes:
+        """The journey as JSON. `before` is the position before which the search for visitors' records starts.
+
+        Raises `BadRequest`, `Forbidden`, `Unavailable`.
+        """
+        disclosure = self._disclosure()
+        if disclosure.level == "none":
+            raise Forbidden('This page shows no journeys, because of the option [ops] show_data = "none".')
+        self._check(query)
+        async with self._turns.turn():
+            journey = _Journey(self._journal, self._unusable_ids, query, self._limits)
+            leads, failed = self._sorted(await self._hooks().find_journey(query, self._store))
+            await journey.read([lead for some in leads for lead in some], before)
+            parts, failed_too = self._sorted(await self._hooks().explain_journey(journey.found(), self._store))
+            notes = [f"The plugin {each} has failed. The log has the reason." for each in {**failed, **failed_too}]
+            return await asyncio.to_thread(journey.encode, parts, notes, disclosure)
+
+    def _check(self, query: JourneyQuery) -> None:
+        given = [each for each in (query.order, query.user, query.visitor) if each]
+        if len(given) != 1:
+            raise BadRequest("Give one of the parameters order, user and visitor.")
+        if any(len(each) > _LONGEST for each in (given[0], query.tenant or "")):
+            raise BadRequest(f"An id has at most {_LONGEST} characters.")
+        if given[0] in self._unusable_ids:
+            raise BadRequest("This is a word that clients send for no id. Many visitors may have sent it.")
+
+    def _sorted(self, answers: Sequence[tuple[str, _A | HookFailure]]) -> tuple[list[_A], dict[str, None]]:
+        """The answers, and the names of the plugins that failed."""
+        given: list[_A] = []
+        failed: dict[str, None] = {}
+        for plugin, answer in answers:
+            if isinstance(answer, HookFailure):
+                log.warning("%s: %r", answer, answer.__cause__)
+                failed[plugin] = None
+            else:
+                given.append(answer)
+        return given, failed
+
+
+class _Journey:
+    """The search for one journey, and its result."""
+
+    def __init__(self, journal: Journal, unusable_ids: UnusableIds, query: JourneyQuery, limits: SearchLimits) -> None:
+        self._journal = journal
+        self._unusable_ids = unusable_ids
+        self._query = query
+        self._limits = limits
+        self._searches: list[JournalSearch] = []
+        self._people: Sequence[JourneyLead] = ()
+        self._oldest = 0
+        self._next: int | None = None
+        """The position before which a later request may go on; None if the search has reached the oldest record."""
+
+    async def read(self, leads: Sequence[JourneyLead], before: int | None) -> None:
+        extent = await self._journal.extent()
+        self._oldest = extent.first
+        before = extent.last + 1 if before is None else min(before, extent.last + 1)
+        visitors: set[tuple[str | None, str]] = {(lead.tenant, each) for lead in leads for each in lead.visitors}
+        user, tenant = self._query.user, self._query.tenant
+        if self._query.visitor is not None:
+            visitors.add((tenant, self._query.visitor))
+        elif self._query.order is not None:
+            records = _deciding(await self._read_order(self._query.order, leads, before))
+            people = [each for record in records for each in _people_of(record, self._unusable_ids)]
+            visitors |= {(each, visitor) for each, visitor, _ in people}
+            user = next((user for _, _, user in people if user is not None), None)
+            tenant = next((each for each, _, _ in people), tenant)
+            before = min(before, max((record.position for record in records), default=0) + 1)
+        self._people = _leads(visitors)
+        if visitors or user is not None:
+            await self._read_people(PersonRecords(visitors, user, tenant, self._unusable_ids), before)
+
+    async def _read_order(self, order: str, leads: Sequence[JourneyLead], before: int) -> list[Record]:
+        """Read the records of the order: from its position on, or backward if no plugin knows the position."""
+        search = self._begin(self._limits.part(_FOR_ORDER))
+        known = [lead for lead in leads if lead.position is not None]
+        for lead in known:
+            assert lead.position is not None
+            matcher = OrderRecords(order, lead.tenant)
+            after = max(lead.position, self._oldest) - 1
+            await search.forward(after, await self._journal.last(), matcher, search.derived + lead.derived)
+        if not known:
+            self._went(await search.backward(before, self._oldest, OrderRecords(order, self._query.tenant)))
+        return [search.found[position] for position in sorted(search.found)]
+
+    async def _read_people(self, matcher: PersonRecords, before: int) -> None:
+        search = self._begin(self._limits if self._query.order is None else self._limits.part(1 - _FOR_ORDER))
+        self._went(await search.backward(before, self._oldest, matcher))
+        self._people = _leads(matcher.visitors)
+
+    def _went(self, reached: int) -> None:
+        self._next = reached if reached > self._oldest else None
+
+    def _begin(self, limits: SearchLimits) -> JournalSearch:
+        search = JournalSearch(self._journal, limits)
+        self._searches.append(search)
+        return search
+
+    def found(self) -> JourneyRecords:
+        found = {position: record for search in self._searches for position, record in search.found.items()}
+        records = [found[position] for position in sorted(found)]
+        return JourneyRecords(self._query, self._people, records, self._oldest)
+
+    def encode(self, parts: Sequence[JourneyPart], notes: Sequence[str], disclosure: Disclosure) -> bytes:
+        """The journey as JSON. A thread beside the event loop calls this."""
+        searched = {
+            "records": sum(each.records for each in self._searches),
+            "bytes": sum(each.bytes for each in self._searches),
+            "oldestAt": min((each.oldest_at for each in self._searches if each.oldest_at is not None), default=None),
+            "limit": next((each.limit for each in self._searches if each.limit is not None), None),
+            "next": self._next,
+        }
+        return msgspec.json.encode(body_of(self.found(), parts, searched, notes, disclosure))
+
+
+class _Derived(msgspec.Struct, rename="camel"):
+    """The people in a record that a plugin derived: its own, and the visitors of its touchpoints."""
+
+    tenant: Any = None
+    anonymous_id: Any = None
+    user_id: Any = None
+    touchpoints: Any = ()
+
+
+_decode_derived = msgspec.json.Decoder(_Derived).decode
+
+
+def _deciding(records: Collection[Record]) -> list[Record]:
+    """The records of an order that name its people. The visitor of a refund is mostly the shop's backend."""
+    attributions = [each for each in records if each.type == "attribution"]
+    return attributions or [each for each in records if b'"Order Completed"' in each.body]
+
+
+def _people_of(record: Record, unusable_ids: UnusableIds) -> Iterator[tuple[str, str, str | None]]:
+    """The tenant, each visitor and the user in a record of an order."""
+    head = _decode_derived(record.body)
+    touchpoints = head.touchpoints if isinstance(head.touchpoints, list) else []
+    visitors = [head.anonymous_id, *(each.get("anonymousId") for each in touchpoints if isinstance(each, dict))]
+    user = head.user_id if isinstance(head.user_id, str) and head.user_id not in unusable_ids else None
+    for visitor in dict.fromkeys(visitors):
+        if isinstance(visitor, str) and visitor not in unusable_ids and isinstance(head.tenant, str):
+            yield head.tenant, visitor, user
+
+
+def _leads(visitors: Collection[tuple[str | None, str]]) -> list[JourneyLead]:
+    tenants: dict[str, list[str]] = {}
+    for tenant, visitor in visitors:
+        if tenant is not None:
+            tenants.setdefault(tenant, []).append(visitor)
+    return [JourneyLead(tenant, sorted(each)) for tenant, each in sorted(tenants.items())]

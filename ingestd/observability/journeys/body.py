@@ -1,0 +1,128 @@
+"""The members of the JSON of a journey, described in docs/operators-page.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ingestd.api.events import Record
+from ingestd.api.journeys import JourneyExplanation, JourneyMoment, JourneyPart, JourneyQuery, JourneyRecords
+from ingestd.api.panels import Table
+from ingestd.api.times import format_time
+from ingestd.observability.disclosure import Disclosure
+from ingestd.storage.record_selection import read_head
+
+from .names import Names, shortened
+from .sessions import JourneyEvent, JourneySession, sessions_of
+
+__all__ = ["body_of"]
+
+_MAX_MOMENTS = 300
+_MAX_EXPLANATIONS = 10
+_MAX_NOTES = 20
+
+
+def body_of(
+    found: JourneyRecords,
+    parts: Sequence[JourneyPart],
+    searched: Mapping[str, Any],
+    notes: Sequence[str],
+    disclosure: Disclosure,
+) -> dict[str, Any]:
+    """`disclosure` may hide ids and free texts of callers, except the ids of the query."""
+    query = found.query
+    names = Names([each for each in (query.order, query.user, query.visitor) if each], disclosure)
+    sessions, left_out = sessions_of(_of_people(found))
+    moments = sorted((each for part in parts for each in part.moments), key=lambda each: each.at)
+    explanations = [each for part in parts for each in part.explanations]
+    said = [*notes, *(shortened(note) for part in parts for note in part.notes)]
+    if left_out:
+        said.append(f"{left_out} earlier sessions are not shown.")
+    if len(explanations) > _MAX_EXPLANATIONS:
+        said.append(f"{len(explanations) - _MAX_EXPLANATIONS} earlier orders are not explained.")
+    oldest_at = searched["oldestAt"]
+    return {
+        "query": _query(query),
+        "hidden": names.hide,
+        "sessions": [_session(each, names) for each in sessions],
+        "moments": [_moment(each, names) for each in moments[-_MAX_MOMENTS:]],
+        "orders": [_explanation(each, names) for each in explanations[-_MAX_EXPLANATIONS:]],
+        "notes": said[:_MAX_NOTES],
+        "searched": {**searched, "oldestAt": None if oldest_at is None else format_time(oldest_at)},
+    }
+
+
+def _of_people(found: JourneyRecords) -> Sequence[Record]:
+    """The records for the sessions. An order's refund mostly comes from the shop's backend, which has no journey."""
+    if found.query.order is None:
+        return found.records
+    people = {(lead.tenant, visitor) for lead in found.people for visitor in lead.visitors}
+    heads = [(record, read_head(record.body)) for record in found.records]
+    return [
+        record
+        for record, head in heads
+        if head is not None and any((head.tenant, visitor) in people for visitor in head.visitors)
+    ]
+
+
+def _query(query: JourneyQuery) -> dict[str, str | None]:
+    members = {"order": query.order, "user": query.user, "visitor": query.visitor, "tenant": query.tenant}
+    return {name: shortened(value) for name, value in members.items() if value}
+
+
+def _session(session: JourneySession, names: Names) -> dict[str, Any]:
+    return {
+        "tenant": session.tenant,
+        "session": names.name("session", session.session_id),
+        "visitor": names.name("visitor", session.visitor),
+        "user": names.name("user", session.user),
+        "beganAt": format_time(min(each.at for each in session.events)),
+        "endedAt": format_time(max(each.at for each in session.events)),
+        "whole": session.is_whole,
+        "events": [_event(each) for each in session.events],
+        "leftOut": session.left_out,
+    }
+
+
+def _event(event: JourneyEvent) -> dict[str, Any]:
+    return {
+        "at": format_time(event.at),
+        "type": event.type,
+        "key": None if event.key is None else shortened(event.key),
+        "endpoint": event.endpoint,
+        "recordId": event.record_id,
+        "linked": event.linked,
+    }
+
+
+def _moment(moment: JourneyMoment, names: Names) -> dict[str, Any]:
+    return {
+        "at": format_time(moment.at),
+        "kind": moment.kind,
+        "title": shortened(moment.title),
+        "detail": "" if names.hide else shortened(moment.detail),
+        "tenant": moment.tenant,
+        "visitor": names.name("visitor", moment.visitor),
+        "recordId": moment.record_id,
+        "removed": moment.is_removed,
+    }
+
+
+def _table(table: Table) -> Table:
+    rows = [[shortened(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
+    return msgspec.structs.replace(table, title=shortened(table.title), rows=rows)
+
+
+def _explanation(explanation: JourneyExplanation, names: Names) -> dict[str, Any]:
+    facts = []
+    for fact in explanation.facts:
+        value = fact.value if fact.value is None or fact.names is None else names.name(fact.names, fact.value)
+        facts.append({"name": fact.name, "value": None if value is None else shortened(value)})
+    return {
+        "title": shortened(explanation.title),
+        "facts": facts,
+        "tables": [_table(each) for each in explanation.tables],
+        "notes": [shortened(note) for note in explanation.notes],
+    }

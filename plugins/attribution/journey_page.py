@@ -1,0 +1,375 @@
+"""The journey of an order, a user or a visitor on the operators' page: leads to their records, and explanations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ingestd.api import times
+from ingestd.api.events import Record
+from ingestd.api.journeys import (
+    JourneyExplanation,
+    JourneyFact,
+    JourneyLead,
+    JourneyMoment,
+    JourneyPart,
+    JourneyQuery,
+    JourneyRecords,
+)
+from ingestd.api.panels import Cell, Column, Table
+from ingestd.api.store import State, Store
+from ingestd.api.unusable_ids import UnusableIds
+
+from .amounts import worth
+from .campaigns import campaign_name
+from .journey_text import ignored_one, reversal_line, waiting_one
+from .journey_words import IGNORED, KINDS, WHY, age_before, age_text, device, devices, money, value_of, weight_of
+from .journeys import excluded_touches, link_key, touches_key, visitors_key, without_key
+from .marks import DecidedOrder, Marks, Refund, mark_key
+from .models import MODELS, weights
+from .packing import read_touches
+from .reading import Seen, read
+from .rollups import read_tenants
+from .touches import Exclusions, Touch
+from .untrusted import Untrusted, UntrustedRecords
+from .waiting import WaitingRefunds
+
+__all__ = ["explain", "find"]
+
+_MAX_VISITORS = 20  # of a user: the ones linked last
+_MAX_ROWS = 50  # touchpoints in a table
+_COLUMNS = [
+    Column("Touchpoint"),
+    Column("Before the order"),
+    Column("Device"),
+    Column("Credited"),
+    *(Column(f"{model.replace('_', ' ').capitalize()}, %", digits=1, bar=True) for model in MODELS),
+]
+
+
+async def find(query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
+    """The position of an order, or the visitors of a user. A visitor needs no lead."""
+    state = store.begin(times.now())
+    tenants = await _tenants(query, state)
+    if query.order is not None:
+        marks = await _marks(query.order, tenants, state)
+        return [_lead(tenant, mark) for tenant, mark in marks.items()]
+    if query.user is None:
+        return []
+    await state.load(sets=[visitors_key(tenant, query.user) for tenant in tenants])
+    leads = []
+    for tenant in tenants:
+        linked = [visitor for visitor, _ in await state.window(visitors_key(tenant, query.user))]
+        if linked:
+            leads.append(JourneyLead(tenant, linked[-_MAX_VISITORS:]))
+    return leads
+
+
+async def _tenants(query: JourneyQuery, state: State) -> Sequence[str]:
+    """The tenant of the query, or the tenants with an order in the last 30 days. A scan for all would take too long."""
+    return [query.tenant] if query.tenant is not None else await read_tenants(state)
+
+
+async def _marks(order: str, tenants: Sequence[str], state: State) -> Mapping[str, DecidedOrder]:
+    """The marks of an order id by tenant. For an order without id, it is the id of its event."""
+    keys = [key for tenant in tenants for key in (mark_key(tenant, order, ""), mark_key(tenant, None, order))]
+    await state.load(keys=keys)
+    marks, found = Marks(state, 0), {}
+    for tenant in tenants:
+        mark = await marks.find(tenant, order, "") or await marks.find(tenant, None, order)
+        if mark is not None:
+            found[tenant] = mark
+    return found
+
+
+def _lead(tenant: str, mark: DecidedOrder) -> JourneyLead:
+    first, earlier = mark.superseded or (mark.position, 0)
+    return JourneyLead(tenant, position=first, derived=earlier + 1 + mark.reversals)
+
+
+class _Known(NamedTuple):
+    """What the state knows about a journey."""
+
+    touches: Sequence[tuple[str, str, Touch, str | None]]
+    """The tenant, the visitor, the touchpoint, and the reason why it does not count."""
+    users: Mapping[str, str]
+    """The users that visitors are linked to, by tenant. Only for a visitor's journey."""
+    marks: Mapping[str, DecidedOrder]
+    """The marks of the order that was asked for, by tenant."""
+    waiting: Sequence[tuple[str, Refund]]
+    untrusted: Sequence[Untrusted]
+
+
+async def explain(
+    found: JourneyRecords, store: Store, exclusions: Exclusions, unusable_ids: UnusableIds
+) -> JourneyPart:
+    state = store.begin(times.now())
+    tenants = await _tenants(found.query, state)
+    known = await _known(found, tenants, state)
+    orders = _Orders(found)
+    marks = Marks(state, 0)
+    of_orders = {
+        body["id"]: await marks.find(body["tenant"], body["orderId"], body["orderEventId"])
+        for body in await asyncio.to_thread(orders.read)
+    }
+    # A thousand records take some milliseconds.
+    return await asyncio.to_thread(
+        _part, found, known, orders, marks=of_orders, exclusions=exclusions, unusable_ids=unusable_ids
+    )
+
+
+async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) -> _Known:
+    query, people = found.query, {lead.tenant: lead.visitors for lead in found.people}
+    users = {}
+    if query.visitor is not None:
+        people = {tenant: [query.visitor] for tenant in tenants}
+        await state.load(keys=[link_key(tenant, query.visitor) for tenant in tenants])
+        linked = {tenant: await state.get(link_key(tenant, query.visitor)) for tenant in tenants}
+        users = {tenant: user for tenant, user in linked.items() if user is not None}
+    marks: Mapping[str, DecidedOrder] = {}
+    waiting, untrusted = [], []
+    if query.order is not None:
+        marks = await _marks(query.order, tenants, state)
+        for tenant in tenants:
+            waiting += [(tenant, refund) for refund in await WaitingRefunds(state, 0).find(tenant, query.order)]
+            untrusted += await UntrustedRecords(state).find(tenant, query.order)
+    return _Known(await _touches(people, state), users, marks, waiting, untrusted)
+
+
+async def _touches(people: Mapping[str, Sequence[str]], state: State) -> Sequence[tuple[str, str, Touch, str | None]]:
+    touches: list[tuple[str, str, Touch, str | None]] = []
+    visitors = [(tenant, visitor) for tenant, some in people.items() for visitor in some[:_MAX_VISITORS]]
+    for tenant, visitor in visitors:
+        keys = touches_key(tenant, visitor), without_key(tenant, visitor)
+        await state.load(sets=keys)
+        touches += [(tenant, visitor, touch, None) for touch in await read_touches(state, keys[0])]
+        touches += [(tenant, visitor, touch, reason) for reason, touch in await excluded_touches(state, keys[1])]
+        state.release(sets=keys)
+    return touches
+
+
+class _Orders:
+    """The attributions of a journey with their reversals, read on another thread."""
+
+    def __init__(self, found: JourneyRecords) -> None:
+        self._found = found
+        self.attributions: Sequence[Mapping[str, Any]] = ()
+        self.reversals: dict[str, list[dict[str, Any]]] = {}
+        """By the id of the attribution."""
+
+    def read(self) -> Sequence[Mapping[str, Any]]:
+        """The attributions to explain: of the order that was asked for, or of all orders of the person."""
+        order, attributions = self._found.query.order, []
+        for record in self._found.records:
+            if record.type == "attribution":
+                attributions.append(record.decode())
+            elif record.type == "attribution_reversal":
+                body = record.decode()
+                self.reversals.setdefault(body["attributionId"], []).append(body)
+        self.attributions = [
+            body for body in attributions if order is None or order == (body["orderId"] or body["orderEventId"])
+        ]
+        return self.attributions
+
+
+def _part(
+    found: JourneyRecords,
+    known: _Known,
+    orders: _Orders,
+    *,
+    marks: Mapping[str, DecidedOrder | None],
+    exclusions: Exclusions,
+    unusable_ids: UnusableIds,
+) -> JourneyPart:
+    explanations = [
+        _explanation(body, orders.reversals.get(body["id"], []), marks[body["id"]], known.untrusted)
+        for body in orders.attributions
+    ]
+    explained = {(body["tenant"], body["id"]) for body in orders.attributions}
+    for tenant, mark in known.marks.items():
+        if (tenant, mark.attribution_id) not in explained:
+            explanations.append(_remembered(found, tenant, mark))
+    moments = [*_moments(found.records, exclusions, unusable_ids)]
+    moments += _remembered_touches(found, known, {each.record_id for each in moments})
+    return JourneyPart(moments, explanations, [*_notes(found.query, known, explanations)])
+
+
+def _notes(query: JourneyQuery, known: _Known, explanations: Collection[JourneyExplanation]) -> Iterator[str]:
+    if query.order is not None and not explanations:
+        yield "This order is not attributed: it has not been sent, or attribution has not read it yet."
+        if query.tenant is None:
+            yield "Without a tenant, this is only known of tenants with an order in the last 30 days."
+        yield from (_sentence(ignored_one(each)) for each in known.untrusted)
+    for tenant, refund in known.waiting:
+        if not refund.is_applied:
+            yield _sentence(waiting_one(tenant, refund))
+    for tenant in known.users:
+        yield f"Attribution has linked this visitor of {tenant} to a user."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _explanation(
+    body: Mapping[str, Any],
+    reversals: Sequence[Mapping[str, Any]],
+    mark: DecidedOrder | None,
+    untrusted: Sequence[Untrusted],
+) -> JourneyExplanation:
+    days = f"{body['windowSeconds'] / 86400:g} days"
+    rows = [_row(body, each, devices(body)) for each in body["touchpoints"]]
+    notes: list[str] = []
+    if not rows:
+        notes.append(f"There is no touchpoint in the {days} before it, so the order is direct.")
+    if body["touchpoint"] is not None:
+        notes.append(f"Credited by {body['model']}: {WHY[body['model']]}.")
+    if body["leftOut"]:
+        notes.append(f"{body['leftOut']} more touchpoints between the first and these are beyond the limit.")
+    notes += [
+        f"Not counted: {each['at']}, event {each['eventId']}: {IGNORED[each['reason']]}." for each in body["ignored"]
+    ]
+    notes += [_sentence(reversal_line(each)) for each in reversals]
+    if mark is not None and mark.attribution_id == body["id"] and mark.reversals > len(reversals):
+        notes.append("More reversals of this order exist. A search for the order finds them, if the journal has them.")
+    notes += [_sentence(ignored_one(each)) for each in untrusted]
+    shown, left_out = _cut(rows)
+    if left_out:
+        notes.append(f"{left_out} touchpoints between the first and the others are not in the table.")
+    return JourneyExplanation(
+        f"Order of {body['tenant']}: {value_of(body['value'])}",
+        [*_facts(body, mark)],
+        [Table(f"Touchpoints in the {days} before it, oldest first", _COLUMNS, shown)] if rows else [],
+        notes,
+    )
+
+
+def _facts(body: Mapping[str, Any], mark: DecidedOrder | None) -> Iterator[JourneyFact]:
+    if body["orderId"] is None:
+        yield JourneyFact("Order", "without id")
+    else:
+        yield JourneyFact("Order", body["orderId"], names="order")
+    yield JourneyFact("Received", body["decidedAt"])
+    yield JourneyFact("Order event", body["orderEventId"])
+    yield JourneyFact("Attribution", body["id"])
+    if body["anonymousId"] is None:
+        yield JourneyFact("Visitor", "forgotten")
+    else:
+        yield JourneyFact("Visitor", body["anonymousId"], names="visitor")
+    if body["userId"] is None:
+        yield JourneyFact("User", "forgotten" if body.get("erased") else "none")
+    else:
+        yield JourneyFact("User", body["userId"], names="user")
+    for name in body.get("notCounted", ()):
+        yield JourneyFact("Not counted", f"its {name}, which is over 10^12")
+    if mark is not None and mark.attribution_id == body["id"]:
+        yield from _reversed(mark)
+
+
+def _reversed(mark: DecidedOrder) -> Iterator[JourneyFact]:
+    if mark.reversals:
+        times_ = "1 reversal" if mark.reversals == 1 else f"{mark.reversals} reversals"
+        yield JourneyFact("Reversed", f"{money(mark.reversed, mark.currency)} in {times_}")
+
+
+def _row(body: Mapping[str, Any], touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> Sequence[Cell]:
+    names = [touchpoint[name] for name in ("source", "medium", "name")]
+    return [
+        campaign_name(*names) if any(names) else "a dispatch",
+        age_before(body, touchpoint["at"]),
+        device(touchpoint, visitors),
+        "credited" if touchpoint == body["touchpoint"] else "",
+        *(_percent(weight_of(body["credits"][model], touchpoint["eventId"])) for model in MODELS),
+    ]
+
+
+def _percent(weight: float) -> float:
+    return round(100 * weight, 1)
+
+
+def _cut(rows: Sequence[Sequence[Cell]]) -> tuple[Sequence[Sequence[Cell]], int]:
+    """The first row and the last ones, and the number of rows between them."""
+    left_out = max(0, len(rows) - _MAX_ROWS)
+    return (rows if not left_out else [rows[0], *rows[1 + left_out :]]), left_out
+
+
+def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> JourneyExplanation:
+    """What the mark knows of an order without its record: the value, and the touchpoints without their campaigns."""
+    value = worth(mark.revenue, mark.total)
+    ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
+    shares = [weights(model, ages, mark.half_life) if ages else [] for model in MODELS]
+    rows: list[Sequence[Cell]] = [
+        [f"event {event_id}", age_text(age), "", "", *(_percent(each[index]) for each in shares)]
+        for index, (event_id, age) in enumerate(zip(ids, ages, strict=True))
+    ]
+    shown, left_out = _cut(rows)
+    is_removed = mark.position < found.oldest
+    notes = [
+        "The journal has removed the record of this attribution. The daemon still remembers this."
+        if is_removed
+        else "The record of this attribution is not among the records that were read. The daemon remembers this."
+    ]
+    if not rows:
+        notes.append("There was no touchpoint, so the order is direct.")
+    if left_out:
+        notes.append(f"{left_out} touchpoints between the first and the others are not in the table.")
+    facts = [
+        JourneyFact("Order", found.query.order, names="order"),
+        JourneyFact("Received", times.format_time(mark.at)),
+        JourneyFact("Attribution", mark.attribution_id),
+        JourneyFact("Credited by", mark.model),
+        *_reversed(mark),
+    ]
+    amount = "no value" if value is None else money(value, mark.currency)
+    tables = [Table("Touchpoints, oldest first", _COLUMNS, shown)] if rows else []
+    return JourneyExplanation(f"Order of {tenant}: {amount}", facts, tables, notes)
+
+
+def _moments(records: Sequence[Record], exclusions: Exclusions, unusable_ids: UnusableIds) -> Iterator[JourneyMoment]:
+    for record in records:
+        seen = read(record, exclusions, unusable_ids)
+        if isinstance(seen, Seen):
+            yield from _moments_of(seen)
+
+
+def _moments_of(seen: Seen) -> Iterator[JourneyMoment]:
+    tenant, visitor = seen.tenant, seen.anonymous_id
+    if seen.touch is not None:
+        yield _touch_moment(tenant, visitor, seen.touch, seen.excluded)
+    if seen.order is not None:
+        order = seen.order
+        amount = worth(order.revenue, order.total)
+        title = "no value" if amount is None else money(amount, order.currency)
+        yield JourneyMoment(order.at, "order", title, tenant, visitor, order.event_id, detail=order.order_id or "")
+    if seen.refund is not None:
+        refund = seen.refund
+        title = "the rest of the order" if refund.amount is None else money(refund.amount, refund.currency)
+        kind = KINDS[refund.reason]
+        yield JourneyMoment(
+            refund.received_at, kind, title, tenant, visitor, refund.event_id, detail=refund.order_id or ""
+        )
+
+
+def _touch_moment(
+    tenant: str, visitor: str, touch: Touch, excluded: str | None, *, is_removed: bool = False
+) -> JourneyMoment:
+    title = touch.campaign if touch.source or touch.medium or touch.name else "a dispatch"
+    details = [touch.term, touch.content, None if touch.dispatch_id is None else f"dispatch {touch.dispatch_id}"]
+    return JourneyMoment(
+        touch.at,
+        "touchpoint",
+        title if excluded is None else f"{title} (not counted: {IGNORED[excluded]})",
+        tenant,
+        visitor,
+        touch.event_id,
+        detail=" / ".join(each for each in details if each),
+        is_removed=is_removed,
+    )
+
+
+def _remembered_touches(found: JourneyRecords, known: _Known, seen: Collection[str | None]) -> Iterator[JourneyMoment]:
+    """Touchpoints in the state whose records the journal has removed, or the search has not reached."""
+    for tenant, visitor, touch, excluded in known.touches:
+        if touch.event_id not in seen:
+            yield _touch_moment(tenant, visitor, touch, excluded, is_removed=touch.position < found.oldest)
