@@ -9,6 +9,7 @@ RATE ?= 20
 SECONDS ?=
 BIN := .venv/bin
 SDKS := tests/sdks
+KAFKA := tests/kafka
 SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +28,7 @@ demo-traffic: .venv/installed
 
 install: .venv/installed
 
-test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed
+test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
 	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: lint types test
@@ -48,7 +49,11 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
+	@$(BIN)/pip install --quiet --editable '.[parquet]'
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
+	@$(MAKE) --no-print-directory $(KAFKA)/lib/installed
+	@$(BIN)/pip install --quiet --editable '.[kafka]'
+	@$(BIN)/python -m benchmarks.kafka $(BENCH_KAFKA)
 	@$(BIN)/python -m benchmarks.intakes $(BENCH_INTAKES)
 	@$(BIN)/python -m benchmarks.live $(BENCH_LIVE)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
@@ -85,7 +90,7 @@ screenshots: .venv/installed
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -116,4 +121,12 @@ $(SDKS)/node_modules/installed: $(SDKS)/package-lock.json $(SDKS)/programs/go/go
 	@scripts/need npm npm
 	@cd $(SDKS) && npm ci --loglevel=error
 	@! command -v go >/dev/null || (cd $(SDKS)/programs/go && go build gopkg.in/segmentio/analytics-go.v3)
+	@touch $@
+
+# Apache Kafka's broker, which is a program for Java. Maven checks the checksums of its packages.
+$(KAFKA)/lib/installed: $(KAFKA)/pom.xml
+	@scripts/need java openjdk-17-jre-headless
+	@scripts/need mvn maven
+	@rm -rf $(KAFKA)/lib
+	@cd $(KAFKA) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
 	@touch $@

@@ -1,16 +1,18 @@
-"""The cost of sinks: `/track` with a `jsonl` sink and without, the speed of catching up, and the memory of a backlog.
+"""The cost of sinks: `/track` with a sink and without, the speed of catching up, and the memory of a backlog.
 
 Catching up includes the whole way of records that a shop's events make, on SQLite with synchronous=FULL: reading the
 journal, writing batches durably, and moving the cursor after each. It is compared with a plain write of the same lines
 in parts of as many bytes, each on the disk (fsync) before the next part, and with a write that has a single fsync at
-its end. The memory is compared between a daemon with a million records that wait for an unreachable sink, and a daemon
-without them.
+its end. A `parquet` sink is compared with pyarrow, which makes one table of the same records in memory and writes it.
+All of it runs on one core. The memory is compared between a daemon with a million records that wait for an unreachable
+sink, and a daemon without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import re
 import sys
@@ -23,17 +25,20 @@ from statistics import median
 from ingestd.api.events import Record
 from ingestd.consumers.group import Consumers
 from ingestd.daemon.server import tune_the_interpreter
-from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
+from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 
 from .attribution import died, record
 from .beside import beside
-from .servers import CONFIG, ingestd
+from .servers import CONFIG, ingestd, on_core
 from .shop import usual
 
 WITHOUT = CONFIG.partition("[sinks.")[0]
 AWAY = WITHOUT + '[sinks.away]\ntype = "webhook"\nurl = "http://127.0.0.1:9"\nstart = "beginning"\n'
+LAKE = WITHOUT + '[sinks.lake]\ntype = "parquet"\npath = "lake"\nflush_every = "2s"\n'
+HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 CAUGHT_UP = 100_000
 WAITING = 1_000_000
 
@@ -49,14 +54,23 @@ async def fill(database: Path, records: Sequence[Record], times: int = 1) -> Non
         await backend.close()
 
 
-async def catch_up(folder: Path) -> float:
-    """Seconds in which a new `jsonl` sink takes the whole journal."""
+def jsonl(folder: Path) -> SinkConsumer:
+    name = f"new-{time.time_ns()}"
+    sink = JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
+    return SinkConsumer(sink, SinkOptions(type="jsonl", start="beginning"))
+
+
+def parquet(folder: Path) -> SinkConsumer:
+    name = f"new-{time.time_ns()}"
+    sink = ParquetSink(name, ParquetSink.Options(path=folder / name))
+    return BufferedSinkConsumer(sink, SinkOptions(type="parquet", start="beginning"))
+
+
+async def catch_up(folder: Path, feeder: SinkConsumer) -> float:
+    """Seconds in which a new sink takes the whole journal."""
     backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
-        name = f"new-{time.time_ns()}"
-        sink = JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
-        feeder = SinkConsumer(sink, SinkOptions(type="jsonl", start="beginning"))
         consumers = Consumers(backend.journal, backend.store, [feeder], died=died)
         begun = time.perf_counter()
         await consumers.start()
@@ -81,6 +95,21 @@ def plain(path: Path, lines: bytes, at_once: int, *, each: bool) -> float:
     return time.perf_counter() - begun
 
 
+def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
+    """Seconds in which pyarrow makes a table of these records, and in which it writes the table to the disk."""
+    import pyarrow.parquet as pq
+
+    from ingestd.plugins.sinks.parquet.rows import make_table, read_fields
+
+    begun = time.perf_counter()
+    table = make_table([read_fields(each) for each in records], records)
+    made = time.perf_counter()
+    with path.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+        os.fsync(file.fileno())
+    return made - begun, time.perf_counter() - made
+
+
 def catching_up(rounds: int) -> None:
     sent = [*usual()]
     records = [record(number, **sent[number % len(sent)]) for number in range(CAUGHT_UP)]
@@ -89,19 +118,32 @@ def catching_up(rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         folder = Path(name)
         asyncio.run(fill(folder / "ingestd.db", records))
-        del records
         tune_the_interpreter()
         seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
+        if HAS_PYARROW:
+            seconds |= {"parquet": [], "a table": [], "pyarrow": []}
         for _ in range(rounds):
-            seconds["sink"].append(asyncio.run(catch_up(folder)))
+            seconds["sink"].append(asyncio.run(catch_up(folder, jsonl(folder))))
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
+            if HAS_PYARROW:
+                seconds["parquet"].append(asyncio.run(catch_up(folder, parquet(folder))))
+                made, written = plain_table(folder / "plain.parquet", records)
+                seconds["a table"].append(made)
+                seconds["pyarrow"].append(written)
     took = {name: median(each) for name, each in seconds.items()}
     print(f"sinks: a backlog of {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes, {rounds} rounds")
     for name, each in took.items():
         print(f"  {name:9} {each:6.2f} s {CAUGHT_UP / each:9.0f} records/s {len(lines) / each / 1e6:7.1f} MB/s")
     print(f"  jsonl catching up: {took['in steps'] / took['sink']:.2f} of a plain write in steps of as many bytes,"
           f" {took['at once'] / took['sink']:.2f} of one at once")  # fmt: skip
+    if HAS_PYARROW:
+        whole = took["a table"] + took["pyarrow"]
+        print(f"  parquet catching up: {whole / took['parquet']:.2f} of pyarrow making and writing the same table in"
+              f" memory, {took['pyarrow'] / took['parquet']:.2f} of writing it, {took['sink'] / took['parquet']:.2f}"
+              " of jsonl")  # fmt: skip
+    else:
+        print("  parquet: skipped, because pyarrow is not installed (pip install '.[parquet]')")
 
 
 def resident(folder: Path) -> float:
@@ -133,7 +175,11 @@ def main() -> int:
         f"sinks: /track with a jsonl sink and without, {rounds} rounds of {seconds} s each, events as a shop sends them"
     )
     beside((CONFIG, WITHOUT), usual(), rounds, seconds)
-    catching_up(rounds)
+    if HAS_PYARROW:
+        print(f"sinks: /track with a parquet sink and without, {rounds} rounds of {seconds} s each")
+        beside((LAKE, WITHOUT), usual(), rounds, seconds)
+    with on_core(min(os.sched_getaffinity(0))):
+        catching_up(rounds)
     waiting()
     return 0
 

@@ -25,6 +25,7 @@ _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
 _ATTEND = 0.5  # seconds after which the consumer is asked for its next action, even without new records
+_ATTEND_FORCED = 0.02  # the same while the daemon stops and records are buffered
 
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
@@ -181,6 +182,8 @@ class Runner:
         if self._consumer.polls_commands:
             turn = await self._attend()
             patience = _ATTEND if turn == "records" else 0.0
+            if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
+                patience = min(patience, _ATTEND_FORCED)
             if turn == "flush":
                 if await self._is_open(opening):
                     async with self._at_work():

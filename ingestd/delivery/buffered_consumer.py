@@ -26,9 +26,8 @@ from .transforms import RecordTransform
 __all__ = ["BufferedSinkConsumer"]
 
 
-_REPLAY_PART = (
-    10.0  # seconds after which a replay is flushed even if the buffer is not full; new records wait meanwhile
-)
+_REPLAY_PART = 10.0
+"""Seconds after which a replay is flushed even if the buffer is not full, because new records wait meanwhile."""
 
 
 class BufferedSinkConsumer(SinkConsumer):
@@ -91,6 +90,7 @@ class BufferedSinkConsumer(SinkConsumer):
         await super().close()
         self._buffer = Buffered()
         self._sink_buffer.forget()
+        self._failures = self._replay_failures = self._through = self._replay_through = 0
 
     def hurry(self) -> None:
         self._hurried = True
@@ -100,21 +100,25 @@ class BufferedSinkConsumer(SinkConsumer):
         comes_more, self._comes_more = self._comes_more, False
         if self._buffer.last is None:
             return action
+        is_old = self._buffer.age >= self.sink.flush_after and time.monotonic() >= self._not_before
+        if self._misses_records(self._buffer.last):  # the flush of before the crash must be made again, as it was
+            return "flush" if is_old else "records" if action == "command" else action
         if action == "nothing":  # a pause
             return action if self._has_failed else "flush"
         command = self._next_command() if action == "command" else None
         needs_empty_buffer = command is not None and not isinstance(command, Discard)
-        return "flush" if needs_empty_buffer or self._is_flush_due(self._buffer.last, comes_more=comes_more) else action
+        is_due = is_old or self._is_complete(self._buffer.last) or (self._hurried and not comes_more)
+        return "flush" if is_due or needs_empty_buffer else action
 
-    def _is_flush_due(self, last: Record, *, comes_more: bool) -> bool:
-        if self._buffer.is_durable or self._buffer.has_much_given_up:
-            return True
-        is_old = self._buffer.age >= self.sink.flush_after and time.monotonic() >= self._not_before
-        if self._plan is not None and self._plan.begins_with(last) and last.position < self._plan.last:
-            return is_old  # the flush of before the crash must be made again, as it was
-        if self._plan is not None and last.position == self._plan.last:
-            return True
-        return is_old or self.sink.is_full() or (self._hurried and not comes_more)
+    def _misses_records(self, last: Record) -> bool:
+        """Whether the plan from before a crash goes beyond the buffer."""
+        return self._plan is not None and self._plan.first <= last.position < self._plan.last
+
+    def _is_complete(self, last: Record) -> bool:
+        """Whether nothing may be added to the buffer."""
+        is_planned = self._plan is not None and last.position == self._plan.last
+        buffer = self._buffer
+        return is_planned or buffer.is_durable or buffer.has_much_given_up or self.sink.is_full()
 
     async def _process(self, records: Sequence[Record], step: Step) -> None:
         self._comes_more = len(records) == self.max_records
@@ -149,8 +153,7 @@ class BufferedSinkConsumer(SinkConsumer):
         if buffer.delivered and not buffer.is_durable:
             plan = self._plan
             if plan is None or not plan.ends_with(buffer.last):
-                is_short = plan is not None and plan.first <= buffer.last.position < plan.last
-                if plan is not None and is_short and await journal.last() >= plan.last:
+                if plan is not None and self._misses_records(buffer.last) and await journal.last() >= plan.last:
                     self._not_before = time.monotonic() + self.sink.flush_after  # its other records are still coming
                     return
                 plan = BatchPlan(buffer.first, buffer.last.position, buffer.last.at)
@@ -189,6 +192,8 @@ class BufferedSinkConsumer(SinkConsumer):
         self._failures = 0
         self._through = position
         self._plan = None
+        self._filling.forget()
+        self._evidence.forget()  # none of these records was durable, so each is new to the sink
         self._buffer = Buffered()
         self._sink_buffer.discard()
 
@@ -198,11 +203,8 @@ class BufferedSinkConsumer(SinkConsumer):
         """Do as much of a replay as the buffer holds, and flush it."""
         began = progress.at
         if began < self._replay_through:
-            filling, self._replays = self._replays, self._replaying_through
-            try:
-                return await super()._replay(command, step, progress, journal, position)
-            finally:
-                self._replays = filling
+            return await self._replay_through_buffer(command, step, progress, journal, position)
+        await self._sink_buffer.prepare()
         letters: list[DeadLetter] = []
         replayed, until = progress.replayed, time.monotonic() + _REPLAY_PART
         while progress.command < command.number and not self.sink.is_full() and time.monotonic() < until:
@@ -210,6 +212,7 @@ class BufferedSinkConsumer(SinkConsumer):
                 letters += await super()._replay(command, step, progress, journal, position)
             except Exception:
                 if progress.at == began:
+                    self._sink_buffer.discard()
                     raise
                 break  # the failure comes again after the flush of the records before it
         if progress.replayed == replayed:
@@ -227,4 +230,17 @@ class BufferedSinkConsumer(SinkConsumer):
             raise
         self._replay_failures = 0
         self._sink_buffer.forget()
+        return letters
+
+    async def _replay_through_buffer(
+        self, command: Replay, step: Step, progress: Progress, journal: Journal, position: int
+    ) -> Sequence[DeadLetter]:
+        """Do a part of a replay, and flush each batch alone."""
+        filling, self._replays = self._replays, self._replaying_through
+        try:
+            letters = await super()._replay(command, step, progress, journal, position)
+        finally:
+            self._replays = filling
+        if progress.command == command.number:
+            self._replay_through = 0
         return letters

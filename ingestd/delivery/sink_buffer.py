@@ -74,6 +74,10 @@ class SinkBuffer:
         await self._empty_unknown()
         await self._sink.write(batch)
 
+    async def prepare(self) -> None:
+        """Empty the buffer if its content is unknown."""
+        await within(self._timeout, self._empty_unknown(), "opening it again", SinkRetry)
+
     async def flush(self, span: Span | None) -> None:
         # A flush that takes long is no sign of a faulty record.
         await within(self._timeout, self._sink.flush(span), "a flush", SinkRetry)

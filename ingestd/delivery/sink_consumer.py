@@ -342,7 +342,7 @@ class SinkConsumer(Consumer):
         return letters
 
     def _is_replayed(self, record: Record, command: Replay) -> bool:
-        return self._passes(record) and (command.keys is None or record.decode().get("key") in command.keys)
+        return self._passes(record) and (command.keys is None or record.envelope().key in command.keys)
 
     async def _see_to_letters(self, command: OperatorCommand, step: Step, progress: Progress) -> None:
         assert not isinstance(command, Replay)

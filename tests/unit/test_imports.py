@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-LONG = {"prometheus_client", "tornado", "jsonschema", "referencing", "redis", "asyncpg", "nats", "re2"}
+LONG = {
+    "prometheus_client",
+    "tornado",
+    "jsonschema",
+    "referencing",
+    "redis",
+    "asyncpg",
+    "nats",
+    "confluent_kafka",
+    "re2",
+}
 
 
 def imported(code: str) -> set[str]:

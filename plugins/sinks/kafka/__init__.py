@@ -1,0 +1,155 @@
+"""The `kafka` sink: sends each record to a topic of Apache Kafka.
+
+A message is the JSON object byte for byte. Its key is tenant and visitor, so the messages of a visitor are in one
+partition and in order. A write returns when all replicas in sync have its messages.
+
+confluent-kafka sends on separate threads. The sink calls it from one thread, because its calls block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from threading import Event
+from typing import Any
+
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink
+
+from .messages import Message, MessageMaker
+from .options import KafkaOptions
+from .producer import Producer, TooLarge, Unacknowledged
+from .settings import check_options
+from .topic import TopicTemplate
+from .topics import Topics
+
+__all__ = ["KafkaSink", "register_sinks"]
+
+_SIFTING = 5.0  # seconds after which a write rejects the records found so far; the others come again
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("kafka", KafkaSink)
+
+
+class KafkaSink(Sink):
+    Options = KafkaOptions
+
+    def __init__(self, name: str, options: KafkaOptions) -> None:
+        super().__init__(name, options)
+        try:
+            import confluent_kafka  # noqa: F401 - slow to import, so only daemons with this sink do it
+        except ImportError:
+            raise ConfigError(
+                f"sinks.{name}.type: needs confluent-kafka, which is not installed:"
+                " pip install '.[kafka]' in ingestd's source"
+            ) from None
+        check_options(f"sinks.{name}", options)
+        try:
+            template = TopicTemplate(options.topic)
+        except ValueError as error:
+            raise ConfigError(f"sinks.{name}.topic: {error}") from None
+        self._make = MessageMaker(template).make
+        self._static = [] if template.name is None else [template.name]
+        """The topic, if it is the same for all records."""
+        self._topics = Topics(options)
+        self._producer = Producer(options)
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def open(self) -> None:
+        await self.close()
+        await self._run(self._open)
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        await self._run(self._write, batch)
+
+    async def check(self) -> None:
+        stop = Event()
+        try:
+            # On another thread, because a write may be waiting. The check has its own connection.
+            await asyncio.to_thread(self._topics.check, self._static, stop)
+        finally:
+            stop.set()
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            ended = asyncio.get_running_loop().run_in_executor(thread, self._producer.end)
+            thread.shutdown(wait=False)
+            await asyncio.shield(ended)  # the producer ends also if nobody waits for it
+
+    async def _run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do blocking work on the thread of the sink. After a cancellation it stops soon, and later work waits."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"ingestd-{self.name}")
+        stop = Event()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments, stop))
+        finally:
+            stop.set()
+
+    def _open(self, stop: Event) -> None:
+        self._topics.forget()
+        self._producer.begin()  # first, because it takes half a second until it can send
+        self._topics.reach(self._static, stop)
+
+    def _write(self, batch: Sequence[Record], stop: Event) -> None:
+        messages = [*map(self._make, batch)]
+        topics = {message.topic for message in messages}
+        try:
+            self._topics.prepare(topics, stop)
+            try:
+                self._producer.send(messages, stop)
+            except TooLarge:
+                self._sift(messages, stop)
+        except Unacknowledged as error:
+            self._topics.forget()
+            reason = self._topics.shortage(topics, stop) or error.reason or "they are slow, or a quota is exceeded"
+            written = self._written(messages, stop)
+            raise SinkRetry(f"the brokers do not acknowledge messages in time: {reason}", written=written) from None
+        except (SinkRetry, SinkFailure) as error:
+            self._topics.forget()
+            error.written = self._written(messages, stop)
+            raise
+        self._forget(messages, stop)
+
+    def _written(self, messages: Sequence[Message], stop: Event) -> int:
+        """The number of messages, from the first, that the brokers have. They do not come again."""
+        written = next((index for index, each in enumerate(messages) if not self._producer.has(each)), len(messages))
+        self._forget(messages[:written], stop)
+        return written
+
+    def _forget(self, messages: Sequence[Message], stop: Event) -> None:
+        if not stop.is_set():  # otherwise nobody waits for this write, and its records come again
+            self._producer.forget(messages)
+
+    def _sift(self, messages: Sequence[Message], stop: Event) -> None:
+        """Send the messages one by one, to find those that are too large."""
+        until = time.monotonic() + _SIFTING
+        rejected: dict[int, str] = {}
+        written = 0
+        try:
+            with closing(self._producer.send_alone(messages, stop)) as answers:
+                for written, fits in enumerate(answers, 1):
+                    if not fits:
+                        rejected[written - 1] = _too_large(messages[written - 1])
+                    if rejected and time.monotonic() > until:
+                        break
+        except (Unacknowledged, SinkRetry, SinkFailure):
+            if not rejected:
+                raise
+        if rejected:
+            self._forget(messages[:written], stop)
+            raise SinkReject(rejected, written=written)
+        self._producer.shrink()
+
+
+def _too_large(message: Message) -> str:
+    return f"it has {len(message.body)} bytes, and the topic {message.topic} takes fewer (max.message.bytes)"

@@ -1,0 +1,204 @@
+"""Sends records to the brokers, and remembers which of them the brokers have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from ingestd.api.errors import SinkRetry
+
+from .errors import ALL_BROKERS_DOWN, CONSEQUENCES, TOO_LARGE, failure, plain
+from .messages import Message
+from .options import KafkaOptions
+from .settings import lone_settings, producer_settings
+
+__all__ = ["Producer", "TooLarge", "Unacknowledged"]
+
+_QUIET, _LONGEST = 5.0, 15.0  # seconds without any acknowledgement, and in all, after which a write fails
+_LOOK = 0.05  # seconds after which a wait notices that it is to stop
+_LAST_WORDS = 1.0  # seconds for acknowledgements that are on their way when the producer ends
+_BATCH_SIZE, _SMALLEST_BATCH = 1_000_000, 16_384  # bytes: less than the default limit of topics and brokers
+
+
+class TooLarge(Exception):
+    """The broker does not take a message, or several that were sent together, because of their size."""
+
+
+class Unacknowledged(Exception):
+    """The brokers have not acknowledged all messages in time. The producer still sends them."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+_WAITING: Any = object()
+
+
+class _Receipt(msgspec.Struct, gc=False):
+    """The answer to a message."""
+
+    error: Any = _WAITING
+    """None if the brokers have the message."""
+
+    def take(self, error: Any, _: Any) -> None:
+        self.error = error
+
+
+class Producer:
+    """An idempotent producer. All calls come from one thread and block, but not longer than until `stop`.
+
+    Messages stay with the producer if a write fails because the brokers do not answer. The next write of these records
+    waits for the same messages, so they are neither repeated nor reordered. After an error the producer ends, because
+    the messages behind the failed one must not be sent before it. Then the next write sends all messages again that no
+    broker has acknowledged.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._batch_size = _BATCH_SIZE
+        self._client: Any = None
+        self._receipts: dict[str, _Receipt] = {}
+        """The receipts of messages by record id, until `forget`."""
+        self._trouble: Any = None
+        """The first error of the connections since the last acknowledgement."""
+
+    def begin(self) -> None:
+        """Connect, without waiting for it."""
+        if self._client is None:
+            self._begin(producer_settings(self._options, self._batch_size))
+
+    def _begin(self, settings: Mapping[str, Any]) -> None:
+        from confluent_kafka import Producer as Client
+
+        self._trouble = None
+        self._client = Client({**settings, "error_cb": self._note})
+
+    def end(self) -> None:
+        """Close the connections. Messages that no broker has acknowledged may arrive nevertheless."""
+        self._close()
+        self._receipts.clear()
+
+    def has(self, message: Message) -> bool:
+        """Whether the brokers have acknowledged a message that was not forgotten."""
+        receipt = self._receipts.get(message.id)
+        return receipt is not None and receipt.error is None
+
+    def forget(self, messages: Iterable[Message]) -> None:
+        """Send these messages anew if they come again. They must be acknowledged."""
+        for message in messages:
+            self._receipts.pop(message.id, None)
+
+    def send(self, messages: Sequence[Message], stop: Event) -> None:
+        """Return when the brokers have all messages.
+
+        Raises `Unacknowledged`, `TooLarge`, `SinkRetry` or `SinkFailure`.
+        """
+        from confluent_kafka import KafkaException
+
+        self.begin()
+        try:
+            receipts = [self._receipts.get(message.id) or self._produce(message) for message in messages]
+            self._wait(receipts, stop)
+        except KafkaException as error:
+            raise self._give_up(error.args[0]) from None
+        if any(receipt.error is not None for receipt in receipts):
+            raise self._give_up(None)
+
+    def send_alone(self, messages: Sequence[Message], stop: Event) -> Generator[bool, None, None]:
+        """Send one message after the other, and yield for each whether the broker takes a message of its size.
+
+        Nothing else is on its way, so order needs no idempotent producer, which would end with each refused message.
+        """
+        from confluent_kafka import KafkaException
+
+        self._begin(lone_settings(self._options))
+        try:
+            for message in messages:
+                try:
+                    receipt = self._receipts.get(message.id) or self._produce(message)
+                    self._wait([receipt], stop)
+                except KafkaException as error:
+                    raise self._give_up(error.args[0]) from None
+                if receipt.error is None:
+                    yield True
+                elif receipt.error.code() == TOO_LARGE:
+                    self.forget([message])
+                    yield False
+                else:
+                    raise self._give_up(None)
+        finally:
+            self._close()
+
+    def shrink(self) -> None:
+        """Send fewer records at once, because the topic's limit for several is lower than for one alone."""
+        self._batch_size = max(_SMALLEST_BATCH, self._batch_size // 2)
+
+    def _produce(self, message: Message) -> _Receipt:
+        receipt = _Receipt()
+        while True:
+            try:
+                self._client.produce(
+                    message.topic, message.body, message.key, on_delivery=receipt.take, headers=message.headers
+                )
+            except BufferError:  # librdkafka has a gigabyte of messages
+                self._client.poll(_LOOK)
+            else:
+                self._receipts[message.id] = receipt
+                return receipt
+
+    def _wait(self, receipts: Sequence[_Receipt], stop: Event) -> None:
+        """Wait until every message has an answer."""
+        began = heard = time.monotonic()
+        for receipt in receipts:
+            while receipt.error is _WAITING:
+                self._client.poll(_LOOK)
+                now = time.monotonic()
+                if receipt.error is not _WAITING:
+                    heard, self._trouble = now, None
+                elif stop.is_set() or now - heard > _QUIET or now - began > _LONGEST:
+                    raise Unacknowledged(None if self._trouble is None else plain(self._trouble))
+
+    def _give_up(self, fatal: Any) -> Exception:
+        """End the client after an error. Returns the exception to raise."""
+        errors = self._close(_LAST_WORDS)
+        causes = [error for error in errors if error.code() not in CONSEQUENCES]
+        if any(error.code() == TOO_LARGE for error in causes):
+            return TooLarge()
+        if causes:
+            return failure(causes[0])
+        return SinkRetry(plain(fatal or errors[0]))
+
+    def _close(self, seconds: float = 0.0) -> list[Any]:
+        """End the client, and return the errors of its messages. Acknowledgements that come within that time count.
+
+        Receipts of acknowledged messages stay. The others go, so their messages are sent again.
+        """
+        client, self._client = self._client, None
+        if client is not None:
+            client.purge(in_flight=False, blocking=False)
+            until = time.monotonic() + seconds
+            while len(client) > 0 and time.monotonic() < until:
+                _poll(client, _LOOK)
+            client.purge(blocking=False)
+            _poll(client, 0)
+        answered = {id_: receipt for id_, receipt in self._receipts.items() if receipt.error is not _WAITING}
+        self._receipts = {id_: receipt for id_, receipt in answered.items() if receipt.error is None}
+        return [receipt.error for receipt in answered.values() if receipt.error is not None]
+
+    def _note(self, error: Any) -> None:
+        if self._trouble is None or self._trouble.code() == ALL_BROKERS_DOWN:
+            self._trouble = error
+
+
+def _poll(client: Any, seconds: float) -> None:
+    """Take answers after an error, which the client may raise again."""
+    from confluent_kafka import KafkaException
+
+    with suppress(KafkaException):
+        client.poll(seconds)

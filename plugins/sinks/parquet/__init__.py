@@ -1,0 +1,165 @@
+"""The `parquet` sink: writes records to Parquet files of a lake, by type and date.
+
+The sink is buffering. Its buffer has compressed files in memory, one for each type and date. A flush stores them under
+names made of the positions of its span. So a flush that is made again replaces its files, and each record is there
+once. Before replayed records are stored, the sink reads the ids of the files with these positions, and leaves out the
+records that are there.
+
+Compressing and storing block, so they are done on a thread. Failures of the storage never count against a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ingestd.api import hookimpl
+from ingestd.api.errors import ConfigError, SinkReject
+from ingestd.api.events import Record
+from ingestd.api.sink import Sink, Span
+
+from .options import ParquetOptions, check_target
+
+if TYPE_CHECKING:
+    from .buffer import FileBuffer, PartitionFile
+    from .lake import Folder, Lake
+
+__all__ = ["ParquetSink", "register_sinks"]
+
+_SLICE, _SLICE_RECORDS = 1 << 19, 256  # bytes, and records, after which other tasks get a turn
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("parquet", ParquetSink)
+
+
+class ParquetSink(Sink):
+    Options = ParquetOptions
+    buffering = True
+
+    def __init__(self, name: str, options: ParquetOptions) -> None:
+        super().__init__(name, options)
+        check_target(options, f"sinks.{name}")
+        try:
+            from .buffer import FileBuffer
+            from .lake import Lake, LocalFolder, ObjectFolder
+        except ImportError:
+            raise ConfigError(
+                f"sinks.{name}.type: needs pyarrow, which is not installed: pip install '.[parquet]' in"
+                " ingestd's source"
+            ) from None
+        self.flush_after = float(options.flush_every)
+        self._most = int(options.max_size)
+        folder: Folder
+        if options.path is not None:
+            folder = LocalFolder(options.path)
+        else:
+            assert options.url is not None
+            folder = ObjectFolder(
+                str(options.url), {key: _typed(key, str(each)) for key, each in options.storage.items()}
+            )
+        self._lake: Lake = Lake(folder, _secrets(options))
+        self._new_buffer = FileBuffer
+        self._buffer: FileBuffer = FileBuffer()
+        self._thread: ThreadPoolExecutor | None = None
+        self._job: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        self._buffer = self._new_buffer()
+        await self._do(self._lake.open)
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        from .rows import read_fields
+
+        await self._job_done()
+        fields, reasons = [], {}
+        size = 0
+        for index, record in enumerate(batch):
+            size += len(record.body)
+            if size > _SLICE:
+                size = 0
+                await asyncio.sleep(0)
+            try:
+                fields.append(read_fields(record))
+            except ValueError as error:
+                reasons[index] = f"it cannot be read: {error}"
+        if reasons:
+            raise SinkReject(reasons)
+        for start in range(0, len(batch), _SLICE_RECORDS):
+            self._buffer.add(fields[start : start + _SLICE_RECORDS], batch[start : start + _SLICE_RECORDS])
+            await asyncio.sleep(0)
+            if self._buffer.needs_compressing:
+                await self._do(self._buffer.compress)
+
+    def is_full(self) -> bool:
+        return self._buffer.size >= self._most
+
+    async def flush(self, span: Span | None) -> None:
+        await self._do(self._store, self._buffer, span)
+        self._buffer = self._new_buffer()
+
+    async def check(self) -> None:
+        await self._do(self._lake.check)
+
+    async def close(self) -> None:
+        await self._job_done()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None  # the sink may be opened again
+        self._buffer = self._new_buffer()
+
+    def _store(self, buffer: FileBuffer, span: Span | None) -> None:
+        """Store the files that are not stored yet."""
+        for folder, file in buffer.finish().items():
+            if not file.is_stored:
+                if span is None:
+                    self._store_missing(folder, file)
+                else:
+                    self._lake.put(f"{folder}/{span.first:015d}-{span.last:015d}-{span.at}.parquet", file.content())
+                file.is_stored = True
+
+    def _store_missing(self, folder: str, file: PartitionFile) -> None:
+        """Store the records that the folder does not have yet."""
+        rest = file.without(self._lake.ids(folder, file.first, file.last))
+        if rest is not None:
+            content = rest.content()
+            digest = blake2b(content, digest_size=6).hexdigest()
+            self._lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
+
+    async def _job_done(self) -> None:
+        """Wait for the work of a cancelled call, because a thread cannot be cancelled."""
+        if self._job is not None and not self._job.done():
+            await asyncio.wait([self._job])
+
+    async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
+        await self._job_done()
+        if self._thread is None:
+            # A separate thread, because a storage that hangs must not block the threads that others share.
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"parquet-{self.name}")
+        self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        await asyncio.shield(self._job)
+
+
+def _typed(key: str, text: str) -> str | bool | float:
+    """The value of an argument of a file system. Time limits are numbers, and some arguments are true or false."""
+    if text in {"true", "false"}:
+        return text == "true"
+    try:
+        return float(text) if key.endswith("timeout") else text
+    except ValueError:
+        return text
+
+
+def _secrets(options: ParquetOptions) -> list[str]:
+    """The texts of the options that may be secret."""
+    given = [(key, str(value)) for key, value in options.storage.items()]
+    if options.url is not None:
+        parts = urlsplit(str(options.url))
+        given += [("", unquote(each)) for each in parts.netloc.rpartition("@")[0].split(":")]
+        given += parse_qsl(parts.query)
+    return [text for key, text in given if len(text) > 4 and not key.startswith(("region", "endpoint", "scheme"))]

@@ -1,0 +1,250 @@
+"""The folder of a parquet sink, on the local disk or in object storage."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from ingestd.api.errors import SinkRetry, reason_of
+
+from .rows import SCHEMA
+
+__all__ = ["Folder", "Lake", "LocalFolder", "ObjectFolder"]
+
+_NAME = re.compile(r"(\d+)-(\d+)-[^/]*\.parquet")
+
+
+class Folder(Protocol):
+    """A folder that has files. Paths are relative to it. All methods raise `OSError`."""
+
+    def prepare(self) -> None:
+        """Connect, or create the folder."""
+
+    def check(self) -> None:
+        """Raise the error that writing would raise, as far as it is known without writing."""
+
+    def put(self, path: str, content: pa.Buffer) -> None:
+        """Store a file durably, whole or not at all. It replaces a file with this name."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, none if the folder does not exist."""
+
+    def open(self, path: str) -> Any:
+        """A file for reading."""
+
+
+class LocalFolder:
+    """A folder of the local disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def prepare(self) -> None:
+        if not self._root.is_dir():
+            self._root.mkdir()
+            _sync(self._root.parent)
+
+    def check(self) -> None:
+        place = self._root if self._root.exists() else self._root.parent
+        if not place.is_dir():
+            raise NotADirectoryError(f"{place} is not a folder")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(f"{place} cannot be written to")
+
+    def put(self, path: str, content: pa.Buffer) -> None:
+        whole = self._root / path
+        self._make_folders(whole.parent)
+        part = whole.with_name(f".{whole.name}.part")
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.rename(whole)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+        _sync(whole.parent)
+
+    def _make_folders(self, folder: Path) -> None:
+        if folder == self._root or folder.is_dir():
+            if not self._root.is_dir():  # perhaps its disk is not mounted
+                raise FileNotFoundError(f"{self._root} has gone")
+            return
+        self._make_folders(folder.parent)
+        with suppress(FileExistsError):
+            folder.mkdir()
+        _sync(folder.parent)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(self._root / folder)
+        except FileNotFoundError:
+            return []
+
+    def open(self, path: str) -> Any:
+        return pa.OSFile(str(self._root / path))
+
+
+class ObjectFolder:
+    """A folder in object storage, or in another file system of pyarrow or fsspec."""
+
+    def __init__(self, url: str, arguments: dict[str, Any]) -> None:
+        self._url = url
+        self._arguments = arguments
+        self._system: fs.FileSystem | None = None
+        self._root = ""
+
+    def prepare(self) -> None:
+        if self._system is None:
+            try:
+                self._system, self._root = _file_system(self._url, self._arguments)
+            except (TypeError, ImportError) as error:  # an argument or a package that the file system does not know
+                raise ValueError(f"the file system cannot be used: {error}") from error
+
+    def check(self) -> None:
+        self.prepare()
+        self.names("")
+
+    def put(self, path: str, content: pa.Buffer) -> None:
+        assert self._system is not None
+        whole = part = f"{self._root}/{path}"
+        is_atomic = isinstance(self._system, fs.S3FileSystem | fs.GcsFileSystem | fs.AzureFileSystem)
+        if not is_atomic:
+            folder, _, name = whole.rpartition("/")
+            part = f"{folder}/.{name}.part"
+            self._system.create_dir(folder, recursive=True)
+        with self._system.open_output_stream(part) as stream:
+            stream.write(content)
+        if not is_atomic:
+            self._system.move(part, whole)
+
+    def names(self, folder: str) -> list[str]:
+        assert self._system is not None
+        selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
+        return [info.base_name for info in self._system.get_file_info(selector)]
+
+    def open(self, path: str) -> Any:
+        assert self._system is not None
+        return self._system.open_input_file(f"{self._root}/{path}")
+
+
+class Lake:
+    """The files of a sink, in folders such as `type=event/date=2026-11-21`. All methods may block.
+
+    Every failure is one of the sink, because the records are in the files already.
+    """
+
+    def __init__(self, folder: Folder, hidden: Collection[str]) -> None:
+        self._folder = folder
+        self._hidden = sorted(filter(None, hidden), key=len, reverse=True)
+        """Texts that no message may contain."""
+
+    def open(self) -> None:
+        with self._told():
+            self._folder.prepare()
+            self._check_schema()
+
+    def check(self) -> None:
+        with self._told():
+            self._folder.check()
+            self._check_schema()
+
+    def put(self, path: str, content: pa.Buffer) -> None:
+        with self._told():
+            self._folder.put(path, content)
+
+    def ids(self, folder: str, first: int, last: int) -> set[str]:
+        """The ids of the records in this folder with positions between these two, and perhaps of others."""
+        found: set[str] = set()
+        with self._told():
+            for name in self._files(folder):
+                match = _NAME.fullmatch(name)
+                # The names of files that others have made, such as by compaction, say nothing.
+                if match is None or (int(match[1]) <= last and int(match[2]) >= first):
+                    with self._opened(f"{folder}/{name}") as file:
+                        found.update(pq.read_table(file, columns=["id"])["id"].to_pylist())
+        return found
+
+    def _files(self, folder: str) -> list[str]:
+        return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet"))
+
+    def _check_schema(self) -> None:
+        """Compare the newest file of each type. Readers cannot read files of different schemas together."""
+        for type_ in sorted(name for name in self._folder.names("") if name.startswith("type=")):
+            dates = sorted(name for name in self._folder.names(type_) if name.startswith("date="))
+            files = self._files(f"{type_}/{dates[-1]}") if dates else []
+            if files:
+                path = f"{type_}/{dates[-1]}/{files[-1]}"
+                with self._opened(path) as file:
+                    schema = pq.read_schema(file)
+                _compare(path, schema)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        try:
+            with self._folder.open(path) as file:
+                yield file
+        except (pa.ArrowException, KeyError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors as `SinkRetry`, without secrets."""
+        try:
+            yield
+        except (OSError, pa.ArrowException, ValueError) as error:
+            text = reason_of(error)
+            for secret in self._hidden:
+                text = text.replace(secret, "***")
+            raise SinkRetry(text) from None
+
+
+def _compare(path: str, found: pa.Schema) -> None:
+    for field in SCHEMA:
+        index = found.get_field_index(field.name)
+        if index < 0:
+            raise ValueError(f"{path} has no column {field.name}, so it is not of this sink; move it away")
+        if found.field(index).type != field.type:
+            raise ValueError(
+                f"the column {field.name} of {path} is {found.field(index).type}, and the sink writes {field.type};"
+                " move the files away, or give the sink another folder"
+            )
+
+
+def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, str]:
+    """The file system of a URL, and the path of the folder in it."""
+    scheme, _, rest = url.partition("://")
+    if not arguments:
+        try:
+            system, root = fs.FileSystem.from_uri(url)
+        except pa.ArrowInvalid:  # not a scheme of pyarrow
+            pass
+        else:
+            return system, root.rstrip("/")
+    kind = {"s3": fs.S3FileSystem, "gs": fs.GcsFileSystem, "gcs": fs.GcsFileSystem}.get(scheme)
+    if kind is not None:
+        return kind(**arguments), rest.rstrip("/")
+    if scheme in {"abfs", "abfss"}:
+        container, _, path = rest.partition("/")
+        return fs.AzureFileSystem(**arguments), f"{container.partition('@')[0]}/{path}".rstrip("/")
+    import fsspec
+
+    return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **arguments))), rest.rstrip("/")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,95 @@
+"""A proxy before a server, on a thread. It can cut its connections, delay data, and refuse new connections."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["TcpProxy", "tcp_proxy"]
+
+
+class TcpProxy:
+    """Passes all data on. It runs on its own thread, so tests may block, and use several event loops."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self.port = port
+        self._target = target
+        self._open: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._serve, "127.0.0.1", self.port), self._loop
+        ).result()
+
+    def end(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """Cuts all connections. New ones are possible."""
+        self._call(self._cut)
+
+    def hold(self) -> None:
+        """Passes no data on until `let_go`."""
+        self._call(self._flows.clear)
+
+    def let_go(self) -> None:
+        self._call(self._flows.set)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        async def call() -> None:
+            function()
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def _cut(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._flows.set()
+        self._cut()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, back}
+        try:
+            await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+        finally:
+            self._open -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@contextmanager
+def tcp_proxy(port: int, target: int) -> Iterator[TcpProxy]:
+    proxy = TcpProxy(port, target)
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.end()
