@@ -12,7 +12,7 @@ import msgspec
 
 from .errors import TooLarge
 from .ids import time_uuid
-from .imported import Imported, import_mark
+from .imported import Imported, import_mark, original_time
 from .times import format_time
 
 if TYPE_CHECKING:
@@ -352,6 +352,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none
         """The JSON object as Python values."""
         value: dict[str, Any] = msgspec.json.decode(self.body)
         return value
+
+    def received_at(self) -> int:
+        """The time of receipt or derivation in milliseconds. An imported record keeps it, and `at` is the import's."""
+        at = original_time(self.body)
+        return self.at if at is None else at
 
     def envelope(self) -> Envelope:
         """The id, tenant, visitor and event key, in a third of the time of `decode`."""

@@ -1,4 +1,4 @@
-"""The origin of an event that `ingestd events import` has read from a file, and the mark of its record."""
+"""The origin of an event that `ingestd events import` has read from a file, and the mark and times of its record."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from .times import format_time
+from .times import format_time, parse_time
 
-__all__ = ["Imported", "import_mark"]
+__all__ = ["Imported", "import_mark", "original_time"]
 
 
 class Imported(msgspec.Struct, frozen=True, gc=False):
@@ -25,3 +25,27 @@ class Imported(msgspec.Struct, frozen=True, gc=False):
 def import_mark(imported: Imported, at: int) -> dict[str, Any]:
     """The member `import` of the record. `at` is the time of the import in milliseconds."""
     return {"endpoint": imported.endpoint, "at": format_time(at), "state": imported.changes_state}
+
+
+_MARK = b'"import":'
+
+
+class _Times(msgspec.Struct):
+    """The times of a record, under the names of its members."""
+
+    receivedAt: Any = None  # noqa: N815
+    decidedAt: Any = None  # noqa: N815
+    erasedAt: Any = None  # noqa: N815
+    mark: Any = msgspec.field(name="import", default=None)
+
+
+_times = msgspec.json.Decoder(_Times)
+
+
+def original_time(body: bytes) -> int | None:
+    """The time of receipt or derivation that an imported record has in its body, in milliseconds, or None."""
+    if _MARK not in body:
+        return None
+    times = _times.decode(body)
+    text = times.receivedAt or times.decidedAt or times.erasedAt
+    return parse_time(text) if isinstance(text, str) and times.mark is not None else None

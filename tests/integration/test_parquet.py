@@ -143,6 +143,17 @@ async def test_columns_have_types_and_folders_are_named_by_type_and_date(tmp_pat
     assert [type_ for type_, _ in types] == ["event", "shop:a/b ż", "shop:a/b ż"]
 
 
+async def test_an_imported_record_keeps_its_time_and_date(tmp_path: Path) -> None:
+    sink = lake(tmp_path)
+    await sink.open()
+    mark = {"endpoint": "track", "at": "2026-11-21T04:05:06.000Z", "state": False}
+    await store(sink, make_records(1, receivedAt="2024-02-29T23:59:59.000Z", **{"import": mark}), Span(1, 1, 1))
+    await sink.close()
+    (file,) = (tmp_path / "lake" / "type=event" / "date=2024-02-29").iterdir()
+    (row,) = pq.read_table(file, partitioning=None).to_pylist()
+    assert row["received_at"].isoformat() == "2024-02-29T23:59:59+00:00"
+
+
 @pytest.mark.parametrize(
     "body", [b'{"number":1}', b"[1]", b'{"id":7}', b"{", b'{"id":"\xff"}', b'{"id":"1","x":"\xff"}'], ids=repr
 )

@@ -108,7 +108,7 @@ def _by_folder(records: Sequence[Record]) -> dict[str, list[int]]:
     """The indexes of the records of each folder."""
     found: dict[str, list[int]] = {}
     for index, record in enumerate(records):
-        found.setdefault(partition_of(record.type, record.at), []).append(index)
+        found.setdefault(partition_of(record.type, record.received_at()), []).append(index)
     return found
 
 

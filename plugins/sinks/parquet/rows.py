@@ -67,7 +67,7 @@ def make_table(fields: Sequence[Fields], records: Sequence[Record]) -> pa.Table:
         *(pa.array(column, pa.string()) for column in (id_, tenant, key)),
         _times(timestamp),
         *(pa.array(column, pa.string()) for column in (anonymous_id, user_id, session_id)),
-        pa.array([record.at for record in records], pa.int64()).cast(_TIME),
+        pa.array([record.received_at() for record in records], pa.int64()).cast(_TIME),
         pa.array([record.position for record in records], pa.int64()),
         pa.array([record.body for record in records], pa.string()),
     ]

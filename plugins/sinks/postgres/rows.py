@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from ingestd.api.events import Record
-from ingestd.api.times import parse_time
 
 from .table import COLUMNS
 
@@ -68,30 +67,6 @@ class _Fields(msgspec.Struct, rename="camel"):
 
 _fields = msgspec.json.Decoder(_Fields)
 
-_MARK = b'"import":'
-
-
-class _Times(msgspec.Struct):
-    """The times of a record. An imported one keeps its own, while its record in the journal is new."""
-
-    receivedAt: Any = None  # noqa: N815 - the names of the record, here and below
-    decidedAt: Any = None  # noqa: N815
-    erasedAt: Any = None  # noqa: N815
-    mark: Any = msgspec.field(name="import", default=None)
-
-
-_times = msgspec.json.Decoder(_Times)
-
-
-def _received_at(record: Record, body: bytes) -> int:
-    """The time of receipt or derivation in milliseconds."""
-    if _MARK not in body:
-        return record.at
-    times = _times.decode(body)
-    text = times.receivedAt or times.decidedAt or times.erasedAt
-    at = parse_time(text) if isinstance(text, str) and times.mark is not None else None
-    return record.at if at is None else at
-
 
 def _row(record: Record) -> Row:
     body = _without_null(record.body)
@@ -105,7 +80,7 @@ def _row(record: Record) -> Row:
         _text(record.type.replace("\0", "\ufffd")),
         _text(fields.tenant),
         _text(fields.key),
-        _number((_received_at(record, body) - _EPOCH_MS) * 1000),
+        _number((record.received_at() - _EPOCH_MS) * 1000),
         _NULL if fields.timestamp is None else _number((fields.timestamp - _EPOCH) // _MICROSECOND),
         _text(fields.anonymous_id),
         _text(fields.user_id),
