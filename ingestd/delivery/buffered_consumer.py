@@ -175,10 +175,10 @@ class BufferedSinkConsumer(SinkConsumer):
         progress = await self._progress(step.state, buffer.first - 1)
         letters = await self._add_to(progress, step.state, buffer.delivered, buffer.filtered, buffer.given_up)
         step.flushed = buffer.last
-        step.committed = lambda: self._flushed(progress, letters)
+        step.committed = lambda: self._flushed(buffer, progress, letters)
 
-    def _flushed(self, progress: Progress, letters: Sequence[DeadLetter]) -> None:
-        self._count(self._buffer.delivered, self._buffer.filtered, len(letters))
+    def _flushed(self, buffer: Buffered, progress: Progress, letters: Sequence[DeadLetter]) -> None:
+        self._count(buffer.delivered, buffer.filtered, len(letters))
         self._buffer = Buffered()
         self._report(progress, letters)
 

@@ -11,10 +11,12 @@ import pytest
 
 from ingestd.api import times
 from ingestd.api.backend import Backend
-from ingestd.api.errors import SinkRetry
+from ingestd.api.errors import LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
+from ingestd.api.journal import Cursor, Journal
 from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
+from ingestd.api.store import State
 from ingestd.delivery import BufferedSinkConsumer, SinkOptions
 from ingestd.delivery.batch_plan import BatchPlan, save_plan
 from ingestd.delivery.dead_letters import read_letters
@@ -26,6 +28,7 @@ from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.durable_sinks import FolderSink, lake
 from tests.support.journals import append, running, until
+from tests.support.passing_journal import PassingJournal
 
 
 def fed(sink: Sink, most: int = 5, **filters: Any) -> BufferedSinkConsumer:
@@ -335,6 +338,47 @@ async def test_records_come_again_when_a_sink_with_a_buffer_is_closed_and_opened
             pass
         assert status.position == 8
     assert lake(tmp_path / "lake") == [*range(1, 9)]
+
+
+class LosingJournal(PassingJournal):
+    """Some commits that move the cursor raise, before or after they are made."""
+
+    def __init__(self, journal: Journal, error: Exception, *, after: bool) -> None:
+        super().__init__(journal)
+        self.losses = 0
+        self._error = error
+        self._after = after
+
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        is_lost = cursor is not None and cursor.record is not None and self.losses < 3
+        if is_lost and not self._after:
+            self.losses += 1
+            raise self._error
+        position = await super().commit(records, state, cursor)
+        if is_lost:
+            self.losses += 1
+            raise self._error
+        return position
+
+
+@pytest.mark.logs("sink:lake: ")
+@pytest.mark.parametrize(
+    ("error", "after"), [(LeaseLost("moved"), False), (LeaseLost("moved"), True), (Unavailable("away"), False)]
+)
+async def test_a_flush_whose_commit_is_lost_leaves_each_record_once(
+    error: Exception, after: bool, tmp_path: Path
+) -> None:
+    """Another daemon may have taken the sink, or the commit may have been made although its answer was lost."""
+    sink = FolderSink(tmp_path / "lake", most=4)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(18))
+        journal = LosingJournal(backend.journal, error, after=after)
+        consumer = fed(sink, most=2)
+        async with running(backend, consumer, journal=journal) as (status,):
+            await until(lambda: journal.losses == 3)
+        assert (status.processed, status.pending, consumer.delivered) == (18, 0, 18)
+        assert (await progress_of(backend)).delivered == 18
+    assert lake(tmp_path / "lake") == [*range(1, 19)]
 
 
 async def test_a_plan_that_a_shorter_journal_cannot_meet_is_dropped(tmp_path: Path) -> None:
