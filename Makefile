@@ -96,6 +96,9 @@ clean:
 	@scripts/need redis-server redis-server
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@scripts/need nats-server nats-server
+	@# Tests start their own server; the service of the package stays off.
+	@test -x /usr/sbin/clickhouse-server || { scripts/need clickhouse-server clickhouse-server \
+		&& { systemctl disable --now clickhouse-server >/dev/null 2>&1 || true; }; }
 	@scripts/need chromium chromium
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd

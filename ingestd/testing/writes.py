@@ -83,7 +83,7 @@ def _refuse_reject(writing: asyncio.Task[None]) -> None:
 
 async def rejected_of(sink: Sink, batch: Sequence[Record]) -> set[int]:
     """The indexes of rejected records. All other records are written again, until the sink takes them."""
-    left = [*range(len(batch))]
+    left, rejected = [*range(len(batch))], set[int]()
     while left:
         try:
             await sink.write([batch[index] for index in left])
@@ -94,5 +94,6 @@ async def rejected_of(sink: Sink, batch: Sequence[Record]) -> set[int]:
         assert reasons, "a SinkReject must name the rejected records"
         assert {*reasons} <= {*range(len(left))}, f"it names {[*reasons]} of a batch of {len(left)}"
         assert all(map(str, reasons.values())), "each rejected record needs a reason, for the dead letter"
+        rejected |= {left[at] for at in reasons}
         left = [index for at, index in enumerate(left) if at >= written and at not in reasons]
-    return {*range(len(batch))} - {*left}
+    return rejected
