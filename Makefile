@@ -49,6 +49,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
+	@$(BIN)/python -m benchmarks.clickhouse $(BENCH_CLICKHOUSE)
 	@$(BIN)/python -m benchmarks.intakes $(BENCH_INTAKES)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@$(BIN)/pip install --quiet --editable '.[postgres]'

@@ -491,6 +491,8 @@ async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
 
     assert run("each record once") == "event\t4\nerasure\t1\n"
     assert run("older than 25.3") == "2026-11-21\tEUR\t1\t49.9\n"
+    run("before an erasure")
+    wait_until(lambda: warehouse.ids() == ids_of(everything[2:]))
 
 
 def test_a_daemon_delivers_each_record_to_a_server_that_starts_late_and_is_killed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -120,6 +121,7 @@ class ClickHouseServer:
         """The server does not answer until it is released."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def release(self) -> None:
         assert self._process is not None

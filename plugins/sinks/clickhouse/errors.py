@@ -35,7 +35,7 @@ _OF_SERVER = {
 }  # fmt: skip
 _BUSY = {401, 403, 404, 407, 408, 425, 429}  # from a proxy, as 5xx
 
-_CODE = re.compile(r"\s*Code: (\d+)[.,] *(?:e\.displayText\(\) = )?(?:DB::\w+: )?")
+_CODE = re.compile(r"\s*(?:Code: (\d+)[.,] *(?:e\.displayText\(\) = )?(?:DB::\w+: )?)+")
 _TAIL = re.compile(
     r",? e\.what\(\) = .*|,? Stack trace.*|\(version [^()]*(?:\([^()]*\))?\)\s*$|: While executing .*", re.DOTALL
 )
