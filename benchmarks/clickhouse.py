@@ -1,8 +1,8 @@
 """The cost of the `clickhouse` sink: catching up, and `/track` with the sink and without.
 
 Catching up is the whole way of a backlog from the journal (SQLite with synchronous=FULL) into the table, in batches of
-10,000. It is compared with plain inserts of the same bytes, prepared beforehand, one after the other, into a table of the
-same kind. Both sides share the machine with the server.
+10,000. It is compared with plain inserts of the same bytes, prepared beforehand, one after the other, into the same
+table. Both sides share the machine with the server.
 """
 
 from __future__ import annotations
@@ -21,46 +21,30 @@ from statistics import median
 from urllib.parse import urlencode
 
 from ingestd.api.events import Record
-from ingestd.api.options import Secret, Url
-from ingestd.consumers.group import Consumers
+from ingestd.api.options import Secret, Size, Url
 from ingestd.daemon.server import tune_the_interpreter
-from ingestd.delivery import SinkConsumer, SinkOptions
-from ingestd.delivery.sink_consumer import BatchOptions
+from ingestd.delivery import SinkOptions
+from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.clickhouse.rows import make_rows
-from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
-from .attribution import died, record
+from .attribution import record
 from .beside import beside
 from .shop import usual
-from .sinks import CAUGHT_UP, WITHOUT, fill
+from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill
 
 AT_ONCE = 10_000
 
 
-def make_sink(server: ClickHouseServer) -> ClickHouseSink:
-    return ClickHouseSink("bench", ClickHouseSink.Options(url=Url(server.url), password=Secret(server.password)))
+def make_sink(server: ClickHouseServer, name: str = "bench") -> ClickHouseSink:
+    return ClickHouseSink(name, ClickHouseSink.Options(url=Url(server.url), password=Secret(server.password)))
 
 
-async def catch_up(folder: Path, server: ClickHouseServer) -> float:
-    """Seconds in which a new sink takes the whole journal."""
-    backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
-    await backend.open(serving=True)
-    try:
-        sink = make_sink(server)
-        sink.name = f"new-{time.time_ns()}"
-        batch = BatchOptions(max_events=AT_ONCE, max_bytes=SIZE)
-        options = SinkOptions(type="clickhouse", start="beginning", batch=batch)
-        consumers = Consumers(backend.journal, backend.store, [SinkConsumer(sink, options)], died=died)
-        begun = time.perf_counter()
-        await consumers.start()
-        left = await consumers.stop(600)
-        seconds = time.perf_counter() - begun
-        assert not left
-        return seconds
-    finally:
-        await backend.close()
+def catch_up_in(folder: Path, server: ClickHouseServer) -> float:
+    batch = BatchOptions(max_events=AT_ONCE, max_bytes=Size.parse("16MiB"))
+    options = SinkOptions(type="clickhouse", start="beginning", batch=batch)
+    return asyncio.run(catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), options))
 
 
 async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> list[bytes]:
@@ -99,7 +83,7 @@ def catching_up(server: ClickHouseServer, rounds: int) -> None:
         for number in range(rounds + 1):  # the first round is a warm-up
             for side, seconds in sides.items():
                 server.sql("TRUNCATE TABLE ingestd_records")
-                took = asyncio.run(catch_up(Path(name), server)) if side == "sink" else plain(server, bodies)
+                took = catch_up_in(Path(name), server) if side == "sink" else plain(server, bodies)
                 assert server.sql("SELECT count() FROM ingestd_records").strip() == str(CAUGHT_UP)
                 if number:
                     seconds.append(took)

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from ingestd.api.events import Record
+from ingestd.api.sink import Sink
 from ingestd.consumers.group import Consumers
 from ingestd.daemon.server import tune_the_interpreter
 from ingestd.delivery import SinkConsumer, SinkOptions
@@ -49,15 +50,12 @@ async def fill(database: Path, records: Sequence[Record], times: int = 1) -> Non
         await backend.close()
 
 
-async def catch_up(folder: Path) -> float:
-    """Seconds in which a new `jsonl` sink takes the whole journal."""
+async def catch_up(folder: Path, sink: Sink, options: SinkOptions) -> float:
+    """Seconds in which a new sink takes the whole journal in the folder."""
     backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
-        name = f"new-{time.time_ns()}"
-        sink = JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
-        feeder = SinkConsumer(sink, SinkOptions(type="jsonl", start="beginning"))
-        consumers = Consumers(backend.journal, backend.store, [feeder], died=died)
+        consumers = Consumers(backend.journal, backend.store, [SinkConsumer(sink, options)], died=died)
         begun = time.perf_counter()
         await consumers.start()
         left = await consumers.stop(600)
@@ -93,7 +91,9 @@ def catching_up(rounds: int) -> None:
         tune_the_interpreter()
         seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
         for _ in range(rounds):
-            seconds["sink"].append(asyncio.run(catch_up(folder)))
+            path = folder / f"new-{time.time_ns()}.jsonl"
+            sink = JsonlSink(path.stem, JsonlSink.Options(path=path))
+            seconds["sink"].append(asyncio.run(catch_up(folder, sink, SinkOptions(type="jsonl", start="beginning"))))
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
     took = {name: median(each) for name, each in seconds.items()}
