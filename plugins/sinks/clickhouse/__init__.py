@@ -92,7 +92,7 @@ class ClickHouseSink(Sink):
         if "insert_deduplication_token" in layout.known:
             settings["insert_deduplication_token"] = token
         self._layout = None  # until the insert succeeds
-        await self._server.insert(self._table.insert, settings, b"\n".join([row.line for row in rows]))
+        await self._server.insert(self._table.insert, settings, [row.line for row in rows])
         self._layout = layout
 
     async def _sift(self, rows: Sequence[Row], layout: Layout) -> tuple[dict[int, str], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlencode
 
@@ -22,6 +22,7 @@ from .options import ClickHouseOptions
 __all__ = ["Server"]
 
 _MOST_TEXT = 1 << 20
+_AT_ONCE = 64  # lines in one chunk
 # Far above a delivery's usual time limit. It ends attempts that nothing waits for.
 _CONNECT_TIMEOUT = 120.0
 
@@ -60,15 +61,15 @@ class Server:
     async def execute(self, command: str) -> None:
         await self._post({"query": command})
 
-    async def insert(self, query: str, settings: Mapping[str, str], lines: bytes) -> None:
+    async def insert(self, query: str, settings: Mapping[str, str], lines: Sequence[bytes]) -> None:
         """Insert these lines. If it returns, the server has stored all of them."""
         # The answer begins after the insert, so that its status is the outcome.
         text = await self._post({"query": query, "wait_end_of_query": "1", **settings}, lines)
         if text.strip():
             raise failure(self.host, 200, None, text)
 
-    async def _post(self, parameters: Mapping[str, str], body: bytes = b"") -> bytes:
-        answer = await ask(self._request(parameters, body), most_text=_MOST_TEXT, reads_text=lambda _: True)
+    async def _post(self, parameters: Mapping[str, str], lines: Sequence[bytes] = ()) -> bytes:
+        answer = await ask(self._request(parameters, lines), most_text=_MOST_TEXT, reads_text=lambda _: True)
         if answer.status == 0:
             raise connection_failure(answer.failure, self.host, self._advice) from None
         if answer.status != 200:
@@ -77,15 +78,15 @@ class Server:
             raise SinkFailure(f"{self.host} answers 200 before it has received the whole request")
         return answer.text
 
-    def _request(self, parameters: Mapping[str, str], body: bytes) -> HTTPRequest:
+    def _request(self, parameters: Mapping[str, str], lines: Sequence[bytes]) -> HTTPRequest:
         return HTTPRequest(
             f"{self._url}?{urlencode(parameters)}",
             "POST",
             HTTPHeaders({**self._headers, "Content-Type": "application/octet-stream"}),
             # In chunks, because some versions take a request with a length that is cut off between two rows for a whole
             # one. With the token of the batch, they would ignore the missing rows when the batch comes again.
-            body_producer=_producer(body) if body else None,  # type: ignore[arg-type]  # may also return None
-            body=None if body else b"",
+            body_producer=_producer(lines) if lines else None,  # type: ignore[arg-type]  # may also return None
+            body=None if lines else b"",
             connect_timeout=_CONNECT_TIMEOUT,
             request_timeout=0.0,  # none here, because delivery has a time limit
             follow_redirects=False,
@@ -95,8 +96,10 @@ class Server:
         )
 
 
-def _producer(body: bytes) -> Callable[[Callable[[bytes], Any]], None]:
+def _producer(lines: Sequence[bytes]) -> Callable[[Callable[[bytes], Any]], None]:
     def produce(write: Callable[[bytes], Any]) -> None:
-        write(body)  # not awaited, so that an early answer is read at once
+        # In pieces, because Tornado copies each. Not awaited, so that an early answer is read at once.
+        for start in range(0, len(lines), _AT_ONCE):
+            write(b"\n".join([*lines[start : start + _AT_ONCE], b""]))
 
     return produce
