@@ -54,6 +54,7 @@ bench: .venv/installed
 	@$(MAKE) --no-print-directory $(KAFKA)/lib/installed
 	@$(BIN)/pip install --quiet --editable '.[kafka]'
 	@$(BIN)/python -m benchmarks.kafka $(BENCH_KAFKA)
+	@$(BIN)/python -m benchmarks.clickhouse $(BENCH_CLICKHOUSE)
 	@$(BIN)/python -m benchmarks.intakes $(BENCH_INTAKES)
 	@$(BIN)/python -m benchmarks.live $(BENCH_LIVE)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
@@ -107,6 +108,9 @@ clean:
 	@scripts/need redis-server redis-server
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
 	@scripts/need nats-server nats-server
+	@# Tests start their own server; the service of the package stays off.
+	@test -x /usr/sbin/clickhouse-server || { scripts/need clickhouse-server clickhouse-server \
+		&& { systemctl disable --now clickhouse-server >/dev/null 2>&1 || true; }; }
 	@scripts/need chromium chromium
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd

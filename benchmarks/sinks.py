@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from ingestd.api.events import Record
+from ingestd.api.sink import Sink
 from ingestd.consumers.group import Consumers
 from ingestd.daemon.server import tune_the_interpreter
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
@@ -54,23 +55,22 @@ async def fill(database: Path, records: Sequence[Record], times: int = 1) -> Non
         await backend.close()
 
 
-def jsonl(folder: Path) -> SinkConsumer:
+def new_jsonl(folder: Path) -> Sink:
     name = f"new-{time.time_ns()}"
-    sink = JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
-    return SinkConsumer(sink, SinkOptions(type="jsonl", start="beginning"))
+    return JsonlSink(name, JsonlSink.Options(path=folder / f"{name}.jsonl"))
 
 
-def parquet(folder: Path) -> SinkConsumer:
+def new_parquet(folder: Path) -> Sink:
     name = f"new-{time.time_ns()}"
-    sink = ParquetSink(name, ParquetSink.Options(path=folder / name))
-    return BufferedSinkConsumer(sink, SinkOptions(type="parquet", start="beginning"))
+    return ParquetSink(name, ParquetSink.Options(path=folder / name))
 
 
-async def catch_up(folder: Path, feeder: SinkConsumer) -> float:
-    """Seconds in which a new sink takes the whole journal."""
+async def catch_up(folder: Path, sink: Sink, options: SinkOptions) -> float:
+    """Seconds in which a new sink takes the whole journal in the folder."""
     backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
     await backend.open(serving=True)
     try:
+        feeder = (BufferedSinkConsumer if sink.buffering else SinkConsumer)(sink, options)
         consumers = Consumers(backend.journal, backend.store, [feeder], died=died)
         begun = time.perf_counter()
         await consumers.start()
@@ -123,11 +123,15 @@ def catching_up(rounds: int) -> None:
         if HAS_PYARROW:
             seconds |= {"parquet": [], "a table": [], "pyarrow": []}
         for _ in range(rounds):
-            seconds["sink"].append(asyncio.run(catch_up(folder, jsonl(folder))))
+            seconds["sink"].append(
+                asyncio.run(catch_up(folder, new_jsonl(folder), SinkOptions(type="jsonl", start="beginning")))
+            )
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
             if HAS_PYARROW:
-                seconds["parquet"].append(asyncio.run(catch_up(folder, parquet(folder))))
+                seconds["parquet"].append(
+                    asyncio.run(catch_up(folder, new_parquet(folder), SinkOptions(type="parquet", start="beginning")))
+                )
                 made, written = plain_table(folder / "plain.parquet", records)
                 seconds["a table"].append(made)
                 seconds["pyarrow"].append(written)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import ssl
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Options, Secret, Url
 
-__all__ = ["WebhookOptions", "checked_headers", "signing_key", "trust"]
+__all__ = ["WebhookOptions", "checked_headers", "signing_key"]
 
 _LEAST_SECRET = 16
 
@@ -54,19 +53,6 @@ def signing_key(secret: Secret | None, path: str) -> bytes | None:
     if len(key) < _LEAST_SECRET:
         raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} bytes after whsec_")
     return key
-
-
-def trust(options: WebhookOptions, scheme: str, path: str) -> ssl.SSLContext | None:
-    if scheme == "http":
-        if options.ca_file is not None:
-            raise ConfigError(f"{path}: has no effect, because the url is not https")
-        return None
-    try:
-        return ssl.create_default_context(cafile=options.ca_file)
-    except ssl.SSLError:
-        raise ConfigError(f"{path}: {options.ca_file} holds no certificates in PEM") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {options.ca_file} cannot be read: {error.strerror}") from None
 
 
 def checked_headers(given: dict[str, Secret], path: str) -> dict[str, str]:

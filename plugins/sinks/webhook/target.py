@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import base64
-import re
-import ssl
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tornado.httpclient import HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.iostream import StreamClosedError
-from tornado.simple_httpclient import HTTPTimeoutError
 from tornado.tcpclient import TCPClient
 
 from ingestd.api import __version__
-from ingestd.api.domains import ascii_domain
-from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
+from ingestd.api.errors import ConfigError, SinkFailure
 from ingestd.api.http_request import Answer, ask
 from ingestd.api.terminal import printable
 
-from .options import WebhookOptions, checked_headers, trust
+from ..http_servers import advice, connection_failure, read_url, trust
+from .options import WebhookOptions, checked_headers
 
 __all__ = ["REFUSALS", "Target"]
 
@@ -37,25 +34,10 @@ class Target:
     """The receiver. Its errors name the host only, because the rest of the URL may be secret."""
 
     def __init__(self, options: WebhookOptions, path: str) -> None:
-        url = _with_ascii_host(options.url)
-        if not re.fullmatch(r"[!-~]+", url):
-            raise ConfigError(f"{path}.url: outside the host, write letters beyond ASCII and spaces as %C5%82 …")
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"}:
-            raise ConfigError(f'{path}.url: expected an HTTP URL, such as "https://crm.example/in"')
-        try:
-            name, port = parts.hostname, parts.port
-        except ValueError:
-            port = 0
-        if port == 0:
-            raise ConfigError(f"{path}.url: its port is invalid")
-        if not name:
-            raise ConfigError(f"{path}.url: has no host")
-        self._address = name, port or (443 if parts.scheme == "https" else 80)
-        self.host = parts.netloc.rpartition("@")[2].removesuffix(":")
+        parts, self.host, self._address = read_url(options.url, f"{path}.url", "https://crm.example/in")
         self._url = parts._replace(netloc=self.host, fragment="").geturl()
-        self._tls = trust(options, parts.scheme, f"{path}.ca_file")
-        self._advice = "" if options.ca_file else "; ca_file is for certificates that the system does not know"
+        self._tls = trust(options.ca_file, parts.scheme, f"{path}.ca_file")
+        self._advice = advice(options.ca_file)
         self._headers = checked_headers(options.headers, f"{path}.headers")
         hidden = [*self._headers.values(), *(each.rpartition(" ")[2] for each in self._headers.values())]  # Bearer …
         hidden += [each.partition("=")[2] or each for each in parts.query.split("&")]
@@ -75,7 +57,7 @@ class Target:
             stream = await client.connect(*self._address, ssl_options=self._tls)
             stream.close()
         except (OSError, StreamClosedError) as error:
-            raise self._failure(error) from None
+            raise connection_failure(error, self.host, self._advice) from None
         finally:
             client.close()
 
@@ -87,7 +69,7 @@ class Target:
         request = self._request({**self._headers, **headers}, body)
         answer = await ask(request, reads_text=lambda status: status in REFUSALS)
         if answer.status == 0:
-            raise self._failure(answer.failure) from None
+            raise connection_failure(answer.failure, self.host, self._advice) from None
         if answer.early and 200 <= answer.status < 300:
             raise SinkFailure(f"{self.host} answers {answer.status} before it has received the whole request")
         return answer
@@ -113,28 +95,3 @@ class Target:
             text = text.replace(secret, "***")
         line = printable(" ".join(text.split()))
         return line if len(line) <= _MOST_TEXT else line[:_MOST_TEXT] + "…"
-
-    def _failure(self, error: BaseException | None) -> SinkFailure | SinkRetry:
-        if isinstance(error, StreamClosedError):
-            error = error.real_error
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return SinkRetry(f"the certificate of {self.host} is not trusted: {error.verify_message}{self._advice}")
-        if isinstance(error, ssl.SSLError):
-            return SinkRetry(f"no TLS connection to {self.host}: {_reason(error)}")
-        if isinstance(error, OSError):
-            return SinkRetry(f"the connection to {self.host} failed: {error.strerror or type(error).__name__}")
-        if isinstance(error, HTTPTimeoutError):
-            return SinkRetry(f"the connection to {self.host} failed: {error}")
-        return SinkFailure(f"{self.host} closed the connection without an answer, or its answer is not HTTP")
-
-
-def _with_ascii_host(url: str) -> str:
-    if url.isascii():
-        return url
-    parts = urlsplit(url)
-    credentials, at, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{credentials}{at}{ascii_domain(host)}").geturl()
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or type(error).__name__).replace("_", " ").lower()

@@ -1,0 +1,117 @@
+"""The cost of the `clickhouse` sink: catching up, and `/track` with the sink and without.
+
+Catching up is the whole way of a backlog from the journal (SQLite with synchronous=FULL) into the table, in batches of
+10,000. It is compared with plain inserts of the same bytes, prepared beforehand, one after the other, into the same
+table. Both sides share the machine with the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import shutil
+import sys
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlencode
+
+from ingestd.api.events import Record
+from ingestd.api.options import Secret, Size, Url
+from ingestd.daemon.server import tune_the_interpreter
+from ingestd.delivery import SinkOptions
+from ingestd.delivery.options import BatchOptions
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
+from ingestd.plugins.sinks.clickhouse.rows import make_rows
+from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
+
+from .attribution import record
+from .beside import beside
+from .shop import usual
+from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill
+
+AT_ONCE = 10_000
+
+
+def make_sink(server: ClickHouseServer, name: str = "bench") -> ClickHouseSink:
+    return ClickHouseSink(name, ClickHouseSink.Options(url=Url(server.url), password=Secret(server.password)))
+
+
+def catch_up_in(folder: Path, server: ClickHouseServer) -> float:
+    batch = BatchOptions(max_events=AT_ONCE, max_bytes=Size.parse("16MiB"))
+    options = SinkOptions(type="clickhouse", start="beginning", batch=batch)
+    return asyncio.run(catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), options))
+
+
+async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> list[bytes]:
+    sink = make_sink(server)
+    await sink.open()
+    bodies = []
+    for start in range(0, len(records), AT_ONCE):
+        rows, _ = await make_rows(records[start : start + AT_ONCE], await sink._prepare())
+        bodies.append(b"\n".join([row.line for row in rows]))
+    return bodies
+
+
+def plain(server: ClickHouseServer, bodies: Sequence[bytes]) -> float:
+    credentials = b64encode(f"{server.user}:{server.password}".encode()).decode()
+    query = {"query": "INSERT INTO ingestd_records FORMAT JSONEachRow", "date_time_input_format": "best_effort"}
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    for body in bodies:
+        connection.request("POST", f"/?{urlencode(query)}", body, {"Authorization": f"Basic {credentials}"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        answer.read()
+    connection.close()
+    return time.perf_counter() - begun
+
+
+def catching_up(server: ClickHouseServer, rounds: int) -> None:
+    sent = [*usual()]
+    records = [record(number, **sent[number % len(sent)]) for number in range(CAUGHT_UP)]
+    bodies = asyncio.run(make_bodies(server, records))
+    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
+        asyncio.run(fill(Path(name) / "ingestd.db", records))
+        del records
+        tune_the_interpreter()
+        sides: dict[str, list[float]] = {"sink": [], "plain": []}
+        for number in range(rounds + 1):  # the first round is a warm-up
+            for side, seconds in sides.items():
+                server.sql("TRUNCATE TABLE ingestd_records")
+                took = catch_up_in(Path(name), server) if side == "sink" else plain(server, bodies)
+                assert server.sql("SELECT count() FROM ingestd_records").strip() == str(CAUGHT_UP)
+                if number:
+                    seconds.append(took)
+    size = sum(map(len, bodies))
+    print(f"clickhouse: a backlog of {CAUGHT_UP} records, rows of {size // CAUGHT_UP} bytes, {rounds} rounds")
+    for side, seconds in sides.items():
+        print(f"  {side:6} {median(seconds):6.2f} s {CAUGHT_UP / median(seconds):9.0f} records/s")
+    print(f"  catching up: {median(sides['plain']) / median(sides['sink']):.2f} of plain inserts of the same bytes")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
+    arguments = parser.parse_args()
+    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    if shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin:/usr/local/bin") is None:
+        print("clickhouse: skipped, because clickhouse-server is not installed")
+        return 0
+    with clickhouse_server() as server:
+        catching_up(server, rounds)
+        sink = (
+            f'url = "{server.url}"\npassword = "{server.password}"\nbatch = {{ max_events = 20000, max_wait = "1s" }}'
+        )
+        print(f"clickhouse: /track with the sink and without, {rounds} rounds of {seconds} s each")
+        beside((f'{WITHOUT}[sinks.warehouse]\ntype = "clickhouse"\n{sink}\n', WITHOUT), usual(), rounds, seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The `clickhouse` sink: inserts each record as a row of a table, over the HTTP interface.
+
+A batch is one insert with the token of the batch. A server that knows tokens stores a repeated batch once. The table
+replaces rows with the same id, so repeated records in other batches disappear with the next merge.
+
+If the server refuses a row, the sink looks at the table again: a column may have changed, which is no fault of a
+record. Otherwise it finds the faulty records by the row that the server names, or by halving, and inserts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ingestd.api import hookimpl
+from ingestd.api.errors import SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.ids import named_uuid
+from ingestd.api.record_batch import Batch
+from ingestd.api.sink import Sink
+
+from .options import ClickHouseOptions
+
+if TYPE_CHECKING:
+    from .rows import Row
+    from .server import Server
+    from .table import Layout, Table
+
+__all__ = ["ClickHouseSink", "register_sinks"]
+
+_SIFTING = 1.0  # seconds after which a write rejects the faulty records found so far; the others come again
+
+
+@hookimpl
+def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
+    register("clickhouse", ClickHouseSink)
+
+
+class ClickHouseSink(Sink):
+    Options = ClickHouseOptions
+    stable_batches = True
+
+    def __init__(self, name: str, options: ClickHouseOptions) -> None:
+        super().__init__(name, options)
+        from .server import Server  # here, because most commands do not need Tornado's client
+        from .table import Table
+
+        path = f"sinks.{name}"
+        self._server: Server = Server(options, path)
+        self._table: Table = Table(options.database, options.table, path)
+        self._layout: Layout | None = None
+        """None until the table has been inspected, and after a failure."""
+
+    async def open(self) -> None:
+        self._layout = None
+        await self._prepare()
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        from .errors import DataRefused
+        from .rows import make_rows
+
+        layout = await self._prepare()
+        rows, refused = await make_rows(batch, layout)
+        is_whole = True
+        try:
+            token = batch.token if isinstance(batch, Batch) and not refused else _token(rows)
+            await self._insert(rows, token, layout)
+        except DataRefused:
+            if await self._prepare() != layout:
+                raise SinkRetry("the table has changed") from None
+            found, is_whole = await self._sift(rows, layout)
+            refused |= found
+        if refused:
+            raise SinkReject(refused, written=len(batch) if is_whole else 0)
+
+    async def check(self) -> None:
+        await self._table.check(self._server)
+
+    async def _prepare(self) -> Layout:
+        """The layout of the table, which is created if it is missing."""
+        if self._layout is None:
+            self._layout = await self._table.prepare(self._server)
+        return self._layout
+
+    async def _insert(self, rows: Sequence[Row], token: str, layout: Layout) -> None:
+        if not rows:
+            return
+        settings = dict(layout.settings)
+        if "async_insert" in layout.known:
+            settings["async_insert"] = str(int(self.options.async_insert))
+        if "insert_deduplication_token" in layout.known:
+            settings["insert_deduplication_token"] = token
+        self._layout = None  # until the insert succeeds
+        await self._server.insert(self._table.insert, settings, [row.line for row in rows])
+        self._layout = layout
+
+    async def _sift(self, rows: Sequence[Row], layout: Layout) -> tuple[dict[int, str], bool]:
+        """The reason for each refused record by its index, and whether all the others are inserted."""
+        from .errors import DataRefused
+
+        clock = asyncio.get_running_loop().time
+        until = clock() + _SIFTING
+        refused: dict[int, str] = {}
+        parts = [rows]
+        while parts and not (refused and clock() > until):
+            part = parts.pop()
+            try:
+                await self._insert(part, _token(part), layout)
+            except DataRefused as error:
+                if len(part) == 1:
+                    refused[part[0].number] = str(error)
+                elif error.row is not None and error.row < len(part):
+                    named = error.row  # alone, in case that another row is meant
+                    parts += [[*part[:named], *part[named + 1 :]], part[named : named + 1]]
+                else:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+        self._layout = layout
+        return refused, not parts
+
+
+def _token(rows: Sequence[Row]) -> str:
+    return named_uuid(*[row.id for row in rows])

@@ -1,0 +1,530 @@
+"""The clickhouse sink on a real server: every record is a row, despite failures of the server and of its table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
+from ingestd.api.events import Record
+from ingestd.api.ids import time_uuid
+from ingestd.api.options import Secret, Url
+from ingestd.api.record_batch import Batch
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
+from ingestd.plugins.sinks.clickhouse.errors import DataRefused, failure
+from ingestd.testing.sinks import SinkContract, make_records
+from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
+from tests.support.clients import wait_until
+from tests.support.daemon import Daemon, Shop
+from tests.support.sinks import ids_of
+
+ROOT = Path(__file__).parents[2]
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ClickHouseServer]:
+    with clickhouse_server() as server:
+        yield server
+
+
+class Warehouse:
+    """A separate table for each test."""
+
+    def __init__(self, server: ClickHouseServer) -> None:
+        self.server = server
+        self.table = f"records_{next(_numbers)}"
+
+    def sink(self, **options: Any) -> ClickHouseSink:
+        given = {"url": Url(self.server.url), "password": Secret(self.server.password), "table": self.table, **options}
+        return ClickHouseSink("warehouse", ClickHouseSink.Options(**given))
+
+    @asynccontextmanager
+    async def opened(self, **options: Any) -> AsyncIterator[ClickHouseSink]:
+        sink = self.sink(**options)
+        try:
+            await sink.open()
+            yield sink
+        finally:
+            await sink.close()
+
+    def rows(self, columns: str, more: str = "") -> list[Any]:
+        return self.server.rows(f"SELECT {columns} FROM {self.table} FINAL {more} ORDER BY position, id")
+
+    def values(self) -> list[Any]:
+        return [json.loads(row["record"]) for row in self.rows("record")]
+
+    def ids(self) -> list[str]:
+        return [row["id"] for row in self.rows("id")]
+
+    def alter(self, change: str) -> None:
+        self.server.sql(f"ALTER TABLE {self.table} {change}")
+
+
+@pytest.fixture
+def warehouse(server: ClickHouseServer) -> Warehouse:
+    return Warehouse(server)
+
+
+def with_data(data: bytes) -> Record:
+    return Record("event", 1_795_233_906_000, b'{"id":"%s","data":%s}' % (time_uuid().encode(), data), 1)
+
+
+class TestContract(SinkContract):
+    """On ClickHouse 18.16, which knows no tokens: a repeated batch is stored once because the table replaces rows."""
+
+    exactly_once = True
+
+    @pytest.fixture(autouse=True)
+    def _warehouse(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+
+    def make_sink(self, folder: Path) -> ClickHouseSink:
+        return self.warehouse.sink()
+
+    async def read_back(self, folder: Path) -> list[Any]:
+        return self.warehouse.values()
+
+    async def interrupt(self, folder: Path) -> None:
+        self.warehouse.server.kill()
+        self.warehouse.server.start()
+
+    def make_rejected(self) -> Record:
+        return with_data(b'"\\ud800"')
+
+
+async def test_the_members_that_most_records_have_are_columns(warehouse: Warehouse) -> None:
+    members = {"timestamp": "2026-11-21T05:04:05.500+01:00", "userId": "u-1", "sessionId": "s-1", "anonymousId": "v-1"}
+    (event,) = make_records(1, **members, data={"a": [1]}, context={"b": "c"})
+    derived = Record("refund", 1_795_233_906_001, b'{"id": "refund-1", "type": "refund", "amount": 1.50}', 7)
+    async with warehouse.opened() as sink:
+        await sink.write([event, derived])
+    columns = "type, tenant, key, toUnixTimestamp(received_at) AS received, toUnixTimestamp(timestamp) AS sent"
+    first, second = warehouse.rows(f"{columns}, anonymous_id, user_id, session_id, position, data, context, record")
+    assert first == {
+        "type": "event", "tenant": "shop", "key": "Page View", "received": 1_795_233_906, "sent": 1_795_233_845,
+        "anonymous_id": "v-1", "user_id": "u-1", "session_id": "s-1", "position": "1", "data": '{"a":[1]}',
+        "context": '{"b":"c"}', "record": event.body.decode(),
+    }  # fmt: skip
+    nothing = dict.fromkeys(("tenant", "key", "sent", "anonymous_id", "user_id", "session_id"))
+    fixed = {"type": "refund", "received": 1_795_233_906, "position": "7", "record": derived.body.decode()}
+    assert second == {**fixed, **nothing, "data": "", "context": ""}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"timestamp": "yesterday"',
+        '"timestamp": 1795233906',
+        '"timestamp": "2026-11-21T04:05:06"',
+        '"timestamp": "9999-12-31T23:59:59.999Z"',
+        '"timestamp": "0000-01-01T00:00:00Z"',
+        '"key": 5, "tenant": {}, "anonymousId": [], "userId": true, "sessionId": 1.5',
+    ],
+)
+async def test_a_member_that_does_not_fit_its_column_is_only_in_the_record(warehouse: Warehouse, members: str) -> None:
+    text = '{"id": "r-1", ' + members + "}"
+    async with warehouse.opened() as sink:
+        await sink.write([Record("event", 1_795_233_906_000, text.encode(), 1)])
+    (row,) = warehouse.rows("timestamp, key, tenant, anonymous_id, user_id, session_id")
+    assert [*row.values()] == [None] * 6
+    assert warehouse.values() == [json.loads(text)]
+
+
+async def test_one_faulty_record_of_a_thousand_is_rejected_and_the_others_are_stored(warehouse: Warehouse) -> None:
+    batch = [replace(each, position=position) for position, each in enumerate(make_records(1000))]
+    async with warehouse.opened() as sink:
+        # A rule of the table. The server names no row for this error.
+        warehouse.alter("ADD COLUMN rule UInt8 MATERIALIZED throwIf(position IN (0, 517, 999))")
+        with pytest.raises(SinkReject) as caught:
+            await sink.write(batch)
+    assert caught.value.reasons.keys() == {0, 517, 999}
+    assert caught.value.written == len(batch)
+    assert sorted(warehouse.ids()) == sorted(
+        ids_of([each for each in batch if each not in (batch[0], batch[517], batch[999])])
+    )
+
+
+async def test_a_record_that_cannot_be_read_is_rejected_without_the_server(warehouse: Warehouse) -> None:
+    bad = {
+        1: b'{"id":5}', 2: b'{"key":"x"}', 3: b'["id"]', 4: b'{"id":"x"', 5: b'{"id":"x","data":"\xff"}',
+        6: b'{"id":"x","data":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    }  # fmt: skip
+    batch = make_records(8)
+    for index, body in bad.items():
+        batch[index] = replace(batch[index], body=body)
+    async with warehouse.opened() as sink:
+        with pytest.raises(SinkReject) as caught:
+            await sink.write(batch)
+    assert caught.value.reasons.keys() == bad.keys()
+    assert warehouse.ids() == ids_of([batch[0], batch[7]])
+
+
+async def test_reasons_do_not_show_the_record(warehouse: Warehouse) -> None:
+    async with warehouse.opened() as sink:
+        with pytest.raises(SinkReject) as caught:
+            await sink.write([with_data(b'"anna.kowalska \\ud800 anna.kowalska"')])
+    assert "cannot be read" in caught.value.reasons[0]
+    assert "kowalska" not in caught.value.reasons[0]
+
+
+CHANGES = {
+    "DROP COLUMN user_id": "o(?: such)? column user_id",
+    "MODIFY COLUMN user_id UInt64": "column user_id of type UInt64, not String",
+    "MODIFY COLUMN data Array(String)": r"column data of type Array\(String\)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_changed_column_is_the_sinks_trouble_until_it_is_right_again(warehouse: Warehouse, change: str) -> None:
+    first, second = make_records(2), make_records(3, userId="u-1")
+    async with warehouse.opened() as sink:
+        await sink.write(first)
+        warehouse.server.sql(f"TRUNCATE TABLE {warehouse.table}")
+        warehouse.alter(change)
+        for _ in range(2):
+            with pytest.raises(SinkRetry, match=CHANGES[change]):
+                await sink.write(second)
+        with pytest.raises(SinkRetry, match=CHANGES[change]):
+            await sink.check()
+        assert warehouse.ids() == []
+        kind = change.split(maxsplit=1)[0]
+        warehouse.alter("ADD COLUMN user_id Nullable(String)" if kind == "DROP" else _restoring(change))
+        await sink.write(second)
+    assert warehouse.ids() == ids_of(second)
+
+
+def _restoring(change: str) -> str:
+    return f"MODIFY COLUMN {change.split()[2]} String"
+
+
+async def test_a_column_that_the_sink_does_not_know_gets_its_default(warehouse: Warehouse) -> None:
+    async with warehouse.opened() as sink:
+        await sink.write(make_records(1))
+        warehouse.alter("ADD COLUMN arrived DateTime DEFAULT now(), ADD COLUMN note String DEFAULT 'none'")
+        await sink.write(make_records(2)[1:])
+    assert [row["note"] for row in warehouse.rows("note")] == ["none", "none"]
+
+
+async def test_a_table_that_is_gone_is_created_again(warehouse: Warehouse) -> None:
+    batch = make_records(3)
+    async with warehouse.opened() as sink:
+        await sink.write(make_records(3))
+        warehouse.server.sql(f"DROP TABLE {warehouse.table}")
+        with pytest.raises(SinkRetry, match=r"doesn't exist.*code 60"):
+            await sink.write(batch)
+        await sink.write(batch)
+    assert warehouse.ids() == ids_of(batch)
+
+
+async def test_a_table_of_an_operator_is_used_as_it_is(warehouse: Warehouse) -> None:
+    columns = (
+        "more String DEFAULT 'x', record String, context String, data String, position UInt64, session_id String,"
+        " user_id String, anonymous_id String, timestamp DateTime, received_at DateTime, key String, tenant String,"
+        " type String, id String"
+    )
+    warehouse.server.sql(f"CREATE TABLE {warehouse.table} ({columns}) ENGINE = MergeTree ORDER BY id")
+    batch = make_records(2)
+    async with warehouse.opened() as sink:
+        await sink.write(batch)
+    rows = warehouse.server.rows(
+        f"SELECT user_id, toUnixTimestamp(received_at) AS at, record FROM {warehouse.table} ORDER BY position"
+    )
+    # Its columns have the time zone of the server, which is not UTC.
+    assert rows == [{"user_id": "", "at": 1_795_233_906, "record": each.body.decode()} for each in batch]
+
+
+@pytest.mark.parametrize("engine", ["Memory", "Buffer(default, none, 1, 1, 1, 1, 1, 1, 1)"])
+async def test_a_table_that_does_not_last_is_refused(warehouse: Warehouse, engine: str) -> None:
+    columns = "id String, type String"
+    warehouse.server.sql(f"CREATE TABLE {warehouse.table} ({columns}) ENGINE = {engine}")
+    with pytest.raises(SinkRetry, match=f"has the engine {engine.partition('(')[0]}.*; it has no column tenant"):
+        await warehouse.sink().open()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"password": Secret("wrong-word")}, r"Wrong password.*code 193"),
+        ({"user": "nobody"}, r"Unknown user.*code 192"),
+        ({"database": "nowhere"}, r"nowhere"),
+        ({"user": "reader"}, r"may only read|readonly|code 164"),
+        ({"url": Url("http://127.0.0.1:9")}, "connection to 127.0.0.1:9 failed"),
+    ],
+)
+async def test_wrong_options_are_the_sinks_trouble(warehouse: Warehouse, options: dict[str, Any], message: str) -> None:
+    sink = warehouse.sink(**options)
+    for attempt in (sink.open(), sink.check(), sink.write(make_records(1))):
+        with pytest.raises(SinkRetry, match=message) as caught:
+            await attempt
+        assert "wrong-word" not in str(caught.value)
+        assert warehouse.server.password not in str(caught.value)
+
+
+async def test_user_and_password_may_be_in_the_url(warehouse: Warehouse) -> None:
+    url = warehouse.server.url.replace("//", "//default:correct%2Fhorse%3Abattery%40staple@")
+    async with warehouse.opened(url=Url(url), password=None) as sink:
+        await sink.write(make_records(1))
+        await sink.check()
+    assert len(warehouse.ids()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": Url("tcp://ch:9000")}, "expected an HTTP URL"),
+        ({"url": Url("http://ch:8123/?database=shop")}, "takes no parameters"),
+        ({"url": Url("http://a:b@ch:8123"), "user": "c"}, "either in the url or as options"),
+        ({"table": "shop.records"}, "table: expected ASCII letters"),
+        ({"database": "a`b"}, "database: expected ASCII letters"),
+        ({"ca_file": Path("/nowhere")}, "has no effect"),
+    ],
+)
+def test_options_that_can_never_work_stop_the_start(
+    warehouse: Warehouse, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        warehouse.sink(**options)
+
+
+@pytest.mark.parametrize("limit", ["<max_memory_usage>1000</max_memory_usage>", "<readonly>1</readonly>"])
+async def test_limits_of_the_server_never_count_against_a_record(limit: str) -> None:
+    with clickhouse_server() as server:
+        warehouse, batch = Warehouse(server), make_records(3)
+        async with warehouse.opened() as sink:
+            await sink.write(make_records(1))
+            server.kill()
+            server.configure(settings=limit)
+            server.start(query=None)
+            with pytest.raises(SinkRetry):
+                await sink.write(batch)
+            server.kill()
+            server.configure()
+            server.start()
+            await sink.write(batch)
+        assert set(ids_of(batch)) <= set(warehouse.ids())
+
+
+async def test_a_cancelled_write_ends_its_request(warehouse: Warehouse) -> None:
+    batch = make_records(3)
+    async with warehouse.opened() as sink:
+        warehouse.server.hold()
+        try:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sink.write(batch), 0.1)
+        finally:
+            warehouse.server.release()
+        await sink.write(batch)
+    assert warehouse.ids() == ids_of(batch)
+
+
+def make_certificates(folder: Path) -> None:
+    for name in ("server", "other"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
+             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key",
+             "-out", folder / f"{name}.crt"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+
+@pytest.mark.logs("SSL Error")  # of Tornado, for each refused certificate
+async def test_tls_is_used_and_certificates_are_verified() -> None:
+    with clickhouse_server() as server:
+        make_certificates(server.folder)
+        server.kill()
+        server.configure(tls=True)
+        server.start()
+        warehouse, batch = Warehouse(server), make_records(3)
+        url = Url(f"https://127.0.0.1:{server.tls_port}")
+        for options in ({}, {"ca_file": server.folder / "other.crt"}):
+            with pytest.raises(SinkRetry, match=r"certificate of 127\.0\.0\.1:.* is not trusted"):
+                await warehouse.sink(url=url, **options).open()
+        async with warehouse.opened(url=url, ca_file=server.folder / "server.crt") as sink:
+            await sink.write(batch)
+        assert warehouse.ids() == ids_of(batch)
+
+
+class Recorded:
+    """An HTTP server that answers like a recent ClickHouse, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.inserts: list[tuple[dict[str, list[str]], bytes, bytes]] = []
+        self.answers: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        parameters = parse_qs(urlsplit(head.split(b" ")[1].decode()).query)
+        query = parameters["query"][0]
+        status, text = b"200 OK", b""
+        if query.startswith("INSERT"):
+            body = await reader.readuntil(b"\r\n0\r\n\r\n")
+            self.inserts.append((parameters, head, body))
+            if self.answers:
+                status, text = b"500 Internal Server Error", self.answers.pop(0)
+        elif "version()" in query:
+            text = b'{"version":"25.8.1.1"}\n'
+        elif "system.columns" in query:
+            types = dict.fromkeys(
+                ("id", "type", "tenant", "key", "anonymous_id", "user_id", "session_id", "record"), "String"
+            )
+            times = dict.fromkeys(("received_at", "timestamp"), "DateTime64(3, 'UTC')")
+            types |= {**times, "position": "Int64", "data": "JSON(max_dynamic_paths=10)", "context": "Nullable(JSON)"}
+            text = b"".join(json.dumps({"name": name, "type": kind}).encode() + b"\n" for name, kind in types.items())
+        elif "system.settings" in query:
+            names = re.findall(r"'(\w+)'", query)
+            text = b"".join(json.dumps({"name": name}).encode() + b"\n" for name in names)
+        writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def recorded(**options: Any) -> AsyncIterator[tuple[ClickHouseSink, Recorded]]:
+    server = Recorded()
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    async with listener:
+        url = Url(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        yield ClickHouseSink("warehouse", ClickHouseSink.Options(url=url, **options)), server
+
+
+async def test_an_insert_has_the_token_of_its_batch_and_is_sent_in_chunks() -> None:
+    """A server that takes a request as whole although it was cut off would remember the token of missing rows."""
+    batch = Batch(make_records(3, data={"a": 1}))
+    async with recorded() as (sink, server):
+        for _ in range(2):
+            await sink.write(batch)
+    for parameters, head, body in server.inserts:
+        assert parameters["insert_deduplication_token"] == [batch.token]
+        assert parameters["async_insert"] == ["0"]
+        assert parameters["input_format_skip_unknown_fields"] == ["0"]
+        assert b"Transfer-Encoding: chunked" in head
+        assert b'"data":{"a":1},"context":{}' in body
+
+
+async def test_async_inserts_are_waited_for() -> None:
+    async with recorded(async_insert=True) as (sink, server):
+        await sink.write(Batch(make_records(1)))
+    ((parameters, _, _),) = server.inserts
+    assert (parameters["async_insert"], parameters["wait_for_async_insert"]) == (["1"], ["1"])
+
+
+async def test_records_beside_a_rejected_one_have_the_same_token_each_time() -> None:
+    """So they are stored once, even if the daemon is killed before it knows of the rejection."""
+    batch = Batch(make_records(4))
+    refusal = b"Code: 117. DB::Exception: Cannot insert data into JSON column: ... (at row 2)"
+    async with recorded() as (sink, server):
+        for _ in range(2):
+            server.answers = [refusal, refusal, refusal]
+            with pytest.raises(SinkReject) as caught:
+                await sink.write(batch)
+            assert caught.value.reasons.keys() == {1}
+            assert caught.value.written == 4
+    tokens = [parameters["insert_deduplication_token"] for parameters, _, _ in server.inserts]
+    assert tokens[0] == [batch.token]
+    assert tokens[: len(tokens) // 2] == tokens[len(tokens) // 2 :]
+    assert tokens[0] != tokens[3]
+
+
+ANSWERS = [
+    (500, b"Code: 252, e.displayText() = DB::Exception: Too many parts (300)., e.what() = DB::Exception", SinkRetry),
+    (500, b"Code: 241. DB::Exception: Memory limit (for query) exceeded: would use 4.00 MiB", SinkRetry),
+    (403, b"Code: 516. DB::Exception: shop: Authentication failed", SinkRetry),
+    (500, b"Code: 497. DB::Exception: shop: Not enough privileges", SinkRetry),
+    (500, b"Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space", SinkRetry),
+    (500, b"Code: 242. DB::Exception: Table is in readonly mode", SinkRetry),
+    (500, b"Code: 16. DB::Exception: No such column user_id in table", SinkRetry),
+    (502, b"<html>Bad gateway</html>", SinkRetry),
+    (413, b"too large", SinkFailure),
+    (500, b"Code: 49. DB::Exception: Logical error: 'secret-of-anna'", SinkFailure),
+    (400, b"Code: 27. DB::Exception: Cannot parse input: expected ',' before: 'anna': (at row 3)", DataRefused),
+    (500, b"Code: 469. DB::Exception: Constraint `c` is violated at row 1. Expression: a != 'anna'", DataRefused),
+    (500, b"Code: 6. DB::Exception: Cannot parse string 'anna' as UInt64: syntax error", DataRefused),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "text", "kind"), ANSWERS)
+def test_an_answer_tells_whether_the_server_or_a_row_is_at_fault(
+    status: int, text: bytes, kind: type[Exception]
+) -> None:
+    found = failure("ch.example", status, None, text)
+    assert type(found) is kind
+    assert "anna" not in str(found)
+    assert "DB::" not in str(found)
+
+
+def _examples() -> Sequence[str]:
+    page = (ROOT / "docs" / "sinks" / "clickhouse.md").read_text()
+    return re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+
+
+async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
+    """Except those for the JSON type, which the server of this test does not have."""
+    order: dict[str, Any] = {"key": "Order Completed", "data": {"order_id": "o-1", "total": 49.9, "currency": "EUR"}}
+    batch = [
+        *make_records(2, userId="u-17", anonymousId="visitor-1"),
+        *make_records(1, anonymousId="visitor-2"),
+        *make_records(1, anonymousId="visitor-3", **order),
+    ]
+    person: dict[str, Any] = {"tenant": "shop", "userId": "u-17", "anonymousIds": ["visitor-1"]}
+    erasure = replace(make_records(1, type="erasure", **person, anonymousId=None)[0], type="erasure")
+    everything = [replace(each, position=position) for position, each in enumerate([*batch, erasure], 1)]
+    async with warehouse.opened() as sink:
+        await sink.write(everything)
+        await sink.write(everything[:2])
+    examples = {block.partition("\n")[0]: block for block in _examples()}
+
+    def run(title: str) -> str:
+        (block,) = [block for first, block in examples.items() if title in first]
+        return warehouse.server.sql(block.replace("ingestd_records", warehouse.table).strip().removesuffix(";"))
+
+    assert run("each record once") == "event\t4\nerasure\t1\n"
+    assert run("older than 25.3") == "2026-11-21\tEUR\t1\t49.9\n"
+    run("before an erasure")
+    wait_until(lambda: warehouse.ids() == ids_of(everything[2:]))
+
+
+def test_a_daemon_delivers_each_record_to_a_server_that_starts_late_and_is_killed(tmp_path: Path) -> None:
+    with clickhouse_server() as server:
+        warehouse = Warehouse(server)
+        server.kill()
+        options = {"url": server.url, "password": server.password, "table": warehouse.table}
+        lines = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+        shop = Shop(tmp_path, {"sinks.warehouse": 'type = "clickhouse"\nretry.max = "300ms"\n' + lines})
+        sent = 0
+
+        def send(daemon: Daemon, count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                sent += 1
+                event = {"key": "Page View", "anonymousId": "visitor", "data": {"number": sent, "text": "a\0b"}}
+                assert daemon.post("/track", event, shop.public.id).status == 200
+
+        def delivered() -> bool:
+            return len(warehouse.ids()) == sent
+
+        with shop.serve() as daemon:
+            send(daemon, 20)
+            wait_until(lambda: daemon.metric('ingestd_sink_retries_total{sink="warehouse"}') > 1)
+            server.start()
+            wait_until(lambda: warehouse.table in server.sql("SHOW TABLES"))
+            wait_until(delivered)
+            server.kill()
+            send(daemon, 20)
+            wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="warehouse"}') >= 20)
+            server.start()
+            wait_until(delivered)
+        journal = shop.exported()
+        assert warehouse.values() == journal
+        assert not any(server.password in line for line in daemon.log)
