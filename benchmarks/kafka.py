@@ -20,7 +20,7 @@ from statistics import median
 from confluent_kafka import Producer
 
 from ingestd.daemon.server import tune_the_interpreter
-from ingestd.delivery import SinkConsumer, SinkOptions
+from ingestd.delivery import SinkOptions
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker
 from ingestd.plugins.sinks.kafka.settings import producer_settings
@@ -73,7 +73,7 @@ def catching_up(cluster: KafkaCluster, rounds: int) -> None:
                 cluster.create(topic)
             sink = KafkaSink(topics["sink"], KafkaSink.Options(brokers=cluster.addresses, topic=topics["sink"]))
             taken = {
-                "sink": asyncio.run(catch_up(folder, SinkConsumer(sink, SinkOptions(type="kafka", start="beginning")))),
+                "sink": asyncio.run(catch_up(folder, sink, SinkOptions(type="kafka", start="beginning"))),
                 "producer": sent(cluster, topics["producer"], messages),
             }
             for side, each in taken.items():
