@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, starmap
 from typing import overload
 
+import msgspec
+
 from .events import Record
 from .ids import named_uuid
 
@@ -78,6 +80,15 @@ class Records(Sequence[Record]):
         return self._made
 
 
+def _id_of(record: Record) -> str:
+    """The id of a record, or its position if its body has no id."""
+    try:
+        id_ = record.envelope().id
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the record of a plugin, and the sink must reject it
+        id_ = None
+    return id_ or str(record.position)
+
+
 class Batch(Sequence[Record]):
     """The records of one write to a sink with stable batches."""
 
@@ -91,7 +102,7 @@ class Batch(Sequence[Record]):
     def token(self) -> str:
         """A UUID made of the ids of the records: the same records in the same order always have the same token."""
         if self._token is None:
-            self._token = named_uuid(*[record.envelope().id or str(record.position) for record in self.records])
+            self._token = named_uuid(*map(_id_of, self.records))
         return self._token
 
     def __len__(self) -> int:

@@ -280,3 +280,9 @@ def test_a_batch_is_a_sequence_with_a_token_of_its_ids() -> None:
     assert lines_of(batch) == lines_of(records)
     assert batch.token == Batch([*records]).token
     assert len({batch.token, Batch(records[:3]).token, Batch(records[::-1]).token, Batch(make_records(4)).token}) == 4
+
+
+def test_records_without_an_id_have_a_token_of_their_positions() -> None:
+    bodies = b"{", b"[1]", b'{"id":"\xff"}', b'{"id":7}'
+    records = [Record("event", times.now(), body, position) for position, body in enumerate(bodies, 1)]
+    assert Batch(records).token == Batch(records[:]).token != Batch(records[:3]).token
