@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ingestd.api.sink import Sink
+from ingestd.hooks.plugin_validation import check_sink_class
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +85,20 @@ def test_a_daemon_uses_the_example(stranger: Stranger, tmp_path: Path) -> None:
     assert ",o-1," in line
 
 
+def classes_of_page() -> list[str]:
+    """The blocks that show one class, after the section with the files."""
+    return re.findall(r"^```python\n(class \w+\(Sink\):\n.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_classes_of_the_page_for_authors_are_sinks() -> None:
+    for block in classes_of_page():
+        names: dict[str, Any] = {"Sink": Sink}
+        exec(block, names)
+        (sink_class,) = {each for each in names.values() if isinstance(each, type) and issubclass(each, Sink)} - {Sink}
+        check_sink_class("warehouse", sink_class)
+        assert sink_class.stable_batches or sink_class.buffering
+
+
 def test_the_steps_of_the_page_for_authors_work_in_an_empty_folder(stranger: Stranger, tmp_path: Path) -> None:
     """Each block of the page: files are written and commands run. `serve` gets free ports and is stopped afterwards."""
     text = PAGE.read_text()
@@ -90,7 +107,8 @@ def test_the_steps_of_the_page_for_authors_work_in_an_empty_folder(stranger: Str
     commands = [block for language, block in blocks if language == "sh"]
     (tree,) = [block for language, block in blocks if not language]
     assert set(re.findall(r"^  (\S+)$", tree, re.MULTILINE)) == {*files}
-    assert len(files) + len(commands) + 1 == len(blocks), "this test does not cover the block"
+    classes = classes_of_page()
+    assert len(files) + len(commands) + len(classes) + 1 == len(blocks), "the tests of this page do not cover the block"
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     install, run = commands

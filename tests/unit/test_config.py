@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -288,8 +288,11 @@ def numbers() -> list[tuple[str, type[Options], str, Any]]:
     ("path", "options", "name", "zero"), numbers(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_an_impossible_number_stops_the_start(path: str, options: type[Options], name: str, zero: Any) -> None:
+    types = get_type_hints(options)
+
     def read(value: Any) -> Options:
-        required = {field.name: "x:x" for field in msgspec.structs.fields(options) if field.required}
+        names = [field.name for field in msgspec.structs.fields(options) if field.required]
+        required = {each: ["x:x"] if get_origin(types[each]) is tuple else "x:x" for each in names}
         return read_options(options, {**required, name: value}, path=path, source="x.toml", base=Path("/"))
 
     below = f"-{zero}" if isinstance(zero, str) else -1
