@@ -155,7 +155,7 @@ def _bomb() -> bytes:
 
 _INDICES = b"{" + b",".join(b'"%d":0' % number for number in range(7000, 0, -1)) + b"}"
 _ONE_BYTE_CHUNKS = b"1\r\n[\r\n" * (_MAX_BODY - 1) + b"0\r\n\r\n"
-_MOST_CHUNKS = b"aaa\r\n%b\r\n" % (b"0," * 1365) * 1533 + b"0\r\n\r\n"
+_MOST_CHUNKS = b"1000\r\n%b\r\n" % (b"0," * 2048) * 1024 + b"0\r\n\r\n"
 _MEMBERS = gzip.compress(b"") * (_MAX_BODY // len(gzip.compress(b"")))
 _FORWARDED = "X-Forwarded-For: " + ", ".join(["10.0.0.1"] * 1500)
 _GZIP = "Content-Encoding: gzip"
@@ -184,7 +184,7 @@ ATTACKS: Sequence[Attack] = (
         "a batch of an SDK that is not JSON", "/v1/batch", filled(b"[0],", 524_000, b'{"writeKey":"a-guess","batch":[')
     ),
     unknown("1 MiB in chunks of a byte", _ONE_BYTE_CHUNKS, framed=False, status=400),
-    unknown("a batch of 4 MiB in 1,533 chunks", _MOST_CHUNKS, path="/batch", framed=False),
+    unknown("a batch of 4 MiB in 1,024 chunks", _MOST_CHUNKS, path="/batch", framed=False),
     unknown("a body of 16 MiB", bytes(16 * _MAX_BODY), status=413),
     unknown("a batch of 64 MiB", bytes(16 * _MAX_BATCH), path="/batch", status=413),
     unknown("a batch that is 1 MiB too large", bytes(_MAX_BATCH + _MAX_BODY), path="/batch", status=413),

@@ -159,4 +159,4 @@ def _most_chunks(size: int) -> int:
 
     Clients that send chunks of 4 KiB are common, so a body of any size may come in them.
     """
-    return max(1024 + size // 8192, 2 + size // 4096)
+    return max(1024, 2 + size // 4096)
