@@ -644,8 +644,7 @@ async def test_lines_to_be_compressed_stay_in_the_page_cache(tmp_path: Path) -> 
     path = tmp_path / "events.jsonl"
     async with opened(path, gzip=True) as sink:
         await write_megabytes(sink, 24)
-        pages = held_in_memory(path)
-    assert sum(pages) > 0.9 * len(pages)  # the system may reclaim some for other programs
+        assert all(held_in_memory(path))
 
 
 async def test_a_file_system_without_fadvise_fails_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
