@@ -1,4 +1,4 @@
-"""The contract of a back end: a store and a journal behind one URL.
+"""The contract of a back end: stores and journals behind one URL.
 
 A plugin registers a back end for the scheme of the URL (hook `register_stores`). `ingestd.testing` has the suites that
 its store and journal must pass.
@@ -7,14 +7,28 @@ its store and journal must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .check_result import CheckResult
 from .journal import Journal
 from .store import Store
 
-__all__ = ["Backend", "DaemonProcess"]
+__all__ = ["Backend", "DaemonProcess", "Partition"]
+
+
+class Partition(NamedTuple):
+    """A store and its journal. All data of a tenant is in one partition, and a transaction is within one.
+
+    Most back ends have a single partition. The partitions of a back end fail and work independently of each other.
+    """
+
+    name: str
+    """Unique within the back end, and stable; empty if the back end has a single partition."""
+    store: Store
+    journal: Journal
+    problem: Callable[[], str | None]
+    """As `Backend.problem`, for this partition."""
 
 
 class DaemonProcess(NamedTuple):
@@ -28,12 +42,18 @@ class DaemonProcess(NamedTuple):
 
 
 class Backend(ABC):
-    """A store and a journal behind one URL, opened and closed together."""
+    """A store and a journal behind one URL, or several partitions of both, opened and closed together."""
 
     store: Store
     journal: Journal
+    """A back end with several partitions leaves `store` and `journal` unset."""
     is_shared: bool = False
     """Whether several daemons can use it at once."""
+
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """All partitions, in an order that never changes. Their number never changes either."""
+        return (Partition("", self.store, self.journal, self.problem),)
 
     @abstractmethod
     async def open(self, *, serving: bool) -> None:
@@ -48,7 +68,10 @@ class Backend(ABC):
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Why events cannot be stored durably at present, in a few words; None if they can."""
+        """Why events cannot be stored durably at present, in a few words; None if they can.
+
+        With several partitions: why the events of some tenants cannot be stored, and which partitions are concerned.
+        """
 
     @abstractmethod
     async def describe(self) -> Sequence[CheckResult]:

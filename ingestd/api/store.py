@@ -192,9 +192,19 @@ class Store(ABC):
     loss: str | None = None
     """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
 
+    def of_tenant(self, tenant: str) -> Store:
+        """The store that has the state of a tenant.
+
+        Only this store can read and write it, if the state of tenants is in several partitions. Otherwise it is the
+        same object.
+        """
+        return self
+
     @abstractmethod
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> State:
         """Begin a transaction at that time (milliseconds).
+
+        With several partitions, the transaction is in the first one. State that belongs to no tenant is there.
 
         `event`: the transaction of an event, which is run again after a `WriteConflict`. The store may serve its reads
         from memory that is out of date, because the commit finds out.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
-from ingestd.api.backend import Backend, DaemonProcess
+from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Journal
@@ -13,6 +13,7 @@ from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
+from .partitions import PartitionedStore, index_of_tenant
 from .split_journal import Ownership, SplitJournal
 
 __all__ = ["Backends", "open_backends"]
@@ -25,8 +26,8 @@ class Backends:
         backend = _make_backend("store.url", config.store.url, config, plugins)
         self._all = [backend]
         self._is_shared = backend.is_shared
-        self.store: Store = backend.store
-        self.journal: Journal = backend.journal
+        self.partitions: Sequence[Partition] = backend.partitions
+        self.store: Store
         self.ownership: Ownership | None = None
         """Set if several daemons can reach the state, and each of them has a separate journal."""
         if config.journal.url is not None and config.journal.url != config.store.url:
@@ -36,10 +37,34 @@ class Backends:
                     f"{config.place('journal.url')}: several daemons can reach a journal there, so the state must be"
                     " there too; leave [journal] url out, and give [store] url its value"
                 )
+            if len(self.partitions) > 1:
+                raise ConfigError(
+                    f"{config.place('journal.url')}: the store has several partitions, so the journal must be there"
+                    " too; leave [journal] url out"
+                )
             self._all.append(apart)
-            self.journal = SplitJournal(apart.journal, apart.store, self.store)
+            self.partitions = [self._split(backend, apart)]
             if backend.is_shared:
-                self.ownership = Ownership(self.store, apart.store)
+                self.ownership = Ownership(backend.store, apart.store)
+        if len(self.partitions) == 1:
+            self.store = self.partitions[0].store
+        else:
+            self.store = PartitionedStore(self.partitions)
+
+    def _split(self, backend: Backend, apart: Backend) -> Partition:
+        journal = SplitJournal(apart.journal, apart.store, backend.store)
+        return Partition("", backend.store, journal, self.problem)
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the first partition."""
+        return self.partitions[0].journal
+
+    def of_tenant(self, tenant: str) -> Partition:
+        """The partition of a tenant."""
+        if len(self.partitions) == 1:
+            return self.partitions[0]
+        return self.partitions[index_of_tenant(tenant, len(self.partitions))]
 
     async def open(self, *, serving: bool) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -68,8 +93,9 @@ class Backends:
 
         For commands that must see all records. Raises `Unavailable`.
         """
-        if isinstance(self.journal, SplitJournal):
-            await self.journal.recover()
+        for partition in self.partitions:
+            if isinstance(partition.journal, SplitJournal):
+                await partition.journal.recover()
 
     def must_be_shared(self, config: Config) -> None:
         """Raises `ConfigError` unless several daemons can use these back ends at once."""
