@@ -1,0 +1,50 @@
+"""A partition of a Redis Cluster keeps the contracts of stores and journals, on a real cluster of six nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+
+from ingestd.api.backend import Backend
+from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend, ClusterOptions
+from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
+from ingestd.testing.journals import JournalContract
+from ingestd.testing.stores import StoreContract
+from tests.support.redis_cluster import RedisCluster, redis_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+class _Cluster:
+    @pytest.fixture(autouse=True)
+    def _serve(self, cluster: RedisCluster) -> None:
+        self.cluster = cluster
+
+    @asynccontextmanager
+    async def backend(self, folder: Path) -> AsyncIterator[Backend]:
+        prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
+        options = ClusterOptions(
+            partitions=2, prefix=prefix, timeout=2, patience=5, replicas=None, promotion_grace=0, accept_loss=False
+        )
+        backend = ClusterBackend(parse_cluster_url(self.cluster.url), options)
+        await backend.open(serving=True)
+        try:
+            yield backend.backends[1]
+        finally:
+            await backend.close()
+
+
+class TestClusterStore(_Cluster, StoreContract):
+    pass
+
+
+class TestClusterJournal(_Cluster, JournalContract):
+    pass
