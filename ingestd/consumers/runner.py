@@ -15,6 +15,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 
+from .failure_log import FailureLog
 from .read_ahead import ReadAhead
 from .retry import Attempts
 from .status import ConsumerStatus
@@ -45,8 +46,12 @@ class Runner:
         grace: float,
         moved: asyncio.Event,
         give_way: Callable[[float], Awaitable[None]],
+        failure_log: FailureLog,
+        partition: str = "",
     ) -> None:
+        """`partition` is the name of the partition of journal and store."""
         self._grace = grace
+        self._label = f"{consumer.name} (partition {partition})" if partition else consumer.name
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
         self.tried = False
@@ -74,8 +79,8 @@ class Runner:
         self._refused = _NEVER
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
-        self._attempts = Attempts(consumer.name, backoff, self.status, rest)
-        self._opening = Attempts(consumer.name, backoff, self.status)
+        self._attempts = Attempts(failure_log, backoff, self.status, rest, partition)
+        self._opening = Attempts(failure_log, backoff, self.status, partition=partition)
 
     @property
     def is_behind(self) -> bool:
@@ -96,7 +101,7 @@ class Runner:
         """
         _log.warning(
             "%s: its cursor, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
-            self.name, position, last,
+            self._label, position, last,
         )  # fmt: skip
         cursor = await self._journal.acquire_cursor(self.name, self._consumer.start)
         await self._journal.commit([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
@@ -116,7 +121,7 @@ class Runner:
             try:
                 await self._work()
             except LeaseLost as error:
-                _log.info("%s: %s", self.name, error)
+                _log.info("%s: %s", self._label, error)
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
@@ -251,7 +256,7 @@ class Runner:
             async with asyncio.timeout(patience):
                 await self._consumer.close()
         except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
-            _log.exception("%s: could not be closed", self.name)
+            _log.exception("%s: could not be closed", self._label)
 
     async def _next(self, patience: float | None) -> Sequence[Record]:
         """The next records, or nothing if none arrive within `patience` seconds."""
