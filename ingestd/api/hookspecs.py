@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 from . import HOOK_NAMESPACE
-from .backend import Backend
+from .backend import Backend, Partition
 from .check_result import CheckResult
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .intake import Intake
-from .journal import Journal
 from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from .panels import Panel
 from .privacy import Person, Visitors
@@ -50,7 +49,8 @@ class Daemon(Protocol):
     """The part of a running daemon that plugins use. A command that has opened the store offers the same."""
 
     store: Store
-    journal: Journal
+    partitions: Sequence[Partition]
+    """The stores and journals of the back end. Most back ends have a single one."""
     unusable_ids: UnusableIds
     """The texts that clients send as an id and that name nobody: `[ids] unusable`."""
     registry: CollectorRegistry
@@ -58,6 +58,9 @@ class Daemon(Protocol):
 
     A custom collector runs on another thread than the event loop, and must only read.
     """
+
+    def of_tenant(self, tenant: str) -> Partition:
+        """The partition that has the state and the records of a tenant."""
 
     def plugin(self, name: str) -> object | None:
         """The loaded plugin of that name, or None."""

@@ -19,6 +19,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
 from ingestd import __version__
+from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Address
 from ingestd.api.unusable_ids import UnusableIds
@@ -93,6 +94,7 @@ class Server:
         if shared:
             self._backends.must_be_shared(config)
         self.store = self._backends.store
+        self.partitions = self._backends.partitions
         self.journal = self._backends.journal
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
@@ -104,6 +106,9 @@ class Server:
         self._lines = RecentLines()
         self._live = LiveEvents(disclosure_of(self._generation), problem_body)
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
+
+    def of_tenant(self, tenant: str) -> Partition:
+        return self._backends.of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)

@@ -42,6 +42,10 @@ class PartitionedStore(Store):
     def of_tenant(self, tenant: str) -> Store:
         return self._partitions[index_of_tenant(tenant, len(self._partitions))].store
 
+    @property
+    def parts(self) -> Sequence[Store]:
+        return [partition.store for partition in self._partitions]
+
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> State:
         return self._home.begin(now, event=event, step=step)
 

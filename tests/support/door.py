@@ -117,7 +117,7 @@ async def open_door(
         sock, port = bind_unused_port()
         public.add_sockets([sock])
         try:
-            yield Door(ingest, connections, connections.now, daemon.journal, metrics, port)
+            yield Door(ingest, connections, connections.now, daemon.partitions[0].journal, metrics, port)
         finally:
             public.stop()
             await public.close_all_connections()
