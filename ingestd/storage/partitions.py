@@ -25,10 +25,13 @@ class PartitionedStore(Store):
     def __init__(self, partitions: Sequence[Partition]) -> None:
         self._partitions = partitions
         self._home = partitions[0].store
-        self.may_conflict = self._home.may_conflict
 
     @property
-    def store_id(self) -> str | None:  # type: ignore[override] # it is the first partition's, and changes there
+    def may_conflict(self) -> bool:  # type: ignore[override] # it is the first partition's, and changes there
+        return self._home.may_conflict
+
+    @property
+    def store_id(self) -> str | None:  # type: ignore[override] # as above
         return self._home.store_id
 
     @property
