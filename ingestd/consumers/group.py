@@ -95,18 +95,35 @@ class Consumers:
         """The status of each consumer, in their order."""
         return tuple(runner.status for runner in self._runners)
 
+    def consumer(self, name: str) -> Consumer:
+        """The consumer of that name."""
+        return next(runner.consumer for runner in self._runners if runner.name == name)
+
+    @property
+    def have_cursors(self) -> bool:
+        """Whether all consumers have durable cursors."""
+        return all(runner.has_cursor for runner in self._runners)
+
     def trimmed(self, up_to: int) -> None:
         """Called after the removal of all records up to that position."""
         for status in self.statuses:
             status.trimmed(up_to)
 
     async def start(self) -> None:
-        """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`.
+        """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`."""
+        await self.ensure_cursors()
+        self.begin()
 
-        The tasks of the consumers then acquire the cursors, open the consumers and process records.
-        """
-        for runner in self._runners:
+    async def ensure_cursors(self, runners: Sequence[Runner] | None = None) -> None:
+        """Create the durable cursors of these consumers, or of all. Raises `Unavailable`."""
+        for runner in self._runners if runners is None else runners:
             await runner.ensure_cursor()
+
+    def begin(self) -> None:
+        """Begin the tasks of the consumers, which acquire the cursors, open the consumers and process records.
+
+        A task creates its cursor if that has failed before.
+        """
         for runner in self._runners:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
         self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
@@ -117,10 +134,14 @@ class Consumers:
         `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
         `Unavailable`.
         """
+        runners = self.make_runners(consumers, leaving)
+        await self.ensure_cursors(runners)
+        return runners
+
+    def make_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
+        """The runners of further consumers, as `prepare_runners` returns them, whose cursors may be missing."""
         runners = [self._runner(each) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
-        for runner in runners:
-            await runner.ensure_cursor()
         return runners
 
     async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:

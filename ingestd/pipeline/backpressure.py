@@ -33,14 +33,14 @@ class Backpressure:
         self._waiting = 0
         self._refusing: str | None = None
         """The reason why no more events of the partition are stored; None: they are stored."""
-        self._room = _Room(most) if beside is None else beside._room
+        self._room: _Room = _Room(most) if beside is None else beside._room
         self._room.partitions += 1
-        self._bursts = Bursts(clock) if beside is None else beside._bursts
+        self._bursts: Bursts = Bursts(clock) if beside is None else beside._bursts
         self.give_way = self._bursts.give_way
-        self._batches = Turns(self._bursts.most_of_batches, beside and beside._batches)
-        self.parsing = Turns(lambda: _PARSED, beside and beside.parsing)
+        self._batches: Turns = Turns(self._bursts.most_of_batches, None if beside is None else beside._batches)
+        self.parsing: Turns = Turns(lambda: _PARSED, None if beside is None else beside.parsing)
         """Bytes of single events from their parsing until their record."""
-        self.large_records = Turns(lambda: _LARGE_RECORDS, beside and beside.large_records)
+        self.large_records: Turns = Turns(lambda: _LARGE_RECORDS, None if beside is None else beside.large_records)
         """Bytes of large records until they are durable. A record may be four times as long as its request."""
 
     @property

@@ -21,7 +21,7 @@ class Turns:
     def __init__(self, most: Callable[[], int], beside: Turns | None = None) -> None:
         self.in_hand = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._whole = _Whole(most) if beside is None else beside._whole
+        self._whole: _Whole = _Whole(most) if beside is None else beside._whole
 
     def begin_at_once(self, size: int) -> bool:
         """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
