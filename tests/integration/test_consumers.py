@@ -25,6 +25,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.observability.metrics import Metrics
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -295,7 +296,7 @@ async def test_the_age_of_the_oldest_pending_record_of_a_slow_consumer_is_shown(
         clock = [records[0].at + 60_000]
         shown = 'ingestd_consumer_oldest_pending_seconds{consumer="reader"}'
         async with running(backend, Reader(max_records=1, then=slow), now=lambda: clock[0]) as (status,):
-            metrics.show_consumers([status])
+            metrics.show_consumers([ConsumerTotals([status])])
             await append(backend, records)
             for done, record in enumerate(records):
                 await until(partial(has_in_hand, status, done))

@@ -177,7 +177,7 @@ async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commit
 
 
 async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
     await backpressure.give_way(0)  # two batches are no burst
@@ -198,7 +198,7 @@ async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
 
 
 async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, *[100] * 64)
