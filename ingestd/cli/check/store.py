@@ -51,7 +51,7 @@ async def look_at_store(
                 report.add("plugins", [fault("advice", failure)])
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             now = times.now()
-            report.add("journal", [_size(each, config.journal, now) for each in partitions])
+            report.add("journal", _sizes(partitions, config.journal, now))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
             lags = [lag for each in partitions for lag in await _lags(each, now)]
@@ -90,19 +90,37 @@ async def _look_at_journals(partitions: Sequence[Partition]) -> tuple[list[_Jour
     return found, missing.reasons
 
 
-def _size(journal: _Journal, options: JournalOptions, now: int) -> CheckResult:
-    extent = journal.extent
-    facts: dict[str, Any] = {name: getattr(extent, name) for name in ("records", "bytes", "first", "last")}
-    text = f"{extent.records} records, {show_size(extent.bytes)}"
-    if extent.oldest_at is not None:
-        age = max(0, now - extent.oldest_at)
-        text += f", the oldest received {show_age(age)} ago"
-        facts["oldestAgeMilliseconds"] = age
-    full = options.max_size is not None and extent.bytes >= _NEARLY_FULL * options.max_size
+def _sizes(journals: Sequence[_Journal], options: JournalOptions, now: int) -> Iterator[CheckResult]:
+    """A line for the journal. Of several ones, a line for all of them, and one for each that is nearly full."""
+    if len(journals) == 1 and not journals[0].partition:
+        yield _size("size", [journals[0].extent], options, now)
+        return
+    extents = [each.extent for each in journals]
+    if extents:
+        found = _size("size", extents, options, now)
+        yield found._replace(text=f"{len(extents)} partitions: {found.text}", status="ok")
+    for each in journals:
+        size = _size(f"partition {each.partition}", [each.extent], options, now)
+        if size.status != "ok":
+            yield size
+
+
+def _size(name: str, extents: Sequence[JournalStats], options: JournalOptions, now: int) -> CheckResult:
+    facts: dict[str, Any] = {
+        "records": sum(each.records for each in extents),
+        "bytes": sum(each.bytes for each in extents),
+    }
+    if len(extents) == 1:
+        facts |= {"first": extents[0].first, "last": extents[0].last}
+    text = f"{facts['records']} records, {show_size(facts['bytes'])}"
+    ages = [max(0, now - each.oldest_at) for each in extents if each.oldest_at is not None]
+    if ages:
+        text += f", the oldest received {show_age(max(ages))} ago"
+        facts["oldestAgeMilliseconds"] = max(ages)
+    full = options.max_size is not None and any(each.bytes >= _NEARLY_FULL * options.max_size for each in extents)
     if options.max_size is not None:
         text += f"; {'nearly full: ' if full else ''}max_size = {options.max_size}, on_full = {options.on_full}"
         facts["maxBytes"] = int(options.max_size)
-    name = f"partition {journal.partition}" if journal.partition else "size"
     return CheckResult(name, text, "warning" if full else "ok", facts)
 
 
