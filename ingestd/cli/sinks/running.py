@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,8 @@ from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.config import Config
-from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
 from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
@@ -189,19 +190,20 @@ class Run:
         """Execute the command here, unless another daemon of a shared store has the sink: then wait for it."""
         logging.getLogger("ingestd").setLevel(logging.WARNING)  # without a daemon's usual lines
         self._locate(backends)
-        consumers = self._make_consumers()
+        consumers = PartitionConsumers([each.partition for each in self._given], [self._feeder], died=self._has_died)
+        (status,) = consumers.statuses
         owning = None
         if backends.ownership is not None:
             owning = asyncio.create_task(backends.ownership.keep(), name="ownership of the state")
             owning.add_done_callback(self._owning_ended)
         try:
             await consumers.start()
-            await self._watch(consumers.statuses)
+            await self._watch(status)
             deadline = asyncio.get_running_loop().time() + _REST
-            while _is_busy(consumers.statuses) and asyncio.get_running_loop().time() < deadline:
+            while status.held and not status.paused and asyncio.get_running_loop().time() < deadline:
                 if await self._is_told_to_stop(_LOOK / 10):
                     break
-            return await self._outcome(elsewhere=not all(status.held for status in consumers.statuses))
+            return await self._outcome(elsewhere=not status.held)
         finally:
             await consumers.stop(0)
             if owning is not None:
@@ -215,10 +217,6 @@ class Run:
         for each in self._given:
             each.partition = partitions[each.partition.name]
 
-    def _make_consumers(self) -> Consumers:
-        ((store, journal),) = [(each.partition.store, each.partition.journal) for each in self._given]
-        return Consumers(journal, store, [self._feeder], died=self._has_died)
-
     def _has_died(self, name: str, error: BaseException) -> None:
         if not self._died.done():
             failure = error if isinstance(error, ConfigError) else CommandError(f"the task {name} ended: {error!r}")
@@ -230,8 +228,8 @@ class Run:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._has_died(task.get_name(), error or RuntimeError("ended without an error"))
 
-    async def _watch(self, statuses: Sequence[ConsumerStatus] = ()) -> None:
-        """Return when the command is done or a signal interrupts. `statuses` belong to consumers in this process."""
+    async def _watch(self, status: ConsumerTotals | None = None) -> None:
+        """Return when the command is done or a signal interrupts. `status` belongs to the consumer in this process."""
         loop = asyncio.get_running_loop()
         last: Sequence[Progress | None] = ()
         moved = answered = loop.time()
@@ -250,7 +248,7 @@ class Run:
                     self._show(sum(begun))
                 if last != (last := [each.progress for each in self._given]):
                     moved = answered
-                is_here = any(status.held for status in statuses)
+                is_here = status is not None and status.held
                 self._comment(reasons, is_here=is_here, silence=answered - moved)
             await self._is_told_to_stop(_LOOK)
 
@@ -295,8 +293,3 @@ class Run:
         is_done = all(each.is_done for each in self._given)
         interrupted = None if is_done or not self._signal.done() else self._signal.result()
         return Outcome(self._given, interrupted, elsewhere)
-
-
-def _is_busy(statuses: Iterable[ConsumerStatus]) -> bool:
-    """Whether a consumer of this process is not idle after its last command."""
-    return any(status.held and not status.paused for status in statuses)
