@@ -65,7 +65,7 @@ class Backpressure:
         """Take room for so many events, until `release`. Raises `Unavailable` if there is none."""
         # A batch of more than `most` events is taken while no other event is in progress.
         room = self._room
-        if self._waiting and room.waiting + count > room.most and self._waiting + count > room.most // room.partitions:
+        if room.waiting + count > room.most and self._waiting and self._waiting + count > room.most // room.partitions:
             raise Unavailable("Too many events are waiting to be stored. Send the request again.")
         self._waiting += count
         room.waiting += count

@@ -25,9 +25,11 @@ class Turns:
 
     def begin_at_once(self, size: int) -> bool:
         """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
-        if self._queue or not self._fits(size):
+        whole = self._whole  # not by other methods, because each event does this
+        if self._queue or (self.in_hand and whole.in_hand + size > whole.most()):
             return False
-        self._begin(size)
+        self.in_hand += size
+        whole.in_hand += size
         return True
 
     async def begin(self, size: int) -> None:
@@ -45,32 +47,30 @@ class Turns:
             raise
 
     def end(self, size: int) -> None:
+        whole = self._whole
         self.in_hand -= size
-        self._whole.in_hand -= size
-        if self._whole.waiting:
-            self._whole.begin_waiting()
+        whole.in_hand -= size
+        if whole.waiting:
+            whole.begin_waiting()
 
     def begin_first(self) -> bool:
         """Begin the first work that waits, if it is possible now."""
         while self._queue and self._queue[0][1].done():  # its task was cancelled
             self._queue.popleft()
-        if not self._queue or not self._fits(self._queue[0][0]):
+        if not self._queue:
             return False
-        size, future = self._queue.popleft()
-        self._begin(size)
+        size, future = self._queue[0]
+        if self.in_hand and self._whole.in_hand + size > self._whole.most():
+            return False
+        self._queue.popleft()
+        self.in_hand += size
+        self._whole.in_hand += size
         future.set_result(None)
         return True
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._queue)
-
-    def _begin(self, size: int) -> None:
-        self.in_hand += size
-        self._whole.in_hand += size
-
-    def _fits(self, size: int) -> bool:
-        return not self.in_hand or self._whole.in_hand + size <= self._whole.most()
 
 
 class _Whole:
