@@ -50,7 +50,9 @@ class Runner:
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
         self.tried = False
-        """Whether this daemon had the time to acquire a free cursor. Until then the cursor is probably free."""
+        """Whether this daemon had the time to acquire a free cursor since it lost or released it. Until then the cursor
+        is probably free.
+        """
         self._consumer = consumer
         self._journal = journal
         self._store = store
@@ -117,6 +119,8 @@ class Runner:
                 await self._work()
             except LeaseLost as error:
                 _log.info("%s: %s", self.name, error)
+                # The cursor is probably free: a step that is not in the journal yet also ends the lease.
+                self.tried = False
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
