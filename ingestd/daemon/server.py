@@ -183,7 +183,9 @@ class Server:
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, health)
             overview = self._begin_overview(problem, health, retentions)
-            dead_letters = DeadLetterPages(self.store, self._run_state.config, disclosure=lambda: self._live.disclosure)
+            dead_letters = DeadLetterPages(
+                self.partitions, self._run_state.config, disclosure=lambda: self._live.disclosure
+            )
             show = partial(self._show, consumers, [overview.show, dead_letters.show])
             show(generation)
             hosts = OwnHosts(config.ops)
@@ -284,7 +286,7 @@ class Server:
 
     def _make_journeys(self) -> JourneyReader:
         return JourneyReader(
-            lambda: self._generation.plugins.hooks, self.store, self.partitions[0].journal, self.unusable_ids,
+            lambda: self._generation.plugins.hooks, self.partitions, self.unusable_ids,
             disclosure=lambda: self._live.disclosure,
         )  # fmt: skip
 

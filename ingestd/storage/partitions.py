@@ -9,7 +9,7 @@ from hashlib import blake2b
 from ingestd.api.backend import Partition
 from ingestd.api.store import State, Store
 
-__all__ = ["PartitionedStore", "index_of_tenant"]
+__all__ = ["PartitionedStore", "index_of_tenant", "partition_of"]
 
 
 @lru_cache(maxsize=4096)  # of 200 bytes each; many requests come from few tenants
@@ -17,6 +17,11 @@ def index_of_tenant(tenant: str, partitions: int) -> int:
     """The index of a tenant's partition. Stored data depends on it, so it never changes."""
     digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
+
+
+def partition_of(tenant: str, partitions: Sequence[Partition]) -> Partition:
+    """The partition of a tenant, among all partitions of the back end."""
+    return partitions[0] if len(partitions) == 1 else partitions[index_of_tenant(tenant, len(partitions))]
 
 
 class PartitionedStore(Store):
