@@ -81,7 +81,9 @@ class BufferedSinkConsumer(SinkConsumer):
     def for_partition(self, name: str) -> BufferedSinkConsumer:
         """The consumer of a partition. It has a separate sink, because it alone knows what is in its buffer."""
         sink = type(self.sink)(self.sink.name, self.sink.options)
-        return BufferedSinkConsumer(sink, self._options, self.made_of[2], self._transform, partition=name)
+        made = BufferedSinkConsumer(sink, self._options, self.made_of[2], self._transform, partition=name)
+        made.only_commands = self.only_commands
+        return made
 
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:

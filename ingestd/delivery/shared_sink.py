@@ -39,13 +39,15 @@ class SharedSink:
                 self._is_open = True
 
     async def close(self, user: object) -> None:
-        """Close the sink if it has no other user."""
+        """Close the sink if it has no other user. The user must have no call in progress, unless it is stuck."""
         self._users.discard(user)
-        if self._users:
+        if self._users or self._is_closed:
             return
-        async with self.turn:
-            if not self._users and not self._is_closed:
-                self._is_open, self._is_closed = False, True
+        self._is_open, self._is_closed = False, True
+        if self.turn.locked():  # by a call that resists its cancellation, since nobody else uses the sink
+            await self._sink.close()
+        else:
+            async with self.turn:
                 await self._sink.close()
 
     async def check(self) -> None:

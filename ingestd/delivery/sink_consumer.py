@@ -150,9 +150,11 @@ class SinkConsumer(Consumer):
 
     def for_partition(self, name: str) -> SinkConsumer:
         """The consumer of a partition. It shares the sink with the consumers of other partitions."""
-        return SinkConsumer(
+        made = SinkConsumer(
             self.sink, self._options, self.made_of[2], self._transform, shared=self._shared, partition=name
         )
+        made.only_commands = self.only_commands
+        return made
 
     def count_on(self, other: SinkConsumer) -> None:
         """Add the counts of the consumer that this one replaces."""
