@@ -125,8 +125,8 @@ def test_a_sink_that_fails_names_the_partition(shops: Shops) -> None:
 
 
 def test_a_pause_is_for_all_partitions(shops: Shops) -> None:
+    assert shops.told("sinks", "pause", "crm")["changed"]
     with shops.serve() as daemon:
-        assert shops.told("sinks", "pause", "crm")["changed"]
         for index in range(3):
             shops.send(daemon, index, index)
         told = shops.told("sinks", "status", "crm")
@@ -261,7 +261,7 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
             order(shops, daemon, index, f"o-{index}", 10 * (index + 1))
         shops.delivered()
         rows = list(map(json.loads, shops.command("attribution", "report", "--since", "1d", "--json").splitlines()))
-        assert {row["source"]: row["revenue"] for row in rows} == {"source-0": 10, "source-1": 20, "source-2": 30}
+        assert {row["campaign"]: row["revenue"] for row in rows} == {"source-0": 10, "source-1": 20, "source-2": 30}
         assert "source-2" in shops.command("attribution", "show", "o-2")
         assert "is not attributed" in shops.run("attribution", "show", "o-7")[1]
         (panel,) = daemon.ops("/status.json").json()["panels"]
@@ -277,7 +277,7 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
         assert {session["tenant"] for session in found["sessions"]} == {shops.tenants[2]}
     with shops.away(1):
         printed, error = shops.run("attribution", "report", "--since", "1d", "--json")
-        assert {json.loads(line)["source"] for line in printed.splitlines()} == {"source-0", "source-2"}
+        assert {json.loads(line)["campaign"] for line in printed.splitlines()} == {"source-0", "source-2"}
         assert "partition 1 is out of reach, so orders of its tenants are missing here" in error
         error = shops.run("attribution", "show", "o-1")[1]
         assert "partition 1 is out of reach, so the order 'o-1' was not found, but may be there" in error

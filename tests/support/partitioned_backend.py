@@ -30,7 +30,7 @@ def part_file(path: Path, index: int) -> Path:
 
 
 def away_file(path: Path, index: int) -> Path:
-    """A partition is out of reach for every process that opens the back end while this file exists."""
+    """A partition is out of reach for every process that makes the back end while this file exists."""
     return part_file(path, index).with_suffix(".away")
 
 
@@ -40,20 +40,20 @@ class PartitionedBackend(Backend):
     def __init__(self, path: Path, count: int) -> None:
         self._path = path
         self._parts = [SqliteBackend(part_file(path, index), cache=10_000, busy_timeout=1.0) for index in range(count)]
-        self._partitions = [
-            Partition(f"{index}", part.store, part.journal, part.problem) for index, part in enumerate(self._parts)
-        ]
-        self._away: set[int] = set()
+        self._away = {index for index in range(count) if away_file(path, index).exists()}
+        self._partitions = [self._partition(index, part) for index, part in enumerate(self._parts)]
+
+    def _partition(self, index: int, part: SqliteBackend) -> Partition:
+        if index not in self._away:
+            return Partition(f"{index}", part.store, part.journal, part.problem)
+        reason = f"partition {index} is away"
+        return Partition(f"{index}", *_away(reason), partial(str, reason))
 
     @property
     def partitions(self) -> Sequence[Partition]:
         return self._partitions
 
     async def open(self, *, serving: bool) -> None:
-        self._away = {index for index in range(len(self._parts)) if away_file(self._path, index).exists()}
-        for index in self._away:
-            reason = f"partition {index} is away"
-            self._partitions[index] = Partition(f"{index}", *_away(reason), partial(str, reason))
         async with AsyncExitStack() as stack:
             for part in self._there():
                 await part.open(serving=serving)
@@ -95,7 +95,8 @@ def _away(reason: str) -> tuple[Store, Journal]:
         state: State = make(State, on_commit=lambda *_: None, now=now)
         return state
 
-    return make(Store, begin=begin, discard=lambda *_: None), make(Journal, append=append)
+    store = make(Store, begin=begin, discard=lambda *_: None, look_for_loss=fail, clear_loss=fail, report_loss=fail)
+    return store, make(Journal, append=append)
 
 
 class FilesPlugin:
