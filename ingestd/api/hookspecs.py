@@ -111,7 +111,10 @@ def register_transforms(register: Callable[[str, Transform], None]) -> None:
 
 @hookspec
 def register_consumers(register: Callable[[Consumer], None]) -> None:
-    """Add a consumer, which works after the answer: `register(consumer)`."""
+    """Add a consumer, which works after the answer: `register(consumer)`.
+
+    On a store with several partitions, what its `for_partition` returns runs in each of them.
+    """
 
 
 @hookspec
@@ -160,7 +163,7 @@ def store_lost(store: Store) -> str | None:
     Write the content of the configuration to the store again, and reload data that the plugin keeps in memory. The loss
     stands until no plugin misses data, or until an operator acknowledges it. Then `store.loss` is None. Every daemon
     calls the hook once after each loss, and every second while a loss stands. So repeated calls must do no harm.
-    Exceptions are logged, and the loss stands.
+    Exceptions are logged, and the loss stands. With several partitions, only a loss in the first one calls it.
     """
 
 
