@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.backend import Backend
-from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend, ClusterOptions
-from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 from ingestd.testing.journals import JournalContract
 from ingestd.testing.stores import StoreContract
-from tests.support.redis_cluster import RedisCluster, redis_cluster
+from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +29,7 @@ class _Cluster:
     @asynccontextmanager
     async def backend(self, folder: Path) -> AsyncIterator[Backend]:
         prefix = sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
-        options = ClusterOptions(
-            partitions=2, prefix=prefix, timeout=2, patience=5, replicas=None, promotion_grace=0, accept_loss=False
-        )
-        backend = ClusterBackend(parse_cluster_url(self.cluster.url), options)
+        backend = cluster_backend(self.cluster, prefix=prefix, partitions=2, timeout=2, patience=5)
         await backend.open(serving=True)
         try:
             yield backend.backends[1]

@@ -12,11 +12,14 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend, ClusterOptions
+from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
+
 from .clients import wait_until
 from .ports import free_port
 from .redis_server import RedisServer
 
-__all__ = ["RedisCluster", "redis_cluster"]
+__all__ = ["RedisCluster", "cluster_backend", "redis_cluster"]
 
 SLOTS = 16_384
 _NODE_TIMEOUT = 1000  # milliseconds; a replica is promoted some two seconds after the death of its primary
@@ -97,14 +100,17 @@ class RedisCluster:
                     found.append(node)
         return found
 
-    def move_slot(self, slot: int, to: RedisServer, *, keys_at_once: int = 10, pause: float = 0.0) -> int:
-        """Move a slot with its keys, as `redis-cli --cluster reshard` does. Returns the number of keys."""
+    def move_slot(self, slot: int, to: RedisServer, *, parts: int = 1, pause: float = 0.0) -> int:
+        """Move a slot with its keys, as `redis-cli --cluster reshard` does, in so many parts.
+
+        Returns the number of keys.
+        """
         source = self.primary_of(slot)
         if source is to:
             return 0
         self.ask(to, "CLUSTER SETSLOT", slot, "IMPORTING", self.id_of(source))
         self.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.id_of(to))
-        moved = 0
+        moved, keys_at_once = 0, 1 + self.ask(source, "CLUSTER COUNTKEYSINSLOT", slot) // parts
         while keys := self.ask(source, "CLUSTER GETKEYSINSLOT", slot, keys_at_once):
             self.ask(source, "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
             moved += len(keys)
@@ -160,6 +166,28 @@ def _has(ranges: Sequence[str], slot: int) -> bool:
         if int(first) <= slot <= int(last or first):
             return True
     return False
+
+
+def cluster_backend(
+    cluster: RedisCluster,
+    *,
+    prefix: str,
+    partitions: int = 6,
+    timeout: float = 0.5,
+    patience: float = 1.0,
+    replicas: int | None = None,
+    promotion_grace: float = 0.0,
+) -> ClusterBackend:
+    options = ClusterOptions(
+        partitions=partitions,
+        prefix=prefix,
+        timeout=timeout,
+        patience=patience,
+        replicas=replicas,
+        promotion_grace=promotion_grace,
+        accept_loss=False,
+    )
+    return ClusterBackend(parse_cluster_url(cluster.url), options)
 
 
 @contextmanager

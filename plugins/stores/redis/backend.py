@@ -74,6 +74,8 @@ class RedisBackend(Backend):
         """`name` is that of the daemon. All partitions of a store must have the same."""
         try:
             self.durability = await self.database.open(name)
+            if self.durability.mode == "cluster" and self._sharing is None:
+                raise ConfigError("this Redis is a node of a cluster; write redis+cluster://host:port/")
             await self._adoption.identify(serving=serving)
             await self.journal.last()
         except (RedisError, OSError, TimeoutError) as error:
@@ -97,16 +99,26 @@ class RedisBackend(Backend):
         except ConfigError:
             await self.close()
             raise
-        if not durability.known:
-            _log.warning("Redis does not say whether a restart keeps its data: %s", durability.text)
-        if (replicated := self._replication(durability)).status != "ok":
-            _log.warning("%s", replicated.text)
+        if self._sharing is None:
+            for warning in self.warnings:
+                _log.warning("%s", warning)
         if self.database.sentinels is not None:
             self._run("sentinels", self.database.follow_sentinels())
         if self._sharing is not None:
             self._sharing.name = self.database.name
         self._run("beats", self._beat())
         self._run("follow", self.journal.follow())
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a start warns of."""
+        durability, found = self.durability, []
+        assert durability is not None
+        if not durability.known:
+            found.append(f"Redis does not say whether a restart keeps its data: {durability.text}")
+        if (replicated := self._replication(durability)).status != "ok":
+            found.append(replicated.text)
+        return found
 
     async def close(self) -> None:
         for task in self._tasks:
