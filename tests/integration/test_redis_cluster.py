@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -295,8 +297,10 @@ class Beta(Idle):
 class Worker:
     """A daemon with two consumers of each partition."""
 
-    def __init__(self, backend: ClusterBackend) -> None:
+    def __init__(self, backend: ClusterBackend, tasks: set[asyncio.Task[Any]]) -> None:
+        """`tasks` are those of the back end."""
         self.backend = backend
+        self._tasks = tasks
         self._stack = AsyncExitStack()
         self.statuses: list[ConsumerStatus] = []
 
@@ -307,6 +311,12 @@ class Worker:
     @property
     def held(self) -> Counter[str]:
         return Counter(status.name for status in self.statuses if status.held)
+
+    def silence(self) -> None:
+        """End all reports and renewals of leases, as if the daemon had been killed."""
+        for task in self._tasks:
+            if task.get_name() == "redis: beats":
+                task.cancel()
 
     async def stop(self) -> None:
         await self._stack.aclose()
@@ -323,17 +333,22 @@ def has_shares(workers: Sequence[Worker]) -> bool:
 async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(cluster: RedisCluster) -> None:
     prefix = f"{uuid4().hex}:"
     workers: list[Worker] = []
+    ended: list[Worker] = []
     try:
         for _ in range(3):
             backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS)
+            before = asyncio.all_tasks()
             await backend.open(serving=True)
-            workers.append(Worker(backend))
+            workers.append(Worker(backend, asyncio.all_tasks() - before))
             await workers[-1].start()
             await until(lambda: has_shares(workers), PROMPT)
         await workers.pop(0).stop()
         await until(lambda: has_shares(workers), PROMPT)
+        ended.append(workers.pop(0))
+        ended[0].silence()
+        await until(lambda: has_shares(workers), PROMPT)
     finally:
-        for worker in workers:
+        for worker in (*workers, *ended):
             await worker.stop()
 
 
