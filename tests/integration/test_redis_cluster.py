@@ -18,7 +18,7 @@ from redis.crc import key_slot
 
 from ingestd.api.backend import Partition
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import ConfigError
+from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.events import Record
 from ingestd.consumers.status import ConsumerStatus
 from ingestd.plugins.stores.redis.backend import RedisBackend
@@ -162,6 +162,28 @@ async def test_slots_move_between_nodes_under_load(cluster: RedisCluster) -> Non
                 assert moved > 30
                 await daemons.more(5)
         assert daemons.away() == [[], []]
+
+
+@LINES
+async def test_a_slot_that_is_moving_answers_no_read_with_a_part_of_its_keys(cluster: RedisCluster) -> None:
+    async with opened(cluster, 1) as (backend,):
+        partition = backend.backends[0]
+        state = partition.store.begin(NOW)
+        await state.put("link:one", "value")
+        await partition.store.commit(state)
+        slot = key_slot(partition.database.prefix.encode())
+        source = cluster.primary_of(slot)
+        to = next(node for node in cluster.primaries() if node is not source)
+        cluster.ask(to, "CLUSTER SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+        cluster.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", cluster.id_of(to))
+        with pytest.raises(Unavailable, match="its slot is being moved to another node"):
+            _ = [entry async for entry in partition.store.scan("link")]
+        with pytest.raises(Unavailable):
+            await append(partition, [Record("event", NOW, b"one")])
+        for node in (to, source):
+            cluster.ask(node, "CLUSTER SETSLOT", slot, "STABLE")
+        await until(lambda: partition.problem() is None)
+        assert [entry async for entry in partition.store.scan("link")] == [("link:one", "value")]
 
 
 @LINES
