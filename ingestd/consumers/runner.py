@@ -57,7 +57,9 @@ class Runner:
         self.has_cursor = False
         """Whether the durable cursor exists."""
         self.tried = False
-        """Whether this daemon had the time to acquire a free cursor. Until then the cursor is probably free."""
+        """Whether this daemon had the time to acquire a free cursor since it lost or released it. Until then the cursor
+        is probably free.
+        """
         self.consumer = consumer
         self._journal = journal
         self._store = store
@@ -128,6 +130,8 @@ class Runner:
                 await self._work()
             except LeaseLost as error:
                 _log.info("%s: %s", self._label, error)
+                # The cursor is probably free: a step that is not in the journal yet also ends the lease.
+                self.tried = False
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
