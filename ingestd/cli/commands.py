@@ -213,7 +213,7 @@ async def import_events(arguments: argparse.Namespace, config: Config, plugins: 
 
 
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:
-    missing, is_any = MissingPartitions(), False
+    missing, is_any = MissingPartitions(daemon.partitions), False
     for partition in daemon.partitions:
         with missing.tolerating(partition):
             loss = partition.store.loss
