@@ -17,7 +17,7 @@ from .database import Database
 from .journal import RedisJournal
 from .state import CheckedState, StepState, Transaction, make_entries
 
-__all__ = ["RedisStore", "decode_loss"]
+__all__ = ["RedisStore", "decode_loss", "literal"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -81,7 +81,7 @@ class RedisStore(Store):
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         seen: set[bytes] = set()
         position = 0
-        match = _literal(f"{self._database.prefix}{kind}:") + "*"
+        match = literal(f"{self._database.prefix}{kind}:") + "*"
         while True:
             position, keys = (await self._database.pipeline(("SCAN", position, "MATCH", match, "COUNT", _SCANNED)))[0]
             new = [key for key in keys if key not in seen]
@@ -114,5 +114,6 @@ class RedisStore(Store):
             _log.error("%s", loss)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A pattern of Redis that matches exactly this text."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in text)
