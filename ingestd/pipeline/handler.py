@@ -43,7 +43,7 @@ from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
-_UNKNOWN: Sent = ("", "", "")
+_UNKNOWN = Sent()
 _PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
 
 
