@@ -17,7 +17,7 @@ from .database import Database
 from .journal import RedisJournal
 from .state import CheckedState, StepState, Transaction, make_entries
 
-__all__ = ["RedisStore", "decode_loss", "literal"]
+__all__ = ["RedisStore", "decode_loss"]
 
 _log = logging.getLogger("ingestd.redis")
 
