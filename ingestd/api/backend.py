@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .check_result import CheckResult
+from .contents import Contents
 from .journal import Journal
 from .store import Store
 
@@ -29,6 +30,8 @@ class Partition(NamedTuple):
     journal: Journal
     problem: Callable[[], str | None]
     """As `Backend.problem`, for this partition."""
+    contents: Contents | None = None
+    """As `Backend.contents`, for this partition."""
 
 
 class DaemonProcess(NamedTuple):
@@ -49,11 +52,13 @@ class Backend(ABC):
     """A back end with several partitions leaves `store` and `journal` unset."""
     is_shared: bool = False
     """Whether several daemons can use it at once."""
+    contents: Contents | None = None
+    """For `ingestd store copy`. A back end without it cannot be copied."""
 
     @property
     def partitions(self) -> Sequence[Partition]:
         """All partitions, in an order that never changes. Their number never changes either."""
-        return (Partition("", self.store, self.journal, self.problem),)
+        return (Partition("", self.store, self.journal, self.problem, self.contents),)
 
     @abstractmethod
     async def open(self, *, serving: bool) -> None:

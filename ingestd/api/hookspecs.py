@@ -172,8 +172,9 @@ def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
     """Return the panel of this plugin on the operators' page, or None for no panel.
 
     The daemon calls the hook while somebody looks at the page, at most once a second for each selection. A call may
-    take two seconds. `selection` has the parameters of the page's address, for the filters of the panel. Treat them as
-    untrusted: the viewer can edit the address. An exception is logged once, and the panel says that it cannot be shown.
+    take two seconds. `store.parts` has the stores of all partitions. `selection` has the parameters of the page's
+    address, for the filters of the panel. Treat them as untrusted: the viewer can edit the address. An exception is
+    logged once, and the panel says that it cannot be shown.
     """
 
 
@@ -184,6 +185,9 @@ def find_journey(query: JourneyQuery, store: Store) -> Sequence[JourneyLead] | N
     The daemon calls the hook when an operator asks for a journey, before it reads the journal. Without a lead it
     searches the journal backwards, and may give up before it finds old records. A call may take two seconds. Treat the
     query as untrusted. An exception is logged, and the page says that the plugin has failed.
+
+    `store` is the one of a partition. If the query names no tenant, the daemon asks for each partition, and reads the
+    journal of the one that has a lead.
     """
 
 
@@ -326,7 +330,8 @@ def event_dropped(event: Event, state: State) -> None:
 def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors | None:
     """Find the visitors that are linked to a user now.
 
-    Called by `ingestd forget --user`. The answers of all plugins are combined.
+    Called by `ingestd forget --user`, with the store of the tenant's partition. The answers of all plugins are
+    combined.
     """
 
 

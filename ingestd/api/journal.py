@@ -12,6 +12,7 @@ from .events import Record
 from .store import State
 
 __all__ = [
+    "IDEMPOTENCY_KIND",
     "Append",
     "Cursor",
     "IdempotencyKey",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 Start = Literal["now", "beginning"]
+
+IDEMPOTENCY_KIND = "message"
+"""The kind of all idempotency keys. No state has keys of this kind."""
 
 
 class Cursor(NamedTuple):
@@ -48,7 +52,7 @@ class IdempotencyKey(NamedTuple):
     """An entry that only the first append with its key makes. It stays for `ttl` milliseconds."""
 
     key: str
-    """In the form of a state key, but in a separate namespace."""
+    """A state key of the kind `IDEMPOTENCY_KIND`."""
     value: str
     ttl: int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from .backend import Partition
@@ -12,12 +12,14 @@ __all__ = ["MissingPartitions"]
 
 
 class MissingPartitions:
-    """Collects the partitions that raise `Unavailable`, each with the reason.
+    """Collects those of some partitions that raise `Unavailable`, each with the reason.
 
     The error of a single partition is raised at once: nothing remains to be done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        """`partitions` are all that the command works on."""
+        self._is_single = len(partitions) == 1
         self.reasons: dict[str, str] = {}
         """By the name of the partition."""
 
@@ -27,7 +29,7 @@ class MissingPartitions:
         try:
             yield
         except Unavailable as error:
-            if not partition.name:
+            if self._is_single:
                 raise
             self.reasons[partition.name] = str(error)
 

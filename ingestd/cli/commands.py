@@ -41,6 +41,7 @@ from . import (
 from .export import command as export_command
 from .forget import command as forget
 from .importing.arguments import add_arguments as add_import_arguments
+from .moving import arguments as moving
 
 __all__ = ["ANY_CONFIGURATION", "WITHOUT_CONFIGURATION", "OfflineRun", "register"]
 
@@ -133,6 +134,25 @@ def register(cli: _CommandLine) -> None:
         examples=["ingestd store acknowledge-loss"],
     )
     parser = cli.add_offline(
+        "store",
+        "copy",
+        copy_store,
+        help="copy all data of a store to an empty one, and compare both",
+        examples=[
+            "ingestd store copy --from sqlite:///var/lib/ingestd/ingestd.db --to redis://10.0.0.1:6379/0 --prepare",
+            "ingestd store copy --from sqlite:///var/lib/ingestd/ingestd.db --to redis://10.0.0.1:6379/0",
+        ],
+    )
+    moving.add_arguments(parser)
+    parser = cli.add_offline(
+        "store",
+        "compare",
+        compare_stores,
+        help="compare all data of two stores, and name what differs",
+        examples=["ingestd store compare --from sqlite:///var/lib/ingestd/ingestd.db --to redis://10.0.0.1:6379/0"],
+    )
+    moving.add_compare_arguments(parser)
+    parser = cli.add_offline(
         "",
         "forget",
         forget.forget,
@@ -212,8 +232,20 @@ async def import_events(arguments: argparse.Namespace, config: Config, plugins: 
     await import_all(arguments, config, plugins)
 
 
+async def copy_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .moving.command import copy
+
+    await copy(arguments, config, plugins)
+
+
+async def compare_stores(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .moving.command import compare
+
+    await compare(arguments, config, plugins)
+
+
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:
-    missing, is_any = MissingPartitions(), False
+    missing, is_any = MissingPartitions(daemon.partitions), False
     for partition in daemon.partitions:
         with missing.tolerating(partition):
             loss = partition.store.loss

@@ -58,7 +58,7 @@ class DeadLetterPages:
         Without `sink`, it is the sink with the most dead letters. Raises `BadRequest`, `NotFound`, `Unavailable`.
         """
         async with self._turns.turn():
-            missing = MissingPartitions()
+            missing = MissingPartitions(self._partitions)
             parts = await self._read_parts(missing)
             rows = [self._sink(each.sink_name, parts) for each in self._shown.sinks]
             if sink is None:

@@ -43,7 +43,7 @@ from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
-_UNKNOWN: Sent = ("", "", "")
+_UNKNOWN = Sent()
 _PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
 
 
@@ -188,11 +188,13 @@ class Pipeline:
         request = events.request
         results = events.results(stored)
         answers: list[Session | Refused] = []
+        refusals: list[int] = []
         for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
                 self._metrics.count_refusal(endpoint, key, refused)
                 self._metrics.count(endpoint, key, refused.outcome)
+                refusals.append(len(answers))
                 answers.append(refused)
             else:
                 if result.session.is_new and result.outcome is Outcome.ACCEPTED:
@@ -206,7 +208,7 @@ class Pipeline:
             body = self._failures.refusal(request, error)
         give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
         if self.live.watched:
-            self._show(request, events, results, answers)
+            self._show(request, events, results, answers, refusals)
 
     def _show(
         self,
@@ -214,26 +216,27 @@ class Pipeline:
         events: RequestEvents,
         results: Sequence[Result],
         answers: Sequence[Session | Refused],
+        refusals: Sequence[int],
     ) -> None:
         """Show the events of a request to those who look at live events."""
-        several = request.batch or len(results) > 1
-        ended = zip(events.endpoints, events.keys, results, answers, strict=True)
-        for number, (endpoint, key, result, answer) in enumerate(ended):
-            sent = events.sent.get(number, _UNKNOWN)
-            record = refused = None
+        source: Source | None = None
+
+        def arrival_of(index: int) -> Arrival:
+            nonlocal source
+            several = request.batch or len(results) > 1
+            source = source or _source(request, several=several)
+            record, refused, result, answer = None, None, results[index], answers[index]
             if isinstance(answer, Refused):
                 outcome, refused = answer.outcome, answer
             else:
                 assert isinstance(result, Resolved)
                 outcome = result.outcome
-                if result.record is not None:
-                    record = result.record.body
-            for stream in self.live.streams:
-                place = stream.draw(endpoint, key, outcome, record, sent)
-                if place is not None:
-                    source = _source(request, several=several)
-                    index = number if several else None
-                    stream.keep(place, Arrival(source, index, endpoint, key, outcome, record, refused, sent))
+                record = result.record.body if result.record is not None else None
+            number, endpoint, key = index if several else None, events.endpoints[index], events.keys[index]
+            sent = events.sent.get(index, _UNKNOWN)
+            return Arrival(source, number, endpoint, key, outcome, record, refused, sent)
+
+        self.live.offer_all(len(answers), refusals, arrival_of)
 
     def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
         """Refuse a whole request. `request.events` is the number of its events, as far as known."""

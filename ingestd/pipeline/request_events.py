@@ -95,5 +95,5 @@ class WatchedEvents(RequestEvents):
     def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
         message = RequestEvents._translate(self, body, raw)  # `super()` takes longer
         get = message.body.get
-        self.sent[len(self.keys)] = get("key"), get("anonymousId"), get("userId")
+        self.sent[len(self.keys)] = Sent(get("key"), get("anonymousId"), get("userId"))
         return message

@@ -8,7 +8,7 @@ import msgspec
 
 from ingestd.api.events import Event, Record, Session
 from ingestd.api.ids import random_uuid
-from ingestd.api.journal import IdempotencyKey, Journal
+from ingestd.api.journal import IDEMPOTENCY_KIND, IdempotencyKey, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State, passing_key
 from ingestd.hooks.caller import Hooks
@@ -83,4 +83,4 @@ class Resolver:
 
 @lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
 def message_key(tenant: str, message_id: str) -> str:
-    return passing_key("message", tenant, message_id)
+    return passing_key(IDEMPOTENCY_KIND, tenant, message_id)

@@ -13,6 +13,7 @@ from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
+from .copy_mark import refuse_unfinished
 from .partitions import PartitionedStore, partition_of
 from .split_journal import Ownership, SplitJournal
 
@@ -25,6 +26,8 @@ class Backends:
     def __init__(self, config: Config, plugins: Plugins) -> None:
         backend = _make_backend("store.url", config.store.url, config, plugins)
         self._all = [backend]
+        self._places = [config.place("store.url")]
+        """The option that names each back end, with its file."""
         self._is_shared = backend.is_shared
         self.partitions: Sequence[Partition] = backend.partitions
         self.store: Store
@@ -43,6 +46,7 @@ class Backends:
                     " too; leave [journal] url out"
                 )
             self._all.append(apart)
+            self._places.append(config.place("journal.url"))
             self.partitions = [self._split(backend, apart)]
             if backend.is_shared:
                 self.ownership = Ownership(backend.store, apart.store)
@@ -69,6 +73,9 @@ class Backends:
             for backend in self._all:
                 await backend.open(serving=serving)
                 stack.push_async_callback(backend.close)
+            if serving:
+                for place, backend in zip(self._places, self._all, strict=True):
+                    await refuse_unfinished(place, backend.partitions[0].store)
             if serving and self.ownership is not None:
                 await self.ownership.take()
                 await self.ownership.compare_store()

@@ -80,8 +80,9 @@ def register(commands: Commands) -> None:
 
 
 async def show(arguments: Namespace, daemon: Daemon) -> None:
-    order_id, tenant, missing = arguments.order_id, arguments.tenant, MissingPartitions()
+    order_id, tenant = arguments.order_id, arguments.tenant
     partitions = _partitions(tenant, daemon)
+    missing = MissingPartitions(partitions)
     marks: dict[str, DecidedOrder] = {}
     for partition in partitions:
         with missing.tolerating(partition):
@@ -191,8 +192,9 @@ def _age(mark: DecidedOrder) -> str:
 
 
 async def report(arguments: Namespace, daemon: Daemon) -> None:
-    report, missing = Report(arguments.by, arguments.model), MissingPartitions()
-    for partition in _partitions(arguments.tenant, daemon):
+    report, partitions = Report(arguments.by, arguments.model), _partitions(arguments.tenant, daemon)
+    missing = MissingPartitions(partitions)
+    for partition in partitions:
         with missing.tolerating(partition):
             async for body in _derived(partition.journal, since=arguments.since):
                 if arguments.tenant in {None, body["tenant"]}:

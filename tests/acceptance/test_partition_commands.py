@@ -95,7 +95,7 @@ def test_an_export_tells_which_partition_is_missing(shops: Shops) -> None:
         assert numbers_of(list(map(json.loads, printed.splitlines()))) == [0, 2]
         assert "partition 1 is out of reach, so records of its tenants are missing here" in error
         assert numbers_of(shops.exported("--tenant", shops.tenants[2])) == [2]
-        assert "partition 1 is out of reach" in shops.run("events", "export", "--tenant", shops.tenants[1])[1]
+        assert "partition 1 is away" in shops.run("events", "export", "--tenant", shops.tenants[1], code=75)[1]
 
 
 def test_the_status_of_a_sink_adds_up(shops: Shops) -> None:

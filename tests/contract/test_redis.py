@@ -12,6 +12,7 @@ import pytest
 from ingestd.api.backend import Backend
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.testing.contents import ContentsContract
 from ingestd.testing.journals import JournalContract
 from ingestd.testing.stores import StoreContract
 from tests.support.redis_server import RedisServer, redis_server
@@ -45,4 +46,8 @@ class TestRedisStore(_Redis, StoreContract):
 
 
 class TestRedisJournal(_Redis, JournalContract):
+    pass
+
+
+class TestRedisContents(_Redis, ContentsContract):
     pass

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ingestd.api.backend import Backend
 from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.testing.contents import ContentsContract
 from ingestd.testing.journals import JournalContract
 from ingestd.testing.stores import StoreContract
 
@@ -35,3 +36,11 @@ class TestSqliteStoreWithoutCache(_Sqlite, StoreContract):
 
 class TestSqliteJournal(_Sqlite, JournalContract):
     pass
+
+
+class TestSqliteContents(_Sqlite, ContentsContract):
+    pass
+
+
+class TestSqliteContentsWithoutCache(_Sqlite, ContentsContract):
+    cache = 1

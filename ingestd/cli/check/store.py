@@ -83,7 +83,7 @@ class _Journal(NamedTuple):
 
 async def _look_at_journals(partitions: Sequence[Partition]) -> tuple[list[_Journal], Mapping[str, str]]:
     """The journals, and the reasons why some partitions are out of reach."""
-    found, missing = [], MissingPartitions()
+    found, missing = [], MissingPartitions(partitions)
     for partition in partitions:
         with missing.tolerating(partition):
             found.append(_Journal(partition.name, partition.journal, await partition.journal.extent()))

@@ -19,7 +19,7 @@ class RecordReader:
     """`missing` has the partitions that cannot be read. The others are read nevertheless."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
-        self.missing = MissingPartitions()
+        self.missing = MissingPartitions(partitions)
         self._sources = [_Source(partition) for partition in partitions]
 
     def again(self) -> RecordReader:

@@ -243,7 +243,7 @@ class Forgetting:
 
 async def _only_tenant(backends: Backends) -> str:
     """The tenant if there is one. `forget` finds other tenants of its partition. Raises `CommandError`."""
-    missing = MissingPartitions()
+    missing = MissingPartitions(backends.partitions)
     tenants: set[str] = set()
     for partition in backends.partitions:
         with missing.tolerating(partition):

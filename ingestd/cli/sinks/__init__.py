@@ -48,7 +48,7 @@ def register(cli: _CommandLine) -> None:
         ],
     )
     _add_name(parser)
-    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position"
+    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position ([PARTITION:]POSITION)"
     parser.add_argument(
         "--from", dest="begin", required=True, type=parse_place, metavar="WHERE", help=f"the first record: {where}"
     )

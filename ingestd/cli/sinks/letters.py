@@ -38,9 +38,10 @@ _VERBS: dict[type[Retry | Discard], str] = {Retry: "taken", Discard: "discarded"
 
 
 async def list_letters(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    name, missing = arguments.name, MissingPartitions()
+    name = arguments.name
     letters: list[_Found] = []
     async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
         check_known(name, await known_sinks(config, backends.partitions))
         for partition in backends.partitions:
             with missing.tolerating(partition):
@@ -105,7 +106,7 @@ class _Order:
         self._arguments = arguments
         self._config = config
         self._plugins = plugins
-        self._missing = MissingPartitions()
+        self._missing = MissingPartitions([])
 
     async def choose(self) -> _Chosen:
         """The numbers of the existing dead letters that the arguments select."""
@@ -115,6 +116,7 @@ class _Order:
 
     async def _choose(self, partitions: Sequence[Partition]) -> _Chosen:
         if self._arguments.all:
+            self._missing = MissingPartitions(partitions)
             found: _Chosen = {}
             for partition in partitions:
                 with self._missing.tolerating(partition):

@@ -16,7 +16,7 @@ __all__ = ["check_configured", "check_known", "known_sinks"]
 
 async def known_sinks(config: Config, partitions: Sequence[Partition]) -> list[str]:
     """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in a journal within reach."""
-    names, missing = dict.fromkeys(config.sink_tables), MissingPartitions()
+    names, missing = dict.fromkeys(config.sink_tables), MissingPartitions(partitions)
     for partition in partitions:
         with missing.tolerating(partition):
             cursors = await partition.journal.cursors()

@@ -41,8 +41,9 @@ async def _set(
     arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool
 ) -> tuple[bool, MissingPartitions]:
     """Whether that changed anything, and the partitions in which the sink goes on as before."""
-    changed, missing = False, MissingPartitions()
+    changed = False
     async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
         await check_configured(arguments.name, config, backends.partitions)
         for partition in backends.partitions:
             with missing.tolerating(partition):

@@ -30,8 +30,9 @@ __all__ = ["replay"]
 
 
 async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    name, missing = arguments.name, MissingPartitions()
+    name = arguments.name
     async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
         await backends.recover()
         await check_configured(name, config, backends.partitions)
         feeder = make_feeder(name, config, plugins)

@@ -38,7 +38,7 @@ async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins
         known = await known_sinks(config, backends.partitions)
         for name in arguments.names:
             check_known(name, known)
-        missing = MissingPartitions()
+        missing = MissingPartitions(backends.partitions)
         looks = await _look(arguments.names or known, config, backends, missing)
     if arguments.json:
         write(json.dumps(look.facts()) for look in looks)

@@ -19,6 +19,7 @@ from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
+from .contents import RedisContents
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
@@ -42,6 +43,7 @@ class RedisBackend(Backend):
 
     store: RedisStore
     journal: RedisJournal
+    contents: RedisContents
     is_shared = True
 
     def __init__(
@@ -64,6 +66,7 @@ class RedisBackend(Backend):
         self._sharing = sharing
         self.journal = RedisJournal(self.database, sharing)
         self.store = RedisStore(self.database, self.journal)
+        self.contents = RedisContents(self.database)
         self._adoption = Adoption(self.database, self.journal, self.store)
         self._accept_loss = accept_loss
         self._tasks: list[asyncio.Task[None]] = []

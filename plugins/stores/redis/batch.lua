@@ -686,6 +686,14 @@ reads.cursors = function()
   return found
 end
 
+-- Lets an empty journal continue after a position, which earlier records in another store had.
+ops.continue_after = function(_, position)
+  local all = summed()
+  if all.records > 0 then error('the journal has records') end
+  all.last, all.changed = position, true
+  return false
+end
+
 reads.last = function()
   return {last_position(), sums.version}
 end

@@ -20,7 +20,7 @@ from .sentinel import SentinelPool
 from .servers import address_of
 from .state import make_entries
 
-__all__ = ["Database"]
+__all__ = ["Database", "literal"]
 
 _T = TypeVar("_T")
 
@@ -128,7 +128,7 @@ class Database:
         position, server = 0, None
         while True:
             ((position, keys),) = await self.pipeline(
-                ("SCAN", position, "MATCH", _literal(beginning) + "*", "COUNT", _SCANNED)
+                ("SCAN", position, "MATCH", literal(beginning) + "*", "COUNT", _SCANNED)
             )
             if server not in (None, self._read_from):  # a position has no meaning to another server
                 position, server = 0, None
@@ -154,5 +154,6 @@ class Database:
             raise Unavailable(f"The store cannot be read at the moment: {explain(error)}.") from error
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A pattern of Redis that matches exactly this text."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in text)

@@ -15,7 +15,7 @@ from ..entry import Change, Entry, Row, SetEntry, is_set, key_of, set_key
 from ..fields import Fields
 from .link import Link, unavailable
 
-__all__ = ["CheckedState", "Log", "StepState", "Transaction", "has_writes", "make_entries", "pairs"]
+__all__ = ["CheckedState", "Log", "StepState", "Transaction", "has_writes", "loaded_row", "make_entries", "pairs"]
 
 _ENTRIES = 50_000  # entries in the cache of a daemon
 _SIZE = 40 << 20  # bytes of these entries
@@ -273,7 +273,7 @@ def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADE
             for first in range(0, len(keys), loaded_at_once):
                 some = keys[first : first + loaded_at_once]
                 answer = await link.ask("load", 0, some, weight=len(some))
-                rows += [_loaded(key, found) for key, found in zip(some, answer, strict=True) if found]
+                rows += [loaded_row(key, found) for key, found in zip(some, answer, strict=True) if found]
         except Exception as error:  # noqa: BLE001 - the waiting callers raise it
             loaded(error)
         else:
@@ -286,7 +286,7 @@ def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADE
     return Entries(limit, begin, size=_SIZE)
 
 
-def _loaded(key: str, found: Any) -> Row:
+def loaded_row(key: str, found: Any) -> Row:
     """The entry of an answer: a raw value, or a list of fields or members."""
     if isinstance(found, str):
         expires, _, value = found.partition("|")

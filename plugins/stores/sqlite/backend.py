@@ -18,6 +18,7 @@ from . import health
 from .checkpoints import Checkpoints
 from .commits import Commits
 from .connection import check_version, open_error
+from .contents import SqliteContents
 from .control import apply_requests
 from .database import Database
 from .files import Lock, acquire, create, daemon_process
@@ -51,12 +52,14 @@ class SqliteBackend(Backend):
 
     store: SqliteStore
     journal: SqliteJournal
+    contents: SqliteContents
 
     def __init__(self, path: Path, *, cache: int, cache_size: int = CACHE_SIZE, busy_timeout: float) -> None:
         self.path = path
         self.database = Database(path, cache=cache, cache_size=cache_size, busy_timeout=busy_timeout)
         self.store = SqliteStore(self.database)
         self.journal = SqliteJournal(self.database)
+        self.contents = SqliteContents(self.database)
         self.write_back: WriteBack | None = None
         """None for a guest."""
         self._lock: Lock | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ingestd.api import times
@@ -128,6 +128,17 @@ class Database:
             return self.renewals.of_kind(kind)
         return await self.connections.read(_read_kind, kind)
 
+    async def logged_keys(self) -> Collection[str]:
+        """The keys in the TTL log, each once. Raises `Unavailable`."""
+        if self.commits is not None:
+            return dict.fromkeys(self.renewals.named())
+        return await self.connections.read(_read_logged_keys)
+
+    async def read_rows(self, keys: Sequence[str]) -> list[Row]:
+        """The durable rows of some keys. Raises `Unavailable`."""
+        renewals = self.renewals.of(keys) if self.commits is not None else None
+        return await self.connections.read(_read_renewed, keys, renewals)
+
     def _load(self, keys: Sequence[str], loaded: Loaded) -> None:
         # Read the TTL log first: a write-back may move its entries to the rows during the load.
         renewals = self.renewals.of(keys) if self.commits is not None else None
@@ -142,6 +153,10 @@ def _read_renewed(
         return renewed(read_rows(connection, keys), renewals)
     with snapshot(connection):
         return renewed(read_rows(connection, keys), TtlLog(*read_log(connection)).of(keys))
+
+
+def _read_logged_keys(connection: sqlite3.Connection) -> Collection[str]:
+    return dict.fromkeys(TtlLog(*read_log(connection)).named())
 
 
 def _read_kind(connection: sqlite3.Connection, kind: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""`ingestd store copy | compare`: all data of a store to another one."""

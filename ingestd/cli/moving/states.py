@@ -1,0 +1,109 @@
+"""The state of a copy: every entry of the source, compared with that of the target and copied if it differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ingestd.api import times
+from ingestd.api.contents import Contents, Entry
+from ingestd.storage.copy_mark import MARK_KEY
+
+from .digests import Digests
+
+__all__ = ["Difference", "copy_entries", "differences", "digest_entries", "remove_others"]
+
+_PART = 250  # entries of one commit
+_PART_BYTES = 1 << 20
+
+
+class Difference(NamedTuple):
+    """An entry of which the two sides have different contents."""
+
+    key: str
+    what: str
+    """How the target differs: "is missing", "has another content" or "is not in the source"."""
+
+
+async def copy_entries(source: Contents, target: Contents, digests: Digests, copied: Callable[[int, int], None]) -> int:
+    """Copy all entries that differ. Returns their number.
+
+    `digests` gets all entries of the source. `copied` gets the number of entries that were looked at, and of those that
+    were copied. Raises `Unavailable`.
+    """
+    seen = changed = 0
+    async for part in _parts(source):
+        found = await target.find(part)
+        different = [entry for entry, other in zip(part, found, strict=True) if entry != other]
+        if different:
+            await target.replace(different)
+        for entry in part:
+            digests.add(entry)
+        seen, changed = seen + len(part), changed + len(different)
+        copied(seen, changed)
+    return changed
+
+
+async def remove_others(source: Contents, target: Contents) -> int:
+    """Remove the entries of the target that the source has no more. Returns their number. Raises `Unavailable`."""
+    removed = 0
+    async for part in _parts(target):
+        found = await source.find(part)
+        others = [entry for entry, other in zip(part, found, strict=True) if other is None]
+        if others:
+            await target.remove(others)
+            removed += len(others)
+    return removed
+
+
+async def digest_entries(contents: Contents, digests: Digests) -> None:
+    """Add all entries to the digests. Raises `Unavailable`."""
+    async for part in _parts(contents):
+        for entry in part:
+            digests.add(entry)
+
+
+async def differences(source: Contents, target: Contents) -> AsyncIterator[Difference]:
+    """The entries that differ, without expired ones. Raises `Unavailable`."""
+    async for part in _parts(source):
+        for entry, other in zip(part, await target.find(part), strict=True):
+            if entry != other and not _has_expired(entry):
+                yield Difference(entry.key, "is missing" if other is None else "has another content")
+    async for part in _parts(target):
+        for entry, other in zip(part, await source.find(part), strict=True):
+            if other is None and not _has_expired(entry):
+                yield Difference(entry.key, "is not in the source")
+
+
+def _has_expired(entry: Entry) -> bool:
+    return entry.expires is not None and entry.expires <= times.now()
+
+
+async def _parts(contents: Contents) -> AsyncIterator[list[Entry]]:
+    """All entries but the mark of the copy, in parts of a bounded size. The next ones are read ahead."""
+    pages = contents.entries()
+    coming = asyncio.ensure_future(anext(pages, None))
+    try:
+        while (some := await coming) is not None:
+            coming = asyncio.ensure_future(anext(pages, None))
+            for part in _divided(some):
+                yield part
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+def _divided(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if entry.key == MARK_KEY:
+            continue
+        if part and (len(part) == _PART or size + entry.size > _PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += entry.size
+    if part:
+        yield part

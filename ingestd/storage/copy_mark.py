@@ -1,0 +1,59 @@
+"""The mark of an unfinished copy. A store with it has only a part of the data, so no daemon serves from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingestd.api import times
+from ingestd.api.errors import ConfigError
+from ingestd.api.store import Store, state_key
+
+__all__ = ["MARK_KEY", "CopyMark", "clear_mark", "read_mark", "refuse_unfinished", "write_mark"]
+
+MARK_KEY = state_key("store-copy", "", "")
+
+
+class CopyMark(msgspec.Struct):
+    """What the copy of a store has done so far."""
+
+    source: str
+    """The URL of the source, without a password."""
+    begun_at: int
+    """When the first run began, in milliseconds."""
+    compared_to: int = 0
+    """The position up to which the records of both sides were compared."""
+    erased_at: int = 0
+    """The time of the newest erasure among the copied records, in milliseconds; 0 without one."""
+
+
+_decode = msgspec.json.Decoder(CopyMark).decode
+
+
+async def read_mark(store: Store) -> CopyMark | None:
+    """The mark of a store; None if its data is complete. Raises `Unavailable`."""
+    found = await store.begin(times.now()).get(MARK_KEY)
+    return None if found is None else _decode(found)
+
+
+async def write_mark(store: Store, mark: CopyMark) -> None:
+    """Write the mark durably. Raises `Unavailable`, `WriteConflict`."""
+    state = store.begin(times.now())
+    await state.put(MARK_KEY, msgspec.json.encode(mark).decode())
+    await store.commit(state)
+
+
+async def clear_mark(store: Store) -> None:
+    """Remove the mark. Raises `Unavailable`, `WriteConflict`."""
+    state = store.begin(times.now())
+    await state.delete(MARK_KEY)
+    await store.commit(state)
+
+
+async def refuse_unfinished(place: str, store: Store) -> None:
+    """Raises `ConfigError` if the copy of a store is unfinished. `place` names the option that has its URL."""
+    mark = await read_mark(store)
+    if mark is not None:
+        raise ConfigError(
+            f"{place}: the copy of {mark.source} to this store is unfinished; finish it with `ingestd store copy`,"
+            " or name the former store here"
+        )
