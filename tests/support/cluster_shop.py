@@ -41,7 +41,7 @@ class ClusterShop(Shop):
             f'{{ id = "{key_of(tenant)}", kind = "public", tenant = "{tenant}" }}' for tenant in self.tenants
         )
         text = self.config.read_text().replace('"sqlite:ingestd.db"', f'"{self.cluster.url}"')
-        text += f"[plugins.keys]\ndeclared = [{', '.join(keys)}]\n"
+        text += f"[plugins.keys]\ndeclared = [{keys}]\n"
         text += f'[plugins.redis]\nprefix = "{_PREFIX}"\npartitions = {self.partitions}\n'
         self.config.write_text(text)
 
