@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.plugins.stores.redis import RedisPlugin
 from ingestd.plugins.stores.redis.cluster.connections import make_topology, parse_cluster_url
-from ingestd.plugins.stores.redis.cluster.topology import Claim, read_answer
+from ingestd.plugins.stores.redis.cluster.topology import SLOTS, Claim, read_answer
 from ingestd.plugins.stores.redis.work_sharing import DaemonReport, WorkSharing
+from ingestd.storage.partitions import index_of_tenant
 
 
 def test_a_url_names_nodes_and_the_options_of_all() -> None:
@@ -79,6 +81,15 @@ def test_the_claims_of_a_node_have_its_addresses_and_epochs() -> None:
         Claim(0, 99, 5, one, ()), Claim(200, 200, 5, one, ()), Claim(100, 199, 7, two, (Address("10.0.0.3", 7003),)),
     ]  # fmt: skip
     assert replicas == 1
+
+
+def test_a_day_of_200_tenants_with_zipf_sizes_spreads_within_a_factor_of_two_over_three_nodes() -> None:
+    slots = [key_slot(f"{{ingestd:{number:02}}}".encode()) for number in range(64)]
+    events: Counter[int] = Counter()
+    for rank in range(1, 201):
+        partition = index_of_tenant(f"shop-{rank - 1}", 64)
+        events[slots[partition] * 3 // SLOTS] += 1_000_000 // rank
+    assert max(events.values()) < 2 * min(events.values())
 
 
 def shared(partitions: int, reports: Sequence[DaemonReport]) -> list[tuple[str, int, str]]:
