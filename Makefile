@@ -112,6 +112,7 @@ clean:
 	@test -x /usr/sbin/clickhouse-server || { scripts/need clickhouse-server clickhouse-server \
 		&& { systemctl disable --now clickhouse-server >/dev/null 2>&1 || true; }; }
 	@scripts/need chromium chromium
+	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd
 	@touch $@

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from .backoff import Backoff
+from .errors import ConfigError
 from .events import Record
 from .journal import Journal, Start
 from .store import State
@@ -85,6 +86,18 @@ class Consumer(ABC):
 
     polls_commands: bool = False
     """Whether the consumer has work besides its records, so that the daemon must call `next_action`."""
+
+    def for_partition(self, name: str) -> Consumer:
+        """A consumer with the same name and options for a partition of the store.
+
+        A store with several partitions has a journal and state in each. The daemon then runs a separate consumer in
+        each of them, and never this one. It calls this after the plugin's `startup`. The consumers share whatever
+        this method gives to all of them. Raises `ConfigError` if the consumer cannot be divided.
+        """
+        raise ConfigError(
+            f"the consumer {self.name} cannot run on a store with several partitions: {type(self).__name__} has no"
+            " for_partition()"
+        )
 
     async def open(self) -> None:  # noqa: B027 - most have nothing to open
         """Called before the first step, and again until it does not raise.

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 from . import HOOK_NAMESPACE
-from .backend import Backend
+from .backend import Backend, Partition
 from .check_result import CheckResult
 from .consumer import Consumer
 from .events import Event, Principal, Request, Session
 from .intake import Intake
-from .journal import Journal
 from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from .panels import Panel
 from .privacy import Person, Visitors
@@ -50,7 +49,8 @@ class Daemon(Protocol):
     """The part of a running daemon that plugins use. A command that has opened the store offers the same."""
 
     store: Store
-    journal: Journal
+    partitions: Sequence[Partition]
+    """The stores and journals of the back end. Most back ends have a single one."""
     unusable_ids: UnusableIds
     """The texts that clients send as an id and that name nobody: `[ids] unusable`."""
     registry: CollectorRegistry
@@ -58,6 +58,9 @@ class Daemon(Protocol):
 
     A custom collector runs on another thread than the event loop, and must only read.
     """
+
+    def of_tenant(self, tenant: str) -> Partition:
+        """The partition that has the state and the records of a tenant."""
 
     def plugin(self, name: str) -> object | None:
         """The loaded plugin of that name, or None."""
@@ -108,7 +111,10 @@ def register_transforms(register: Callable[[str, Transform], None]) -> None:
 
 @hookspec
 def register_consumers(register: Callable[[Consumer], None]) -> None:
-    """Add a consumer, which works after the answer: `register(consumer)`."""
+    """Add a consumer, which works after the answer: `register(consumer)`.
+
+    On a store with several partitions, what its `for_partition` returns runs in each of them.
+    """
 
 
 @hookspec
@@ -157,7 +163,7 @@ def store_lost(store: Store) -> str | None:
     Write the content of the configuration to the store again, and reload data that the plugin keeps in memory. The loss
     stands until no plugin misses data, or until an operator acknowledges it. Then `store.loss` is None. Every daemon
     calls the hook once after each loss, and every second while a loss stands. So repeated calls must do no harm.
-    Exceptions are logged, and the loss stands.
+    Exceptions are logged, and the loss stands. With several partitions, only a loss in the first one calls it.
     """
 
 
@@ -166,8 +172,9 @@ def show_panel(store: Store, selection: Mapping[str, str]) -> Panel | None:
     """Return the panel of this plugin on the operators' page, or None for no panel.
 
     The daemon calls the hook while somebody looks at the page, at most once a second for each selection. A call may
-    take two seconds. `selection` has the parameters of the page's address, for the filters of the panel. Treat them as
-    untrusted: the viewer can edit the address. An exception is logged once, and the panel says that it cannot be shown.
+    take two seconds. `store.parts` has the stores of all partitions. `selection` has the parameters of the page's
+    address, for the filters of the panel. Treat them as untrusted: the viewer can edit the address. An exception is
+    logged once, and the panel says that it cannot be shown.
     """
 
 
@@ -178,6 +185,9 @@ def find_journey(query: JourneyQuery, store: Store) -> Sequence[JourneyLead] | N
     The daemon calls the hook when an operator asks for a journey, before it reads the journal. Without a lead it
     searches the journal backwards, and may give up before it finds old records. A call may take two seconds. Treat the
     query as untrusted. An exception is logged, and the page says that the plugin has failed.
+
+    `store` is the one of a partition. If the query names no tenant, the daemon asks for each partition, and reads the
+    journal of the one that has a lead.
     """
 
 
@@ -320,7 +330,8 @@ def event_dropped(event: Event, state: State) -> None:
 def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors | None:
     """Find the visitors that are linked to a user now.
 
-    Called by `ingestd forget --user`. The answers of all plugins are combined.
+    Called by `ingestd forget --user`, with the store of the tenant's partition. The answers of all plugins are
+    combined.
     """
 
 

@@ -92,17 +92,23 @@ def _id_of(record: Record) -> str:
 class Batch(Sequence[Record]):
     """The records of one write to a sink with stable batches."""
 
-    __slots__ = ("_token", "records")
+    __slots__ = ("_partition", "_token", "records")
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], partition: str = "") -> None:
+        """`partition` is the name of the partition that the records are from."""
         self.records = records
+        self._partition = partition
         self._token: str | None = None
 
     @property
     def token(self) -> str:
-        """A UUID made of the ids of the records: the same records in the same order always have the same token."""
+        """A UUID made of the ids of the records: the same records in the same order always have the same token.
+
+        Batches of different partitions have different tokens.
+        """
         if self._token is None:
-            self._token = named_uuid(*map(_id_of, self.records))
+            names = [f"partition {self._partition}"] if self._partition else []
+            self._token = named_uuid(*names, *map(_id_of, self.records))
         return self._token
 
     def __len__(self) -> int:

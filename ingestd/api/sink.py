@@ -20,6 +20,8 @@ class Span(NamedTuple):
     """The position of the last record."""
     at: int
     """The time of the last record in milliseconds. It tells this span from the span of another journal."""
+    partition: str = ""
+    """The name of the partition, if the store has several. Each has a separate journal with its own positions."""
 
 
 class Sink:
@@ -27,6 +29,9 @@ class Sink:
 
     The daemon does batching, retries, cursors and isolation. Records come in journal order, one `write` at a time. A
     record may come again after a crash or a failure; its `id` identifies it.
+
+    If the store has several partitions, a batch has records of one of them, and the partitions take turns. All records
+    of a tenant are in the same partition.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -39,7 +44,10 @@ class Sink:
     """
 
     buffering: ClassVar[bool] = False
-    """Whether `write` only adds records to a buffer, and `flush` makes them durable."""
+    """Whether `write` only adds records to a buffer, and `flush` makes them durable.
+
+    If the store has several partitions, each of them has an instance of the sink and so a buffer.
+    """
 
     flush_after: float = 60.0
     """The seconds after which the daemon flushes records of a buffering sink, even if the buffer is not full."""

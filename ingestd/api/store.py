@@ -7,7 +7,7 @@ pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -199,6 +199,11 @@ class Store(ABC):
         same object.
         """
         return self
+
+    @property
+    def parts(self) -> Sequence[Store]:
+        """The stores of all partitions, in an order that never changes. Each tenant's state is in one of them."""
+        return (self,)
 
     @abstractmethod
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> State:

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.loader import Plugins
@@ -23,7 +24,8 @@ class CommandDaemon:
     def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
         self._plugins = plugins
         self.store = backends.store
-        self.journal = backends.journal
+        self.partitions = backends.partitions
+        self._backends = backends
         self.unusable_ids = unusable_ids
 
     @cached_property
@@ -31,6 +33,9 @@ class CommandDaemon:
         from prometheus_client import CollectorRegistry  # here: few commands need it
 
         return CollectorRegistry()
+
+    def of_tenant(self, tenant: str) -> Partition:
+        return self._backends.of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._plugins.manager.get_plugin(name)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
 from ingestd.config import Config, load_config
 from ingestd.hooks.loader import Plugins
@@ -272,8 +273,13 @@ async def restore_store(arguments: argparse.Namespace, config: Config, plugins: 
 
 
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:
-    loss = daemon.store.loss
-    if await daemon.store.clear_loss():
-        write([f"acknowledged: {loss}"])
-    else:
+    missing, is_any = MissingPartitions(daemon.partitions), False
+    for partition in daemon.partitions:
+        with missing.tolerating(partition):
+            loss = partition.store.loss
+            if await partition.store.clear_loss():
+                is_any = True
+                write([f"acknowledged: {f'partition {partition.name}: ' if partition.name else ''}{loss}"])
+    if not is_any:
         write(["there is no loss of data to acknowledge"])
+    missing.check("a loss there is not acknowledged")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,11 +16,12 @@ from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.consumers.task_end import ended
 
+from .failure_log import FailureLog, FailureLogs
 from .retry import Attempts
 from .runner import Runner
 from .status import ConsumerStatus
 
-__all__ = ["ConsumerStatus", "Consumers", "Died"]
+__all__ = ["ConsumerStatus", "Consumers", "Died", "log_left"]
 
 _log = logging.getLogger("ingestd.consumers")
 
@@ -34,6 +35,9 @@ class Consumers:
     """All consumers of a daemon. `now` gives the time of their steps. `died` is called if a task ends.
 
     If given, `backoff` replaces the backoff of every consumer. Steps call `give_way` for `Step.give_way`.
+
+    `partition` is the name of the partition of journal and store. `failure_logs` has the logs of consumers by name,
+    which the partitions share.
 
     `stop` waits at most `grace` + 1 seconds until the consumers have ended, and again until they are closed. Once
     `forced` is set, each wait lasts half a second more at most.
@@ -51,6 +55,8 @@ class Consumers:
         grace: float = 5.0,
         forced: asyncio.Event | None = None,
         give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        partition: str = "",
+        failure_logs: FailureLogs | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -61,6 +67,8 @@ class Consumers:
         self._grace = grace
         self._forced = forced or asyncio.Event()
         self._give_way = give_way
+        self._partition = partition
+        self._failure_logs = FailureLogs() if failure_logs is None else failure_logs
         self._moved = asyncio.Event()
         self._last = 0
         self._runners = [self._runner(each) for each in consumers]
@@ -78,6 +86,8 @@ class Consumers:
             grace=self._grace,
             moved=self._moved,
             give_way=self._give_way,
+            failure_log=self._failure_logs[consumer.name],
+            partition=self._partition,
         )
 
     @property
@@ -85,18 +95,35 @@ class Consumers:
         """The status of each consumer, in their order."""
         return tuple(runner.status for runner in self._runners)
 
+    def consumer(self, name: str) -> Consumer:
+        """The consumer of that name."""
+        return next(runner.consumer for runner in self._runners if runner.name == name)
+
+    @property
+    def have_cursors(self) -> bool:
+        """Whether all consumers have durable cursors."""
+        return all(runner.has_cursor for runner in self._runners)
+
     def trimmed(self, up_to: int) -> None:
         """Called after the removal of all records up to that position."""
         for status in self.statuses:
             status.trimmed(up_to)
 
     async def start(self) -> None:
-        """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`.
+        """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`."""
+        await self.ensure_cursors()
+        self.begin()
 
-        The tasks of the consumers then acquire the cursors, open the consumers and process records.
-        """
-        for runner in self._runners:
+    async def ensure_cursors(self, runners: Sequence[Runner] | None = None) -> None:
+        """Create the durable cursors of these consumers, or of all. Raises `Unavailable`."""
+        for runner in self._runners if runners is None else runners:
             await runner.ensure_cursor()
+
+    def begin(self) -> None:
+        """Begin the tasks of the consumers, which acquire the cursors, open the consumers and process records.
+
+        A task creates its cursor if that has failed before.
+        """
         for runner in self._runners:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
         self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
@@ -107,10 +134,14 @@ class Consumers:
         `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
         `Unavailable`.
         """
+        runners = self.make_runners(consumers, leaving)
+        await self.ensure_cursors(runners)
+        return runners
+
+    def make_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
+        """The runners of further consumers, as `prepare_runners` returns them, whose cursors may be missing."""
         runners = [self._runner(each) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
-        for runner in runners:
-            await runner.ensure_cursor()
         return runners
 
     async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:
@@ -167,8 +198,8 @@ class Consumers:
         with suppress(Unavailable):
             await self._look()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
-        for name, count in left.items():
-            _log.info("%s: %d records left for the next start", name, count)
+        if not self._partition:
+            log_left(left)
         return left
 
     async def _caught_up(self) -> None:
@@ -210,13 +241,20 @@ class Consumers:
 
     async def _follow(self) -> None:
         """Keep `last` of every status up to date, four times a second under load."""
-        attempts = Attempts("journal", self._backoff)
+        attempts = Attempts(
+            self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, partition=self._partition
+        )
         while True:
             last = await attempts.until_done(self._look)
             await asyncio.sleep(0.25)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await attempts.until_done(self._journal.wait, last)
+
+
+def log_left(left: Mapping[str, int]) -> None:
+    for name, count in left.items():
+        _log.info("%s: %d records left for the next start", name, count)
 
 
 def _check_names(runners: Sequence[Runner]) -> None:

@@ -15,6 +15,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 
+from .failure_log import FailureLog
 from .read_ahead import ReadAhead
 from .retry import Attempts
 from .status import ConsumerStatus
@@ -45,13 +46,21 @@ class Runner:
         grace: float,
         moved: asyncio.Event,
         give_way: Callable[[float], Awaitable[None]],
+        failure_log: FailureLog,
+        partition: str = "",
     ) -> None:
+        """`partition` is the name of the partition of journal and store."""
         self._grace = grace
+        self._label = f"{consumer.name} (partition {partition})" if partition else consumer.name
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
+        self.has_cursor = False
+        """Whether the durable cursor exists."""
         self.tried = False
-        """Whether this daemon had the time to acquire a free cursor. Until then the cursor is probably free."""
-        self._consumer = consumer
+        """Whether this daemon had the time to acquire a free cursor since it lost or released it. Until then the cursor
+        is probably free.
+        """
+        self.consumer = consumer
         self._journal = journal
         self._store = store
         self._now = now
@@ -74,8 +83,8 @@ class Runner:
         self._refused = _NEVER
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
-        self._attempts = Attempts(consumer.name, backoff, self.status, rest)
-        self._opening = Attempts(consumer.name, backoff, self.status)
+        self._attempts = Attempts(failure_log, backoff, self.status, rest, partition)
+        self._opening = Attempts(failure_log, backoff, self.status, partition=partition)
 
     @property
     def is_behind(self) -> bool:
@@ -83,11 +92,12 @@ class Runner:
         return bool(self.status.pending) and not self.status.paused and (self.status.held or not self.tried)
 
     async def ensure_cursor(self) -> None:
-        position = await self._journal.ensure_cursor(self.name, self._consumer.start)
+        position = await self._journal.ensure_cursor(self.name, self.consumer.start)
         last = await self._journal.last()
         if position > last:
             await self._set_back(position, last)
         self.status.position = self.status.last = min(position, last)
+        self.has_cursor = True
 
     async def _set_back(self, position: int, last: int) -> None:
         """Move the cursor back to the end of a journal that was replaced or restored.
@@ -96,13 +106,16 @@ class Runner:
         """
         _log.warning(
             "%s: its cursor, %d, was beyond the journal's end, and is %d now, so that no record is skipped",
-            self.name, position, last,
+            self._label, position, last,
         )  # fmt: skip
-        cursor = await self._journal.acquire_cursor(self.name, self._consumer.start)
+        cursor = await self._journal.acquire_cursor(self.name, self.consumer.start)
         await self._journal.commit([], self._store.begin(self._now(), step=True), cursor._replace(position=last))
         await self._journal.release(cursor)
 
     async def run(self) -> None:
+        if not self.has_cursor:
+            await self._attempts.until_done(self.ensure_cursor)
+            self._moved.set()
         while True:
             self._cursor = await self._become_holder()
             if self._cursor.position == self._refused[0]:  # the refused step was committed after all
@@ -116,7 +129,9 @@ class Runner:
             try:
                 await self._work()
             except LeaseLost as error:
-                _log.info("%s: %s", self.name, error)
+                _log.info("%s: %s", self._label, error)
+                # The cursor is probably free: a step that is not in the journal yet also ends the lease.
+                self.tried = False
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
@@ -124,7 +139,7 @@ class Runner:
     def hurry(self) -> None:
         """Stop lingering, because the daemon stops and waits for the pending records."""
         self._forced = True
-        self._consumer.hurry()
+        self.consumer.hurry()
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
@@ -156,7 +171,7 @@ class Runner:
             holding.cancel()
 
     async def _hold(self) -> Cursor:
-        cursor = await self._journal.acquire_cursor(self._consumer.name, self._consumer.start)
+        cursor = await self._journal.acquire_cursor(self.consumer.name, self.consumer.start)
         # The earlier `status.last` does not count, because a failover may have lost the end of the journal.
         self.status.last = max(await self._journal.last(), cursor.position)
         return cursor
@@ -164,7 +179,7 @@ class Runner:
     async def _work(self) -> None:
         """Process the journal until another daemon acquires the cursor."""
         # The first read runs beside `open`, so that the age of pending records is known even if `open` fails.
-        opening = asyncio.create_task(self._opening.until_done(self._consumer.open))
+        opening = asyncio.create_task(self._opening.until_done(self.consumer.open))
         try:
             while True:
                 await self._attempts.until_done(self._go_on, opening)
@@ -179,7 +194,7 @@ class Runner:
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
         """Do one step, after a command if there is one. A failed command does not delay the records."""
         failure, patience = None, None
-        if self._consumer.polls_commands:
+        if self.consumer.polls_commands:
             turn = await self._attend()
             patience = _ATTEND if turn == "records" else 0.0
             if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
@@ -203,7 +218,7 @@ class Runner:
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
         """Wait for `open`, and return whether it is done. With `polls_commands`, wait no longer than `_ATTEND`."""
         if not opening.done():
-            await asyncio.wait([opening], timeout=_ATTEND if self._consumer.polls_commands else None)
+            await asyncio.wait([opening], timeout=_ATTEND if self.consumer.polls_commands else None)
         if opening.done():
             await opening
         return opening.done()
@@ -218,7 +233,7 @@ class Runner:
 
     async def _ask_for_action(self) -> NextAction:
         state = self._store.begin(self._now(), step=True)
-        turn = await self._consumer.next_action(state)
+        turn = await self.consumer.next_action(state)
         await self._store.commit(state)
         self.status.paused = turn == "nothing"
         return turn
@@ -249,9 +264,9 @@ class Runner:
     async def close(self, patience: float) -> None:
         try:
             async with asyncio.timeout(patience):
-                await self._consumer.close()
+                await self.consumer.close()
         except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
-            _log.exception("%s: could not be closed", self.name)
+            _log.exception("%s: could not be closed", self._label)
 
     async def _next(self, patience: float | None) -> Sequence[Record]:
         """The next records, or nothing if none arrive within `patience` seconds."""
@@ -267,7 +282,7 @@ class Runner:
                 self._reached = self.status.reached = oldest - 1
             else:
                 self._go_to(oldest - 1)  # the removal has moved the durable cursor too
-        while self._consumer.wants_more(records):
+        while self.consumer.wants_more(records):
             more = await self._ahead.read(records[-1].position, removed=self.status.removed)
             if not more:
                 break
@@ -282,7 +297,7 @@ class Runner:
         return records
 
     async def _wait(self, patience: float | None) -> bool:
-        consumer, after = self._consumer, self._reached
+        consumer, after = self.consumer, self._reached
         try:
             async with asyncio.timeout(patience):
                 await self._journal.wait(after, self._cursor)
@@ -307,7 +322,7 @@ class Runner:
     async def _step(self) -> None:
         step = self._new_step()
         try:
-            await self._consumer.process(self._in_hand, step)
+            await self.consumer.process(self._in_hand, step)
         except BaseException:
             self._store.discard(step.state)
             raise
@@ -326,7 +341,7 @@ class Runner:
                 and (ahead := await self._ahead.peek(removed=self.status.removed))
             ):
                 self._prepared = True
-                await self._consumer.prepare(ahead)
+                await self.consumer.prepare(ahead)
         finally:
             await _to_the_end(committing)
 
@@ -368,7 +383,7 @@ class Runner:
         """Carry out a part of a command, and return its failure. Raises errors that would make steps fail too."""
         step = self._new_step()
         try:
-            await self._consumer.command(step, self._journal)
+            await self.consumer.command(step, self._journal)
         except BaseException as error:
             self._store.discard(step.state)
             if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
@@ -380,7 +395,7 @@ class Runner:
     async def _flush(self) -> None:
         step = self._new_step()
         try:
-            await self._consumer.flush(step, self._journal)
+            await self.consumer.flush(step, self._journal)
         except BaseException:
             self._store.discard(step.state)
             raise

@@ -13,8 +13,9 @@ import msgspec
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.hookspecs import Daemon
 from ingestd.config import Config
-from ingestd.consumers.group import Consumers
+from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.runner import Runner
+from ingestd.delivery import feeders_of
 from ingestd.hooks.caller import HookFailure
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.app import Ingest
@@ -26,7 +27,7 @@ from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
-from ingestd.storage.retention import Retention
+from ingestd.storage.retentions import Retentions
 from ingestd.validation.validator import Validator
 
 from . import file_limits
@@ -47,13 +48,13 @@ class Parts(NamedTuple):
     make_pipeline: Callable[[Generation], Pipeline]
     show: Callable[[Generation], None]
     backpressure: Backpressure
-    retention: Retention
+    retentions: Retentions
     ingest: Ingest
     connections: Connections
     public: IngestListener
     hosts: OwnHosts
     live: LiveEvents
-    consumers: Consumers
+    consumers: PartitionConsumers
     metrics: Metrics
 
     def adopt(self, after: Generation) -> None:
@@ -61,8 +62,8 @@ class Parts(NamedTuple):
         config = after.config
         configure_logs(config.logs)
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
-        self.backpressure.most = config.http.max_waiting
-        self.retention.adopt(config.journal)
+        self.backpressure.adopt(config.http.max_waiting)
+        self.retentions.adopt(config.journal)
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)
@@ -71,13 +72,13 @@ class Parts(NamedTuple):
         self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)
 
-    async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Runner]) -> None:
+    async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Sequence[Runner]]) -> None:
         """Replace the sinks with changed options: each keeps its cursor and counts. Other sinks continue untouched."""
-        leaving = {each.name: each for each in before.sinks if each not in after.sinks}
+        leaving = {each.name: feeders_of(self.consumers, each) for each in before.sinks if each not in after.sinks}
         await self.consumers.exchange(leaving, coming, before.config.http.shutdown_timeout)
         for sink in after.sinks:
-            if sink.name in leaving:
-                sink.count_on(leaving[sink.name])
+            for new, old in zip(feeders_of(self.consumers, sink), leaving.get(sink.name, ()), strict=False):
+                new.count_on(old)
         self.show(after)
 
 
@@ -132,7 +133,7 @@ class Reload:
         log.info("generation %d of the configuration is in force: %s", after.number, changes)
         self._over()
 
-    async def _prepare(self, before: Generation) -> tuple[Generation, Sequence[Runner]]:
+    async def _prepare(self, before: Generation) -> tuple[Generation, Sequence[Sequence[Runner]]]:
         """Do every step that can fail."""
         config, validator = await asyncio.to_thread(self._read_files)
         after = next_generation(before, config, validator)

@@ -19,11 +19,12 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
 from ingestd import __version__
+from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Address
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
-from ingestd.consumers.group import Consumers
+from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
@@ -48,11 +49,12 @@ from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import problem_body
 from ingestd.storage.backends import Backends
-from ingestd.storage.retention import Retention
+from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
 
 from . import file_limits
 from .generation import Generation, disclosure_of, first_generation
+from .health import Health
 from .memory import give_back_free_memory, keep_large_pieces_apart
 from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
@@ -93,10 +95,12 @@ class Server:
         if shared:
             self._backends.must_be_shared(config)
         self.store = self._backends.store
-        self.journal = self._backends.journal
+        self.partitions = self._backends.partitions
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
-        self._loss = LossRecovery(self.store, self._recover)
+        self._losses = [
+            LossRecovery(each.store, partial(self._recover, each), partition=each.name) for each in self.partitions
+        ]
         self._events_at = config.http.listen
         """The address for events. It is another one if the configuration asks for any port, or a socket is passed."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,6 +108,9 @@ class Server:
         self._lines = RecentLines()
         self._live = LiveEvents(disclosure_of(self._generation), problem_body)
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
+
+    def of_tenant(self, tenant: str) -> Partition:
+        return self._backends.of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
@@ -162,23 +169,23 @@ class Server:
                 self.watch(work, name=name)
             stack.push_async_callback(self._shut_plugins_down)  # before the start: one of several plugins may fail
             await self._start_plugins()
-            backpressure = Backpressure(config.http.max_waiting)
-            consumers = Consumers(
-                self.journal, self.store, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, forced=stop.forced, give_way=backpressure.give_way,
+            backpressures = _backpressures(config.http.max_waiting, len(self.partitions))
+            consumers = PartitionConsumers(
+                self.partitions, [*generation.plugins.consumers, *generation.sinks],
+                died=self._died, forced=stop.forced, give_way=backpressures[0].give_way,
             )  # fmt: skip
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
-            retention = Retention(self.journal, config.journal, consumers, refuse=backpressure.refuse)
-            await retention.start()
-            metrics.show_journal(retention)
-            self.watch(retention.run(), name="retention")
-            metrics.store_up.set_function(lambda: not (self._backends.problem() or retention.problem))
-            pipeline = self._make_pipeline(generation, backpressure)
+            retentions = await self._begin_retention(consumers, backpressures)
+            health = Health(self.partitions, self._losses, retentions)
+            metrics.store_up.set_function(health.able)
+            pipeline = self._make_pipeline(generation, backpressures)
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
-            problem = partial(self._problem, ingest, retention)
-            overview = self._begin_overview(problem, retention)
-            dead_letters = DeadLetterPages(self.store, self._run_state.config, disclosure=lambda: self._live.disclosure)
+            problem = partial(self._problem, ingest, health)
+            overview = self._begin_overview(problem, health, retentions)
+            dead_letters = DeadLetterPages(
+                self.partitions, self._run_state.config, disclosure=lambda: self._live.disclosure
+            )
             show = partial(self._show, consumers, [overview.show, dead_letters.show])
             show(generation)
             hosts = OwnHosts(config.ops)
@@ -188,6 +195,7 @@ class Server:
                 overview.render,
                 self._openapi,
                 hosts,
+                remark=health.remark,
                 live=self._live,
                 further=data_routes(self._make_journeys(), dead_letters),
             )
@@ -200,7 +208,7 @@ class Server:
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
             parts = Parts(
-                partial(self._make_pipeline, backpressure=backpressure), show, backpressure, retention, ingest,
+                partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
                 connections, public, hosts, self._live, consumers, metrics,
             )  # fmt: skip
             reloading = Reload(
@@ -208,26 +216,36 @@ class Server:
                 run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
-            self._begin_to_serve(ingest, retention)
+            self._begin_to_serve(ingest, health)
             stack.callback(self._tell_stopping)
             stack.callback(self._live.close)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
 
-    def _begin_to_serve(self, ingest: Ingest, retention: Retention) -> None:
+    async def _begin_retention(
+        self, consumers: PartitionConsumers, backpressures: Sequence[Backpressure]
+    ) -> Retentions:
+        options, refuse = self._generation.config.journal, [each.refuse for each in backpressures]
+        retentions = Retentions.of(self.partitions, options, consumers, refuse=refuse)
+        await retentions.start()
+        self._metrics.show_journal(retentions)
+        self.watch(retentions.run(), name="retention")
+        return retentions
+
+    def _begin_to_serve(self, ingest: Ingest, health: Health) -> None:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
         monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
         self.watch(monitor.run(), name="loop monitor")
         self.notifier.ready("serving: generation 1")
-        self.watch(self.notifier.keepalive(self._describe(ingest, retention)), name="systemd keepalive")
+        self.watch(self.notifier.keepalive(self._describe(ingest, health)), name="systemd keepalive")
 
-    def _make_pipeline(self, generation: Generation, backpressure: Backpressure) -> Pipeline:
+    def _make_pipeline(self, generation: Generation, backpressures: Sequence[Backpressure]) -> Pipeline:
         http = generation.config.http
         return Pipeline(
-            generation.plugins.hooks, generation.validator, self.store, self.journal, self._metrics,
-            backpressure=backpressure, live=self._live, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
+            backpressures=backpressures, live=self._live, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
         )  # fmt: skip
@@ -245,30 +263,36 @@ class Server:
         limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
         self.notifier.stopping("shutting down", limit)
 
-    def _problem(self, ingest: Ingest, retention: Retention) -> str | None:
-        if ingest.draining:
-            return "shutting down"
-        return self._backends.problem() or self._loss.problem or retention.problem
+    def _problem(self, ingest: Ingest, health: Health) -> str | None:
+        return "shutting down" if ingest.draining else health.problem()
 
-    async def _recover(self) -> list[str]:
-        """Have all plugins restore the data that the store has lost. Returns the data that they cannot restore."""
+    async def _recover(self, partition: Partition) -> list[str]:
+        """Have all plugins restore the data that a partition has lost. Returns the data that they cannot restore.
+
+        Plugins restore only data that belongs to no tenant, and that is in the first partition.
+        """
+        if partition is not self.partitions[0]:
+            return []
         missing = await self._generation.plugins.hooks.store_lost(self.store)
         await self._backends.remember_store()
         return missing
 
-    def _begin_overview(self, problem: Callable[[], str | None], retention: Retention) -> Overview:
+    def _begin_overview(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Overview:
         panels = Panels(lambda: self._generation.plugins.hooks, self.store)
-        overview = Overview(Sources(self._metrics, problem, retention, self._lines), panels.ask)
+        sources = Sources(self._metrics, problem, retentions, self._lines, health.remark)
+        overview = Overview(sources, panels.ask)
         self.watch(overview.follow(), name="overview")
         return overview
 
     def _make_journeys(self) -> JourneyReader:
         return JourneyReader(
-            lambda: self._generation.plugins.hooks, self.store, self.journal, self.unusable_ids,
+            lambda: self._generation.plugins.hooks, self.partitions, self.unusable_ids,
             disclosure=lambda: self._live.disclosure,
         )  # fmt: skip
 
-    def _show(self, consumers: Consumers, pages: Sequence[Callable[[Shown], None]], generation: Generation) -> None:
+    def _show(
+        self, consumers: PartitionConsumers, pages: Sequence[Callable[[Shown], None]], generation: Generation
+    ) -> None:
         """Show sinks and consumers in the metrics and on the operators' page."""
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
@@ -279,7 +303,7 @@ class Server:
         for show in pages:
             show(shown)
 
-    def _describe(self, ingest: Ingest, retention: Retention) -> Callable[[float], str]:
+    def _describe(self, ingest: Ingest, health: Health) -> Callable[[float], str]:
         """Makes the status of the daemon in `systemctl status`."""
         before = 0.0
 
@@ -287,8 +311,10 @@ class Server:
             nonlocal before
             accepted = self._metrics.accepted()
             rate, before = (accepted - before) / seconds, accepted
-            problem = self._problem(ingest, retention)
+            problem, remark = self._problem(ingest, health), health.remark()
             state = "serving" if problem is None else f"not ready: {problem}"
+            if problem is None and remark is not None:
+                state += f", but {remark}"
             count = len(self._generation.sinks)
             sinks = f"{count} sink{'s' * (count != 1)}"
             return f"{state}: generation {self._generation.number}, {sinks}, {rate:.0f} events/s"
@@ -311,7 +337,7 @@ class Server:
         await public.close_all_connections()
         ingest.access.end_second()
 
-    async def _stop_consumers(self, consumers: Consumers) -> None:
+    async def _stop_consumers(self, consumers: PartitionConsumers) -> None:
         await consumers.stop(self._generation.config.http.shutdown_timeout)
 
     async def _start_plugins(self) -> None:
@@ -325,7 +351,8 @@ class Server:
             # A file or a network may come back. For other errors, an operator must mend or remove the plugin.
             raise (Unavailable(reason) if isinstance(cause, OSError) else ConfigError(reason)) from failure
         self._metrics.show_losses(self.store)
-        self.watch(self._loss.run(), name="recovery of lost data")
+        for loss in self._losses:
+            self.watch(loss.run(), name="recovery of lost data")
 
     async def _shut_plugins_down(self) -> None:
         for failure in await self._generation.plugins.hooks.shutdown():
@@ -337,6 +364,12 @@ class Server:
             task.remove_done_callback(self._ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _backpressures(most: int, partitions: int) -> list[Backpressure]:
+    """The limits of each partition, which share the room for `most` events."""
+    first = Backpressure(most)
+    return [first, *(Backpressure(beside=first) for _ in range(partitions - 1))]
 
 
 def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

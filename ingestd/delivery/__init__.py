@@ -15,7 +15,7 @@ from .buffered_consumer import BufferedSinkConsumer
 from .filters import check_filter
 from .options import SinkOptions, read_sink_options
 from .sink_consumer import SinkConsumer
-from .status import SinkStatus, sink_statuses
+from .status import SinkStatus, feeders_of, sink_statuses
 from .transforms import make_transform
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "SinkConsumer",
     "SinkOptions",
     "SinkStatus",
+    "feeders_of",
     "make_sink_consumer",
     "read_sink_options",
     "sink_statuses",

@@ -24,9 +24,8 @@ class BatchPlan(msgspec.Struct, frozen=True):
     at: int
     """The time of the last record in milliseconds."""
 
-    @property
-    def span(self) -> Span:
-        return Span(self.first, self.last, self.at)
+    def span(self, partition: str) -> Span:
+        return Span(self.first, self.last, self.at, partition)
 
     def begins_with(self, record: Record) -> bool:
         """Whether the record is in this part. The records before it may have been processed or removed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import accumulate, takewhile
@@ -15,9 +14,11 @@ from ingestd.api.sink import Sink
 
 from .evidence import Evidence
 from .options import SinkOptions
+from .shared_sink import SharedSink
 from .transforms import RecordTransform
+from .within import within
 
-__all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written", "within"]
+__all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written"]
 
 _PROBES = 2  # other records that are tried each time before the sink counts as failing
 
@@ -64,13 +65,20 @@ class BatchWriter:
         in_turn: bool = True,
         transform: RecordTransform | None = None,
         write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
+        shared: SharedSink | None = None,
+        partition: str = "",
     ) -> None:
-        """`in_turn`: the records come in journal order, after the sink's cursor. `write` replaces the sink's own."""
+        """`in_turn`: the records come in journal order, after the sink's cursor. `write` replaces the sink's own.
+
+        `shared` has the turns of the sink. `partition` is the name of the partition of the records.
+        """
         self.splits = 0
         """The number of failed writes that were repeated at once, with fewer records."""
         self._evidence = evidence or Evidence()
         self._in_turn = in_turn
         self._sink = sink
+        self._shared = SharedSink(sink, float(options.timeout)) if shared is None else shared
+        self._partition = partition
         self._write_batch = write or sink.write
         self._transform = transform
         self._timeout = float(options.timeout)
@@ -194,8 +202,9 @@ class BatchWriter:
         return Written(len(batch), given_up, left_out)
 
     async def _write(self, batch: Sequence[Record]) -> None:
-        batch = Batch(batch) if self._sink.stable_batches else batch
-        await within(self._timeout, self._write_batch(batch), "a write")
+        batch = Batch(batch, self._partition) if self._sink.stable_batches else batch
+        async with self._shared.turn:
+            await within(self._timeout, self._write_batch(batch), "a write")
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
         """Whether the sink takes other records than the first, which failed alone; None if that is unknown."""
@@ -275,8 +284,13 @@ class LetterWriter(BatchWriter):
         *,
         transform: RecordTransform | None = None,
         write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
+        shared: SharedSink | None = None,
+        partition: str = "",
     ) -> None:
-        super().__init__(sink, options, evidence, in_turn=False, transform=transform, write=write)
+        super().__init__(
+            sink, options, evidence,
+            in_turn=False, transform=transform, write=write, shared=shared, partition=partition,
+        )  # fmt: skip
         self._sink_fails = False
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
@@ -288,36 +302,13 @@ class LetterWriter(BatchWriter):
 
     async def _check(self) -> bool:
         try:
-            await within(self._timeout, self._sink.check(), "a check")
+            await self._shared.check()
         except Exception:  # noqa: BLE001 - the failure is the answer
             return False
         return True
 
     def _is_at_fault(self) -> bool:
         return not self._sink_fails
-
-
-async def within(
-    seconds: float, work: Awaitable[None], what: str, too_long: type[SinkFailure | SinkRetry] = SinkFailure
-) -> None:
-    """Await work of a sink for at most that time.
-
-    Raises `too_long` if it takes longer, and `SinkFailure` if it cancels itself.
-    """
-    limit = asyncio.timeout(seconds)
-    task = asyncio.current_task()
-    assert task is not None
-    try:
-        async with limit:
-            await work
-    except TimeoutError as error:
-        if not limit.expired():  # the sink itself raised the TimeoutError
-            raise
-        raise too_long(f"{what} took longer than {seconds:g} s") from error
-    except asyncio.CancelledError as error:
-        if task.cancelling():
-            raise
-        raise SinkFailure(f"{what} was cancelled from within the sink") from error
 
 
 def _checked(error: SinkReject, count: int) -> dict[int, str]:

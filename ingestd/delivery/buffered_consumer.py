@@ -48,8 +48,10 @@ class BufferedSinkConsumer(SinkConsumer):
         options: SinkOptions,
         own_options: Options | None = None,
         transform: RecordTransform | None = None,
+        *,
+        partition: str = "",
     ) -> None:
-        super().__init__(sink, options, own_options, transform)
+        super().__init__(sink, options, own_options, transform, partition=partition)
         self._buffer = Buffered()
         self._sink_buffer = SinkBuffer(sink, self._timeout)
         add, through = self._sink_buffer.add, self._sink_buffer.write_through
@@ -75,6 +77,13 @@ class BufferedSinkConsumer(SinkConsumer):
         self._hurried = False
         self._not_before = 0.0
         """The time before which age makes no flush due, on the monotonic clock."""
+
+    def for_partition(self, name: str) -> BufferedSinkConsumer:
+        """The consumer of a partition. It has a separate sink, because it alone knows what is in its buffer."""
+        sink = type(self.sink)(self.sink.name, self.sink.options)
+        made = BufferedSinkConsumer(sink, self._options, self.made_of[2], self._transform, partition=name)
+        made.only_commands = self.only_commands
+        return made
 
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:
@@ -161,7 +170,7 @@ class BufferedSinkConsumer(SinkConsumer):
                 step.committed = lambda: self._set_plan(plan)
                 return
             try:
-                await self._sink_buffer.flush(plan.span)
+                await self._sink_buffer.flush(plan.span(self._partition))
             except SinkRetry:
                 raise
             except Exception:

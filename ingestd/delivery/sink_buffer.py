@@ -9,8 +9,9 @@ from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 
-from .batch_writer import GivenUp, within
+from .batch_writer import GivenUp
 from .sink_consumer import Outcome
+from .within import within
 
 __all__ = ["Buffered", "SinkBuffer"]
 

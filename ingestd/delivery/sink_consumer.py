@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from ingestd.api.sink import Sink
 from ingestd.api.store import State
 
 from .batch_plan import BatchPlan, load_plan, save_plan
-from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written, within
+from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
 from .dead_letter_log import DeadLetterLog
 from .dead_letters import DeadLetter, read_letter, read_letters, remove_letter, save_dead_letter
 from .evidence import Evidence
@@ -27,6 +28,7 @@ from .filters import make_filter
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from .shared_sink import SharedSink
 from .transforms import RecordTransform
 
 __all__ = ["PREFIX", "Outcome", "SinkConsumer"]
@@ -86,7 +88,11 @@ class SinkConsumer(Consumer):
         options: SinkOptions,
         own_options: Options | None = None,
         transform: RecordTransform | None = None,
+        *,
+        shared: SharedSink | None = None,
+        partition: str = "",
     ) -> None:
+        """`shared` is the sink as the consumers of other partitions have it."""
         self.name = PREFIX + sink.name
         self.made_of = type(sink), options, own_options, transform
         """The parts that two equal consumers have in common."""
@@ -107,13 +113,22 @@ class SinkConsumer(Consumer):
         """Whether it delivers records only while it executes commands, so that it is idle after the last one."""
         self.last_reason: str | None = None
         """The reason of the newest dead letter, if that letter still exists."""
+        self._options = options
+        self._transform = transform
+        self._shared = SharedSink(sink, float(options.timeout)) if shared is None else shared
+        self._partition = partition
         self._timeout = float(options.timeout)
         self._filter = make_filter(options.filter)
         self._evidence = Evidence()
         self._max_bytes = int(options.batch.max_bytes)
-        self._writer = BatchWriter(sink, options, self._evidence, transform=transform)
-        self._replays = BatchWriter(sink, options, self._evidence, in_turn=False, transform=transform)
-        self._retries = LetterWriter(sink, options, self._evidence, transform=transform)
+        make = partial(
+            BatchWriter, sink, options, self._evidence, transform=transform, shared=self._shared, partition=partition
+        )
+        self._writer = make()
+        self._replays = make(in_turn=False)
+        self._retries = LetterWriter(
+            sink, options, self._evidence, transform=transform, shared=self._shared, partition=partition
+        )
         self._splits = 0
         """Splits counted by earlier writers."""
         self._plan: BatchPlan | None = None
@@ -133,6 +148,14 @@ class SinkConsumer(Consumer):
     def splits(self) -> int:
         return self._splits + sum(writer.splits for writer in self._writers)
 
+    def for_partition(self, name: str) -> SinkConsumer:
+        """The consumer of a partition. It shares the sink with the consumers of other partitions."""
+        made = SinkConsumer(
+            self.sink, self._options, self.made_of[2], self._transform, shared=self._shared, partition=name
+        )
+        made.only_commands = self.only_commands
+        return made
+
     def count_on(self, other: SinkConsumer) -> None:
         """Add the counts of the consumer that this one replaces."""
         self.delivered += other.delivered
@@ -140,10 +163,10 @@ class SinkConsumer(Consumer):
         self._splits += other.splits
 
     async def open(self) -> None:
-        await self._tried(within(self._timeout, self.sink.open(), "opening it"))
+        await self._tried(self._shared.open(self))
 
     async def check(self) -> None:
-        await within(self._timeout, self.sink.check(), "a check")
+        await self._shared.check()
 
     async def close(self) -> None:
         # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
@@ -152,7 +175,7 @@ class SinkConsumer(Consumer):
         self._evidence.forget()
         for writer in self._writers:
             writer.forget()
-        await self.sink.close()
+        await self._shared.close(self)
 
     async def next_action(self, state: State) -> NextAction:
         if self._looked is None or time.monotonic() - self._looked >= _LOOK:

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.consumers.totals import ConsumerTotals
 
 from .sink_consumer import SinkConsumer
 
-__all__ = ["SinkStatus", "sink_statuses"]
+__all__ = ["SinkStatus", "feeders_of", "sink_statuses"]
 
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """The status of a sink, always up to date. Counts begin with the start of the daemon."""
+    """The status of a sink over all partitions, always up to date. Counts begin with the start of the daemon."""
 
-    consumer: ConsumerStatus
-    feeder: SinkConsumer
+    consumer: ConsumerTotals
+    feeders: Sequence[SinkConsumer]
+    """The consumers of the sink, one for each partition."""
 
     @property
     def sink_name(self) -> str:
-        return self.feeder.sink.name
+        return self.feeders[0].sink.name
 
     @property
     def delivered(self) -> int:
         """The number of records that the sink has durably taken."""
-        return self.feeder.delivered
+        return sum(each.delivered for each in self.feeders)
 
     @property
     def filtered(self) -> int:
-        return self.feeder.filtered
+        return sum(each.filtered for each in self.feeders)
 
     @property
     def given_up(self) -> int:
-        return self.feeder.given_up
+        return sum(each.given_up for each in self.feeders)
 
     @property
     def retries(self) -> int:
-        return self.consumer.failures + self.feeder.splits
+        return self.consumer.failures + sum(each.splits for each in self.feeders)
 
     @property
     def pending(self) -> int:
@@ -50,21 +52,29 @@ class SinkStatus:
 
     @property
     def dead_letters(self) -> int:
-        """The number of dead letters, or 0 while another daemon has the sink's cursor."""
-        progress = self.feeder.progress
-        return 0 if progress is None else progress.dead
+        """The number of dead letters, without those in partitions where another daemon has the sink's cursor."""
+        found = [each.progress for each in self.feeders]  # one read, because other threads call this
+        return sum(progress.dead for progress in found if progress is not None)
 
     @property
     def last_dead_letter_reason(self) -> str | None:
-        """The reason of the newest dead letter. None if the letter is gone, or another daemon has the sink's cursor."""
-        return self.feeder.last_reason
+        """The reason of the newest dead letter. None if the letter is gone, or another daemon has the sink's cursor.
+
+        With several partitions, it is the reason of the newest letter of one of them.
+        """
+        return next((reason for each in self.feeders if (reason := each.last_reason) is not None), None)
 
     @property
     def paused(self) -> bool:
         return self.consumer.paused
 
 
-def sink_statuses(consumers: Consumers, sinks: Iterable[SinkConsumer]) -> list[SinkStatus]:
+def sink_statuses(consumers: PartitionConsumers, sinks: Iterable[SinkConsumer]) -> list[SinkStatus]:
     """The status of each sink."""
     statuses = {status.name: status for status in consumers.statuses}
-    return [SinkStatus(statuses[sink.name], sink) for sink in sinks]
+    return [SinkStatus(statuses[sink.name], feeders_of(consumers, sink)) for sink in sinks]
+
+
+def feeders_of(consumers: PartitionConsumers, sink: SinkConsumer) -> list[SinkConsumer]:
+    """The consumers of a sink, one for each partition."""
+    return [each for each in consumers.of(sink.name) if isinstance(each, SinkConsumer)]

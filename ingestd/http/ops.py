@@ -71,16 +71,18 @@ class LivezHandler(_OpsHandler):
 
 
 class ReadyzHandler(_OpsHandler):
-    """200 while events can be stored, else 503 and the reason."""
+    """200 while events can be stored, perhaps with a remark on partitions that cannot; else 503 and the reason."""
 
-    def initialize(self, problem: Callable[[], str | None]) -> None:
+    def initialize(self, problem: Callable[[], str | None], remark: Callable[[], str | None]) -> None:
         self.problem = problem
+        self.remark = remark
 
     def get(self) -> None:
         reason = self.problem()
         if reason is not None:
             self.set_status(503)
-        self.finish(f"{reason or 'ok'}\n")
+        remark = self.remark() if reason is None else None
+        self.finish(f"{reason or 'ok'}{'' if remark is None else f', but {remark}'}\n")
 
 
 class MetricsHandler(_OpsHandler):
@@ -250,13 +252,15 @@ def make_ops_app(
     openapi: Callable[[], bytes],
     hosts: OwnHosts,
     *,
+    remark: Callable[[], str | None] = lambda: None,
     live: LiveEvents,
     further: Sequence[OpsRoute] = (),
 ) -> Application:
     """Make the application.
 
-    `problem` returns why the daemon is not ready, or None. `status` makes the page's JSON. `openapi` makes the OpenAPI
-    document, on another thread. `further` has the routes of other modules.
+    `problem` returns why the daemon is not ready, or None. `remark` returns what is wrong although it is ready.
+    `status` makes the page's JSON. `openapi` makes the OpenAPI document, on another thread. `further` has the routes
+    of other modules.
     """
     return Application(
         [
@@ -264,7 +268,7 @@ def make_ops_app(
             (r"/status\.json/?", StatusHandler, {"status": status}),
             ("/events/?", EventsHandler, {"live": live}),
             ("/livez/?", LivezHandler),
-            ("/readyz/?", ReadyzHandler, {"problem": problem}),
+            ("/readyz/?", ReadyzHandler, {"problem": problem, "remark": remark}),
             (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),
             ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
             *further,

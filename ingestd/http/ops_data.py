@@ -12,7 +12,7 @@ from tornado.web import HTTPError
 
 from ingestd.api.errors import BadRequest, Failed, Forbidden, Refused
 from ingestd.api.journeys import JourneyQuery
-from ingestd.observability.dead_letters import DeadLetterPages
+from ingestd.observability.dead_letters import DeadLetterPages, LetterBound
 from ingestd.observability.journeys import JourneyReader
 
 from .ops import ForBrowsers, OpsRoute
@@ -100,7 +100,15 @@ class DeadLettersHandler(_DataHandler):
         self.dead_letters = dead_letters
 
     async def make(self) -> bytes:
-        return await self.dead_letters.render(self.parameter("sink"), self.number("before"))
+        return await self.dead_letters.render(self.parameter("sink"), self._before())
+
+    def _before(self) -> LetterBound | None:
+        """A number, or `PARTITION:NUMBER` in a store with several partitions."""
+        partition, separator, number = (self.parameter("before") or "").rpartition(":")
+        if separator and re.fullmatch("[0-9]{1,18}", number):
+            return LetterBound(partition, int(number))
+        plain = self.number("before")
+        return None if plain is None else LetterBound("", plain)
 
 
 def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages) -> Sequence[OpsRoute]:

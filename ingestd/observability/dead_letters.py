@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import NotFound
-from ingestd.api.store import State, Store
+from ingestd.api.backend import Partition
+from ingestd.api.errors import BadRequest, NotFound
+from ingestd.api.missing_partitions import MissingPartitions
+from ingestd.api.store import State
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import Progress, load_progress
 from ingestd.observability.dashboard import Shown
 from ingestd.observability.disclosure import Disclosure
 from ingestd.observability.journeys.names import shortened
@@ -20,16 +23,26 @@ from ingestd.observability.journeys.turns import Turns
 from ingestd.observability.logs.recent import presentable
 from ingestd.storage.record_selection import RecordHead, read_head
 
-__all__ = ["DeadLetterPages"]
+__all__ = ["DeadLetterPages", "LetterBound"]
 
 _PAGE = 50  # letters
 
 
-class DeadLetterPages:
-    """`disclosure` returns what the page may show at present. `config` is the path of the configuration."""
+class LetterBound(NamedTuple):
+    """Where a page of letters begins: below a number. Each of several partitions has its own numbers."""
 
-    def __init__(self, store: Store, config: str, *, disclosure: Callable[[], Disclosure]) -> None:
-        self._store = store
+    partition: str
+    number: int
+
+
+class DeadLetterPages:
+    """`disclosure` returns what the page may show at present. `config` is the path of the configuration.
+
+    The letters of several partitions follow one another, in the order of the partitions.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], config: str, *, disclosure: Callable[[], Disclosure]) -> None:
+        self._partitions = partitions
         self._config = config
         self._disclosure = disclosure
         self._shown = Shown()
@@ -39,33 +52,68 @@ class DeadLetterPages:
         """Replace the sinks, for example after a reload."""
         self._shown = shown
 
-    async def render(self, sink: str | None, before: int | None) -> bytes:
-        """All sinks, and a page of letters with numbers below `before`, as JSON.
+    async def render(self, sink: str | None, before: LetterBound | None) -> bytes:
+        """All sinks, and a page of letters below `before`, as JSON.
 
-        Without `sink`, it is the sink with the most dead letters. Raises `NotFound`, `Unavailable`.
+        Without `sink`, it is the sink with the most dead letters. Raises `BadRequest`, `NotFound`, `Unavailable`.
         """
         async with self._turns.turn():
-            state = self._store.begin(times.now())
-            rows = [await self._sink(each.sink_name, state) for each in self._shown.sinks]
+            missing = MissingPartitions(self._partitions)
+            parts = await self._read_parts(missing)
+            rows = [self._sink(each.sink_name, parts) for each in self._shown.sinks]
             if sink is None:
                 sink = max(rows, key=lambda row: row["deadLetters"], default={"sink": None})["sink"]
-            chosen = next((row for row in rows if row["sink"] == sink), None)
-            if sink is not None and chosen is None:
+            if sink is not None and sink not in [row["sink"] for row in rows]:
                 raise NotFound("There is no sink of this name.")
-            letters, following = [], None
-            if sink is not None and chosen is not None and chosen["deadLetters"]:
-                last = min(chosen["newest"], before - 1 if before is not None else chosen["newest"])
-                found, following = await newest_letters(state, sink, last, _PAGE)
-                letters = [self._letter(sink, letter) for letter in found]
-            return msgspec.json.encode({"sinks": rows, "sink": sink, "letters": letters, "next": following})
+            letters, following = ([], None) if sink is None else await self._letters(sink, parts, before)
+            page: dict[str, Any] = {"sinks": rows, "sink": sink, "letters": letters, "next": following}
+            if missing.reasons:
+                page["missing"] = missing.reasons
+            return msgspec.json.encode(page)
 
-    async def _sink(self, name: str, state: State) -> dict[str, Any]:
-        progress = await load_progress(state, name)
+    async def _read_parts(self, missing: MissingPartitions) -> list[_Part]:
+        names = [each.sink_name for each in self._shown.sinks]
+        parts = []
+        for partition in self._partitions:
+            with missing.tolerating(partition):
+                state = partition.store.begin(times.now())
+                found = await asyncio.gather(*(load_progress(state, name) for name in names))
+                progress = dict(zip(names, found, strict=True))
+                parts.append(_Part(partition.name, state, {name: each for name, each in progress.items() if each}))
+        return parts
+
+    async def _letters(
+        self, sink: str, parts: Sequence[_Part], before: LetterBound | None
+    ) -> tuple[list[dict[str, Any]], int | str | None]:
+        """A page of letters, and the bound of the next one."""
+        names = [part.name for part in parts]
+        if before is not None:
+            if before.partition not in names:
+                raise BadRequest("There is no such partition, or it is out of reach.")
+            parts = parts[names.index(before.partition) :]
+        letters: list[dict[str, Any]] = []
+        for part in parts:
+            progress = part.progress.get(sink)
+            if progress is None or not progress.dead:
+                continue
+            last = progress.letters
+            if before is not None and part.name == before.partition:
+                last = min(last, before.number - 1)
+            if len(letters) == _PAGE:
+                return letters, _bound(part.name, last + 1)
+            found, following = await newest_letters(part.state, sink, last, _PAGE - len(letters))
+            letters += [self._letter(sink, part.name, letter) for letter in found]
+            if following is not None:
+                return letters, _bound(part.name, following)
+        return letters, None
+
+    def _sink(self, name: str, parts: Sequence[_Part]) -> dict[str, Any]:
+        progress = [part.progress[name] for part in parts if name in part.progress]
         return {
             "sink": name,
             "type": self._shown.types.get(name),
-            "deadLetters": 0 if progress is None else progress.dead,
-            "newest": 0 if progress is None else progress.letters,
+            "deadLetters": sum(each.dead for each in progress),
+            "newest": max((each.letters for each in progress), default=0),
             "commands": {
                 "status": self._command("status", name),
                 "list": self._command("dead-letters", "list", name),
@@ -74,10 +122,11 @@ class DeadLetterPages:
             },
         }
 
-    def _letter(self, sink: str, letter: DeadLetter) -> dict[str, Any]:
+    def _letter(self, sink: str, partition: str, letter: DeadLetter) -> dict[str, Any]:
         head = read_head(bytes(letter.record)) or RecordHead()
-        number = str(letter.number)
+        number = str(_bound(partition, letter.number))
         return {
+            **({"partition": partition} if partition else {}),
             "number": letter.number,
             "at": times.format_time(letter.at),
             "type": letter.type,
@@ -97,3 +146,17 @@ class DeadLetterPages:
 
     def _command(self, *words: str) -> str:
         return shlex.join(["ingestd", "sinks", *words, "--config", self._config])
+
+
+class _Part(NamedTuple):
+    """A partition within reach."""
+
+    name: str
+    state: State
+    progress: Mapping[str, Progress]
+    """By the name of the sink, without sinks that have had no record."""
+
+
+def _bound(partition: str, number: int) -> int | str:
+    """A number of a partition, as the page and the commands take it."""
+    return f"{partition}:{number}" if partition else number

@@ -13,11 +13,11 @@ from functools import partial
 
 from msgspec import Raw
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import Refused, Unavailable
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.ids import next_uuids
 from ingestd.api.intake import Intake, Translation
-from ingestd.api.journal import Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
@@ -26,6 +26,7 @@ from ingestd.observability.live import Arrival, LiveEvents, Sent, Source
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
+from ingestd.storage.partitions import index_of_tenant
 from ingestd.validation.validator import Validator
 
 from .admission import Admission
@@ -42,22 +43,26 @@ from .responses import Answer, problem
 
 __all__ = ["Pipeline"]
 
-_UNKNOWN: Sent = ("", "", "")
+_UNKNOWN = Sent()
 _PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
 
 
 class Pipeline:
-    """Handles requests. `max_body` bounds each event. `EventParser` explains `stored_address` and `unusable_ids`."""
+    """Handles requests. The events of a request go to the partition of its tenant.
+
+    `store` is the store over all partitions. `backpressures` has the limits of each partition. `max_body` bounds each
+    event. `EventParser` explains `stored_address` and `unusable_ids`.
+    """
 
     def __init__(
         self,
         hooks: Hooks,
         validator: Validator,
         store: Store,
-        journal: Journal,
+        partitions: Sequence[Partition],
         metrics: Metrics,
         *,
-        backpressure: Backpressure,
+        backpressures: Sequence[Backpressure],
         live: LiveEvents,
         max_body: int,
         unusable_ids: UnusableIds,
@@ -71,7 +76,7 @@ class Pipeline:
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._intake_readers = {intake: IntakeReader(intake) for intake in intakes}
-        metrics.waiting.set_function(lambda: backpressure.waiting)
+        metrics.waiting.set_function(lambda: backpressures[0].waiting)
         self._admission = Admission(hooks, store)
         self._parser = EventParser(
             validator,
@@ -83,8 +88,11 @@ class Pipeline:
             prepare=hooks.prepare,
         )
         self._batch_parser = BatchParser()
-        self._processor = Processor(hooks, store, journal, backpressure)
-        self._backpressure = backpressure
+        self._processors = [
+            Processor(hooks, partition.store, partition.journal, backpressure)
+            for partition, backpressure in zip(partitions, backpressures, strict=True)
+        ]
+        self._only = self._processors[0] if len(partitions) == 1 else None
         self._failures = Failures()
         self._max_body = max_body
 
@@ -104,19 +112,20 @@ class Pipeline:
                 if messages is not None:
                     await self._process_all(messages, events, started, give)
                     return
-            size, parsing = len(request.body), self._backpressure.parsing
+            processor = self._only or self._processor_of(events.principal)
+            size, parsing = len(request.body), processor.backpressure.parsing
             if not parsing.begin_at_once(size):
                 await parsing.begin(size)
             try:
                 event = events.read(request.body, request.id)
                 request.drop_body()
                 if event is None:
-                    self._end(events, started, give, 0, ())
-                elif (refused := self._refused_room()) is not None:
-                    self._end(events, started, give, 0, (refused,))
+                    self._end(events, started, give, None, ())
+                elif (refused := _refused_room(processor.backpressure)) is not None:
+                    self._end(events, started, give, None, (refused,))
                 else:
-                    then = partial(self._end, events, started, give, 1)
-                    await self._processor.process((event,), then)
+                    then = partial(self._end, events, started, give, processor.backpressure)
+                    await processor.process((event,), then)
             finally:
                 parsing.end(size)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
@@ -129,14 +138,8 @@ class Pipeline:
         events.sent = {}
         return events
 
-    def _refused_room(self) -> Unavailable | None:
-        """Take room for one event. Returns the error if there is none."""
-        try:
-            self._backpressure.check()
-            self._backpressure.acquire(1)
-        except Unavailable as refused:
-            return refused
-        return None
+    def _processor_of(self, principal: Principal) -> Processor:
+        return self._processors[index_of_tenant(principal.tenant, len(self._processors))]
 
     async def _open(self, request: Request) -> tuple[RequestEvents, Sequence[Raw] | None]:
         """Admit a request. Returns also the messages of a batch, or None if the body is one message."""
@@ -163,49 +166,35 @@ class Pipeline:
         """Process the events of a batch."""
         request = events.request
         stored: list[Result] = []
-        async with self._backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
+        processor = self._only or self._processor_of(events.principal)
+        async with processor.backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
             ids = next_uuids(request.id)
             for part in _parts(bodies):
                 coming = events.read_all(zip(part, ids, strict=False), self._max_body)
-                stored += await self._store(coming if stored else self._check_first(coming))
-        self._end(events, started, give, 0, stored)
-
-    async def _store(self, events: Iterable[Event | None]) -> Sequence[Result]:
-        """Process events, and wait until they are durable."""
-        done: asyncio.Future[Sequence[Result]] = asyncio.get_running_loop().create_future()
-        await self._processor.process(events, lambda stored: None if done.done() else done.set_result(stored))
-        return await done
-
-    def _check_first(self, events: Iterable[Event | None]) -> Iterator[Event | None]:
-        """The events. Raises `Unavailable` before the first one if no more are stored."""
-        events = iter(events)
-        for event in events:
-            if event is not None:
-                self._backpressure.check()
-                yield event
-                del event  # before the next one is made
-                yield from events
-                return
-            yield None
+                stored += await _store(processor, coming if stored else _check_first(processor, coming))
+        self._end(events, started, give, None, stored)
 
     def _end(
         self,
         events: RequestEvents,
         started: float,
         give: Callable[[Answer], None],
-        room: int,
+        room: Backpressure | None,
         stored: Sequence[Result],
     ) -> None:
-        """Release room for events, count the events of a request, and answer it."""
-        self._backpressure.release(room)
+        """Count the events of a request, and answer it. `room` has the room of a single event, which is released."""
+        if room is not None:
+            room.release(1)
         request = events.request
         results = events.results(stored)
         answers: list[Session | Refused] = []
+        refusals: list[int] = []
         for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
                 self._metrics.count_refusal(endpoint, key, refused)
                 self._metrics.count(endpoint, key, refused.outcome)
+                refusals.append(len(answers))
                 answers.append(refused)
             else:
                 if result.session.is_new and result.outcome is Outcome.ACCEPTED:
@@ -219,7 +208,7 @@ class Pipeline:
             body = self._failures.refusal(request, error)
         give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
         if self.live.watched:
-            self._show(request, events, results, answers)
+            self._show(request, events, results, answers, refusals)
 
     def _show(
         self,
@@ -227,26 +216,27 @@ class Pipeline:
         events: RequestEvents,
         results: Sequence[Result],
         answers: Sequence[Session | Refused],
+        refusals: Sequence[int],
     ) -> None:
         """Show the events of a request to those who look at live events."""
-        several = request.batch or len(results) > 1
-        ended = zip(events.endpoints, events.keys, results, answers, strict=True)
-        for number, (endpoint, key, result, answer) in enumerate(ended):
-            sent = events.sent.get(number, _UNKNOWN)
-            record = refused = None
+        source: Source | None = None
+
+        def arrival_of(index: int) -> Arrival:
+            nonlocal source
+            several = request.batch or len(results) > 1
+            source = source or _source(request, several=several)
+            record, refused, result, answer = None, None, results[index], answers[index]
             if isinstance(answer, Refused):
                 outcome, refused = answer.outcome, answer
             else:
                 assert isinstance(result, Resolved)
                 outcome = result.outcome
-                if result.record is not None:
-                    record = result.record.body
-            for stream in self.live.streams:
-                place = stream.draw(endpoint, key, outcome, record, sent)
-                if place is not None:
-                    source = _source(request, several=several)
-                    index = number if several else None
-                    stream.keep(place, Arrival(source, index, endpoint, key, outcome, record, refused, sent))
+                record = result.record.body if result.record is not None else None
+            number, endpoint, key = index if several else None, events.endpoints[index], events.keys[index]
+            sent = events.sent.get(index, _UNKNOWN)
+            return Arrival(source, number, endpoint, key, outcome, record, refused, sent)
+
+        self.live.offer_all(len(answers), refusals, arrival_of)
 
     def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
         """Refuse a whole request. `request.events` is the number of its events, as far as known."""
@@ -260,6 +250,36 @@ class Pipeline:
             self.live.offer(
                 Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events)
             )
+
+
+def _refused_room(backpressure: Backpressure) -> Unavailable | None:
+    """Take room for one event. Returns the error if there is none."""
+    try:
+        backpressure.check()
+        backpressure.acquire(1)
+    except Unavailable as refused:
+        return refused
+    return None
+
+
+async def _store(processor: Processor, events: Iterable[Event | None]) -> Sequence[Result]:
+    """Process events, and wait until they are durable."""
+    done: asyncio.Future[Sequence[Result]] = asyncio.get_running_loop().create_future()
+    await processor.process(events, lambda stored: None if done.done() else done.set_result(stored))
+    return await done
+
+
+def _check_first(processor: Processor, events: Iterable[Event | None]) -> Iterator[Event | None]:
+    """The events. Raises `Unavailable` before the first one if no more are stored."""
+    events = iter(events)
+    for event in events:
+        if event is not None:
+            processor.backpressure.check()
+            yield event
+            del event  # before the next one is made
+            yield from events
+            return
+        yield None
 
 
 def _source(request: Request, *, several: bool) -> Source:

@@ -42,11 +42,13 @@ _thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)
 
 
 class Processor:
+    """Processes the events of one partition: `store` and `journal` are the partition's."""
+
     def __init__(self, hooks: Hooks, store: Store, journal: Journal, backpressure: Backpressure) -> None:
         self.resolver = Resolver(hooks, journal)
         self.store = store
         self.journal = journal
-        self.large_records = backpressure.large_records
+        self.backpressure = backpressure
         self.reruns: set[asyncio.Task[None]] = set()
         """Tasks of events that run again."""
 
@@ -135,7 +137,7 @@ class _Processing:
 
     async def _append_large(self, size: int) -> None:
         """Commit large records, which are in memory several times, when their turn has come."""
-        large_records = self._processor.large_records
+        large_records = self._processor.backpressure.large_records
 
         def end(errors: Sequence[Exception | None]) -> None:
             large_records.end(size)

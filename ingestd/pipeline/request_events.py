@@ -23,7 +23,7 @@ __all__ = ["RequestEvents", "WatchedEvents"]
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
-    __slots__ = ("_ended", "_parser", "_principal", "endpoints", "keys", "request", "translation")
+    __slots__ = ("_ended", "_parser", "endpoints", "keys", "principal", "request", "translation")
 
     sent: Mapping[int, Sent] = MappingProxyType({})
     """What the body of each event says about it, by its index."""
@@ -33,7 +33,7 @@ class RequestEvents:
         self.keys: list[str] = []
         self._parser = parser
         self.request = request
-        self._principal = principal
+        self.principal = principal
         self.translation = translation
         self._ended: dict[int, Result] = {}
         """Results of events that are refused or dropped while they are read, by their index in the request."""
@@ -50,7 +50,7 @@ class RequestEvents:
                 key = self._parser.key_of(message.body)
             else:
                 endpoint = endpoint.identify
-            read = self._parser.read(request, self._principal, message, record_id=record_id)
+            read = self._parser.read(request, self.principal, message, record_id=record_id)
         except (Refused, HookFailure) as error:
             # Without the traceback: it refers to this frame, and so to the whole request.
             self._ended[len(self.keys)] = error.with_traceback(None)
@@ -95,5 +95,5 @@ class WatchedEvents(RequestEvents):
     def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
         message = RequestEvents._translate(self, body, raw)  # `super()` takes longer
         get = message.body.get
-        self.sent[len(self.keys)] = get("key"), get("anonymousId"), get("userId")
+        self.sent[len(self.keys)] = Sent(get("key"), get("anonymousId"), get("userId"))
         return message

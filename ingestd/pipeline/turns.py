@@ -10,18 +10,26 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """`most` returns the limit. Work larger than the limit has its turn when nothing else is in progress."""
+    """`most` returns the limit. Work larger than the limit has its turn when nothing else is in progress.
 
-    def __init__(self, most: Callable[[], int]) -> None:
+    Turns `beside` others share their limit. They are for work that may get stuck without the others, such as that of
+    another partition. So each of them may have one piece of work in progress even if the others have used the limit up.
+    """
+
+    __slots__ = ("_queue", "_whole", "in_hand")
+
+    def __init__(self, most: Callable[[], int], beside: Turns | None = None) -> None:
         self.in_hand = 0
-        self._most = most
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._whole: _Whole = _Whole(most) if beside is None else beside._whole
 
     def begin_at_once(self, size: int) -> bool:
         """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
-        if self._queue or (self.in_hand and not self._fits(size)):
+        whole = self._whole  # not by other methods, because each event does this
+        if self._queue or (self.in_hand and whole.in_hand + size > whole.most()):
             return False
         self.in_hand += size
+        whole.in_hand += size
         return True
 
     async def begin(self, size: int) -> None:
@@ -30,6 +38,7 @@ class Turns:
             return
         future = asyncio.get_running_loop().create_future()
         self._queue.append((size, future))
+        self._whole.waiting[self] = None
         try:
             await future
         except asyncio.CancelledError:
@@ -38,12 +47,52 @@ class Turns:
             raise
 
     def end(self, size: int) -> None:
+        whole = self._whole
         self.in_hand -= size
-        while self._queue and (self._queue[0][1].done() or self._fits(self._queue[0][0])):
-            size, future = self._queue.popleft()
-            if not future.done():  # otherwise its task was cancelled
-                self.in_hand += size
-                future.set_result(None)
+        whole.in_hand -= size
+        if whole.waiting:
+            whole.begin_waiting()
 
-    def _fits(self, size: int) -> bool:
-        return not self.in_hand or self.in_hand + size <= self._most()
+    def begin_first(self) -> bool:
+        """Begin the first work that waits, if it is possible now."""
+        while self._queue and self._queue[0][1].done():  # its task was cancelled
+            self._queue.popleft()
+        if not self._queue:
+            return False
+        size, future = self._queue[0]
+        if self.in_hand and self._whole.in_hand + size > self._whole.most():
+            return False
+        self._queue.popleft()
+        self.in_hand += size
+        self._whole.in_hand += size
+        future.set_result(None)
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._queue)
+
+
+class _Whole:
+    """The limit that some `Turns` share."""
+
+    __slots__ = ("in_hand", "most", "waiting")
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self.in_hand = 0
+        self.most = most
+        self.waiting: dict[Turns, None] = {}
+        """The turns with waiting work. The first one has waited longest since it last began any."""
+
+    def begin_waiting(self) -> None:
+        """Begin waiting work, one piece of each of the turns at a time."""
+        has_begun = True
+        while has_begun:
+            has_begun = False
+            for turns in [*self.waiting]:
+                if turns.begin_first():
+                    has_begun = True
+                    del self.waiting[turns]
+                    self.waiting[turns] = None
+                if not turns.is_waiting:
+                    del self.waiting[turns]

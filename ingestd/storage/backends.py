@@ -14,7 +14,7 @@ from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
 from .copy_mark import refuse_unfinished
-from .partitions import PartitionedStore, index_of_tenant
+from .partitions import PartitionedStore, partition_of
 from .split_journal import Ownership, SplitJournal
 
 __all__ = ["Backends", "open_backends"]
@@ -66,9 +66,7 @@ class Backends:
 
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""
-        if len(self.partitions) == 1:
-            return self.partitions[0]
-        return self.partitions[index_of_tenant(tenant, len(self.partitions))]
+        return partition_of(tenant, self.partitions)
 
     async def open(self, *, serving: bool) -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
@@ -26,7 +27,7 @@ _QUIET = 60.0  # seconds between two log lines about the losses of one consumer
 
 
 class Retention:
-    """Applies `[journal] keep_for`, `keep_size` and `max_size`, in steps too short to delay answers.
+    """Applies `[journal] keep_for`, `keep_size` and `max_size` to one journal, in steps too short to delay answers.
 
     The oldest records are removed first. So records that all consumers have processed are removed before others.
     `refuse` is called with the reason when events must be refused, and with None when they are accepted again.
@@ -40,7 +41,9 @@ class Retention:
         *,
         refuse: Callable[[str | None], None],
         now: Callable[[], int] = times.now,
+        partition: str = "",
     ) -> None:
+        """`partition` is the name of the journal's partition."""
         self.problem: str | None = None
         """Why events are refused, for operators; None while events are accepted."""
         self._journal = journal
@@ -48,6 +51,9 @@ class Retention:
         self._consumers = consumers
         self._refuse = refuse
         self._now = now
+        self._in = f" of partition {partition}" if partition else ""
+        self._is_waiting = False
+        """Whether events are refused until the first measurement."""
         self._extent = JournalStats(1, 0, 0, 0, None)
         self._full = False
         self._unplaced = False
@@ -93,15 +99,33 @@ class Retention:
         self._options = options
 
     async def start(self) -> None:
-        """Measure the journal for the first time. All consumers must have cursors. Raises `Unavailable`."""
+        """Measure the journal for the first time, once all consumers have cursors. Raises `Unavailable`."""
+        if not self._consumers.have_cursors:
+            raise Unavailable("the consumers have no cursors yet")
         configured = {status.name for status in self._consumers.statuses}
         left = [cursor.name for cursor in await self._journal.cursors() if cursor.name not in configured]
         if left:
-            _log.info("the journal keeps nothing for consumers that are not configured any more: %s", ", ".join(left))
+            _log.log(
+                logging.DEBUG if self._in else logging.INFO,  # once and not for each partition, which have the same
+                "the journal keeps nothing for consumers that are not configured any more: %s",
+                ", ".join(left),
+            )
+        if self._is_waiting:
+            self._is_waiting, self.problem = False, None
+            self._refuse(None)
         self._judge(await self._look())
+
+    def begin_later(self) -> None:
+        """Refuse events until `run` has measured the journal, whose partition is out of reach."""
+        self._is_waiting, self.problem = True, f"the journal{self._in} is out of reach"
+        self._refuse("The event cannot be stored now. Send the request again later.")
 
     async def run(self) -> None:
         """Keep the journal within its limits while the daemon runs."""
+        while self._is_waiting:
+            with suppress(Unavailable):
+                await self.start()
+            await asyncio.sleep(_WATCH)
         while True:
             removed = 0
             try:
@@ -208,12 +232,12 @@ class Retention:
             _log.warning("%s; events are refused", self.problem)
             self._refuse("The journal is full. Send the request again later.")
         elif self.problem is None and refused is not None:
-            _log.info("the journal has room again; events are accepted")
+            _log.info("the journal%s has room again; events are accepted", self._in)
             self._refuse(None)
         self._full = full
 
     def _full_of(self, extent: JournalStats) -> str:
-        problem = f"the journal is full ([journal] max_size = {self._options.max_size})"
+        problem = f"the journal{self._in} is full ([journal] max_size = {self._options.max_size})"
         slowest = min(self._consumers.statuses, key=lambda status: status.position, default=None)
         if slowest is not None and slowest.position < extent.last:
             problem += f" and waits for {slowest.name}"
@@ -225,9 +249,10 @@ class Retention:
             told, at = self._told.get(name, (0, -_QUIET))
             if lost > told and clock - at >= _QUIET:
                 _log.warning(
-                    "%s: %d records were removed from the journal before it read them (%d since the start)",
+                    "%s: %d records were removed from the journal%s before it read them (%d since the start)",
                     name,
                     lost - told,
+                    self._in,
                     lost,
                 )
                 self._told[name] = lost, clock

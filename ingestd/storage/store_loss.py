@@ -27,8 +27,9 @@ class LossRecovery:
     missing, the loss is cleared.
     """
 
-    def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]]) -> None:
+    def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]], *, partition: str = "") -> None:
         self._store = store
+        self._in = f" in partition {partition}" if partition else ""
         self._recover = recover
         self._missing: Sequence[str] = ()
         self._told: str | None = None
@@ -46,7 +47,7 @@ class LossRecovery:
         """Look for losses while the daemon runs."""
         store, seen, looks = self._store, 0, 0
         if store.loss is not None and not store.losses:
-            _log.warning("a loss of data is not acknowledged yet: %s; %s", store.loss, CURE)
+            _log.warning("a loss of data%s is not acknowledged yet: %s; %s", self._in, store.loss, CURE)
         while True:
             looks += 1
             if store.losses != seen or looks >= _LOOKS:
@@ -78,7 +79,7 @@ class LossRecovery:
         if self._missing or self._store.losses != losses or self._store.loss is None:
             return
         await self._store.clear_loss()
-        _log.info("nothing is missing after the loss of data; the loss is cleared")
+        _log.info("nothing is missing after the loss of data%s; the loss is cleared", self._in)
 
     def _tell_failure(self, error: IngestdError) -> None:
         text = f"after a loss of data: {error}"

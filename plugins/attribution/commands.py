@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from ingestd.api import times
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
 from ingestd.api.output import columns, write, write_data
+from ingestd.api.store import Store
 from ingestd.api.terminal import printable
 
 from .amounts import worth
@@ -77,30 +80,39 @@ def register(commands: Commands) -> None:
 
 
 async def show(arguments: Namespace, daemon: Daemon) -> None:
-    marks = await _marks(arguments.order_id, arguments.tenant, daemon)
+    order_id, tenant = arguments.order_id, arguments.tenant
+    partitions = _partitions(tenant, daemon)
+    missing = MissingPartitions(partitions)
+    marks: dict[str, DecidedOrder] = {}
+    for partition in partitions:
+        with missing.tolerating(partition):
+            marks |= await _marks(order_id, tenant, partition.store)
     _only_one({*marks})
-    mark = next(iter(marks.values()), None)
+    owner, mark = next(iter(marks.items()), (tenant, None))
     found: list[dict[str, Any]] = []
-    after, earlier = (mark.superseded or (mark.position, 0)) if mark is not None else (0, 0)
-    expected = earlier + 1 + mark.reversals if mark is not None else None
-    async for body in _derived(daemon.journal, after=after):
-        if _is_of(body, arguments.order_id) and arguments.tenant in {None, body["tenant"]}:
-            found.append(body)
-            if len(found) == expected:
-                break
+    for partition in _partitions(owner, daemon):
+        with missing.tolerating(partition):
+            found += await _records(order_id, tenant, mark, partition.journal)
     _only_one({body["tenant"] for body in found})
     # An attribution comes before its reversals, so retention may have removed the attribution only.
     if mark is None and not found:
-        raise CommandError(await _undecided(arguments.order_id, arguments.tenant, daemon))
+        missing.check(f"the order {order_id!r} was not found, but may be there")
+        raise CommandError(await _undecided(order_id, tenant, partitions))
     if mark is not None and mark.attribution_id not in [body["id"] for body in found]:
-        raise CommandError(_removed(arguments.order_id, mark))
+        raise CommandError(_removed(order_id, mark))
     while found and found[0]["type"] != "attribution":  # reversals of a superseded order
         del found[0]
     if arguments.json:
         write_data(json.dumps(body) for body in found)
-        return
-    write(journey(found))
-    write(ignored(await _untrusted(arguments.order_id, arguments.tenant, daemon)))
+    else:
+        write(journey(found))
+        write(ignored(await _untrusted(order_id, tenant, _partitions(found[0]["tenant"], daemon))))
+    missing.check("another shop may have an order with this id too")
+
+
+def _partitions(tenant: str | None, daemon: Daemon) -> Sequence[Partition]:
+    """The partitions with the records of a tenant, or of all tenants."""
+    return daemon.partitions if tenant is None else [daemon.of_tenant(tenant)]
 
 
 def _only_one(tenants: set[str]) -> None:
@@ -108,40 +120,61 @@ def _only_one(tenants: set[str]) -> None:
         raise CommandError(f"several shops have this order, {', '.join(sorted(tenants))}: choose one with --tenant")
 
 
-async def _marks(order_id: str, tenant: str | None, daemon: Daemon) -> dict[str, DecidedOrder]:
+async def _marks(order_id: str, tenant: str | None, store: Store) -> dict[str, DecidedOrder]:
     """The marks of the order, by tenant. They hold its position in the journal."""
-    marks = Marks(daemon.store.begin(times.now()), 0)
+    marks = Marks(store.begin(times.now()), 0)
     found = {}
-    for name in await _tenants(tenant, daemon):
+    for name in await _tenants(tenant, store):
         mark = await marks.find(name, order_id, "") or await marks.find(name, None, order_id)
         if mark is not None:
             found[name] = mark
     return found
 
 
-async def _tenants(tenant: str | None, daemon: Daemon) -> list[str]:
-    return [tenant] if tenant is not None else [name async for _, name in daemon.store.scan(TENANTS)]
+async def _tenants(tenant: str | None, store: Store) -> list[str]:
+    return [tenant] if tenant is not None else [name async for _, name in store.scan(TENANTS)]
+
+
+async def _records(
+    order_id: str, tenant: str | None, mark: DecidedOrder | None, journal: Journal
+) -> list[dict[str, Any]]:
+    """The attributions and reversals of the order. With a mark, the search ends with the last one that it counts."""
+    found = []
+    after, earlier = (mark.superseded or (mark.position, 0)) if mark is not None else (0, 0)
+    expected = earlier + 1 + mark.reversals if mark is not None else None
+    async for body in _derived(journal, after=after):
+        if _is_of(body, order_id) and tenant in {None, body["tenant"]}:
+            found.append(body)
+            if len(found) == expected:
+                break
+    return found
 
 
 def _is_of(body: dict[str, Any], order_id: str) -> bool:
     return bool(body["orderId"] == order_id or (body["orderId"] is None and body.get("orderEventId") == order_id))
 
 
-async def _undecided(order_id: str, tenant: str | None, daemon: Daemon) -> str:
+async def _undecided(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> str:
     text = f"the order {order_id!r} is not attributed: it has not been sent, or attribution has not read it yet"
-    waiting = WaitingRefunds(daemon.store.begin(times.now()), 0)
-    for name in await _tenants(tenant, daemon):
-        for refund in await waiting.find(name, order_id):
-            text += f"; {printable(waiting_one(name, refund))}"  # callers choose the currency
-    for each in await _untrusted(order_id, tenant, daemon):
+    for partition in partitions:
+        waiting = WaitingRefunds(partition.store.begin(times.now()), 0)
+        for name in await _tenants(tenant, partition.store):
+            for refund in await waiting.find(name, order_id):
+                text += f"; {printable(waiting_one(name, refund))}"  # callers choose the currency
+    for each in await _untrusted(order_id, tenant, partitions):
         text += f"; {ignored_one(each)}"
     return text
 
 
-async def _untrusted(order_id: str, tenant: str | None, daemon: Daemon) -> list[Untrusted]:
+async def _untrusted(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> list[Untrusted]:
     """Records of the order that were ignored because a public key sent them."""
-    records = UntrustedRecords(daemon.store.begin(times.now()))
-    return [each for name in await _tenants(tenant, daemon) for each in await records.find(name, order_id)]
+    found = []
+    for partition in partitions:
+        records = UntrustedRecords(partition.store.begin(times.now()))
+        found += [
+            each for name in await _tenants(tenant, partition.store) for each in await records.find(name, order_id)
+        ]
+    return found
 
 
 def _removed(order_id: str, mark: DecidedOrder) -> str:
@@ -159,10 +192,13 @@ def _age(mark: DecidedOrder) -> str:
 
 
 async def report(arguments: Namespace, daemon: Daemon) -> None:
-    report = Report(arguments.by, arguments.model)
-    async for body in _derived(daemon.journal, since=arguments.since):
-        if arguments.tenant in {None, body["tenant"]}:
-            report.add(body)
+    report, partitions = Report(arguments.by, arguments.model), _partitions(arguments.tenant, daemon)
+    missing = MissingPartitions(partitions)
+    for partition in partitions:
+        with missing.tolerating(partition):
+            async for body in _derived(partition.journal, since=arguments.since):
+                if arguments.tenant in {None, body["tenant"]}:
+                    report.add(body)
     rows = report.rows()
     if arguments.json:
         write_data(json_lines(rows))
@@ -173,6 +209,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
         write(table(rows, arguments.by, columns()) if rows else ["no orders"])
         if report.not_counted:
             write(["", f"not counted: amounts over 10^12, of {report.not_counted} orders"])
+    missing.check("orders of its tenants are missing here")
 
 
 async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:

@@ -87,6 +87,11 @@ class AttributionConsumer(Consumer):
         self.tally = Tally(lambda result: None, lambda result: None, lambda number: None)
         self._rules = rules
 
+    def for_partition(self, name: str) -> AttributionConsumer:
+        consumer = AttributionConsumer(self._rules)
+        consumer.unusable_ids, consumer.tally = self.unusable_ids, self.tally
+        return consumer
+
     async def process(self, records: Sequence[Record], step: Step) -> None:
         exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
         found: list[tuple[int, Seen | Erasure]] = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from ingestd.api import times
+from ingestd.api.errors import Unavailable
 from ingestd.api.panels import Cell, Column, Filter, Option, Panel, Table
-from ingestd.api.store import Store
+from ingestd.api.store import State, Store
 from ingestd.api.terminal import printable
 
 from .campaigns import OTHERS
@@ -27,24 +28,49 @@ _ALL = ""
 
 async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Panel:
     """The panel. `model` is the configured model, and `selection` holds the filters of the page."""
-    state = store.begin(times.now())
+    now = times.now()
     name = selection.get("period", "day")
     name = name if name in PERIODS else "day"
-    period, known = PERIODS[name], await read_tenants(state)
+    period, reading = PERIODS[name], _Reading(store, now)
+    known = sorted(set(await reading.of_all(read_tenants)))
     tenant = selection.get("tenant", _ALL)
     is_known = tenant in {_ALL, *known}
-    rollups = await read(state, period, tenant or None) if is_known else []
+    rollups = await reading.of_all(lambda state: read(state, period, tenant or None)) if is_known else []
     tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
     return Panel(
         "Orders and revenue by campaign",
         tables,
-        note=_note(period.since(state.now), tenant, model)
-        if is_known
-        else "This tenant has no orders in the last 30 days.",
+        note=reading.missing
+        + (_note(period.since(now), tenant, model) if is_known else "This tenant has no orders in the last 30 days."),
         choose="Model",
         chosen=model,
         filters=[*_filters(name, known, tenant if is_known else None)],
     )
+
+
+class _Reading:
+    """Reads all partitions of a store, at that time in milliseconds."""
+
+    def __init__(self, store: Store, now: int) -> None:
+        self.missing = ""
+        """The beginning of the note, if some partitions cannot be read."""
+        self._parts = store.parts
+        self._now = now
+
+    async def of_all(self, read_part: Callable[[State], Awaitable[Sequence[str]]]) -> Sequence[str]:
+        """What this function reads in each partition. Raises `Unavailable` if there is one partition only."""
+        answers = await asyncio.gather(
+            *(read_part(part.begin(self._now)) for part in self._parts), return_exceptions=len(self._parts) > 1
+        )
+        found: list[str] = []
+        for answer in answers:
+            if isinstance(answer, Unavailable):
+                self.missing = f"Some orders are missing, because a part of the store is out of reach ({answer}). "
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += answer
+        return found
 
 
 def _filters(period: str, tenants: Sequence[str], chosen: str | None) -> Iterator[Filter]:

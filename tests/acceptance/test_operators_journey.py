@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -227,6 +228,52 @@ def test_a_screen_reader_finds_the_journey_as_a_list(sold: tuple[Shop, Daemon], 
     assert not any(
         role in {"image", "graphics-document", "SvgRoot"} for role, _ in tree
     )  # the drawing repeats the list
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_journey_stands_out_from_what_is_behind_it(
+    width: int, dark: bool, sold: tuple[Shop, Daemon], browser: Browser
+) -> None:
+    tab = opened(browser, sold[1], "journey?order=o-1", width=width, dark=dark)
+    tab.wait_for(SHOWN)
+    tab.evaluate("document.querySelectorAll('#view-journey details').forEach((each) => (each.open = true))")
+    tab.wait_for("document.querySelectorAll('#journey-line td').length >= 3")
+    stands_out(tab, dark=dark)
+    tab.close()
+
+
+def stands_out(tab: Tab, *, dark: bool) -> None:
+    """Each text has a contrast of 4.5 to 1 at least, and the page has the scheme that was asked for."""
+    found = tab.contrasts()
+    assert len(found) > 50
+    assert [each for each in found if each[0] < 4.5] == []
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", paper))) < 64) is dark
+
+
+@pytest.mark.usefixtures("told_sink")
+def test_dead_letters_stand_out_and_open_by_keyboard(desk: Desk, browser: Browser) -> None:
+    desk.crm.tell(reject=dict.fromkeys(range(1, 5), "the column is too long"))
+    with desk.shop.serve() as daemon:
+        delivered(desk, daemon, *range(1, 5))
+        for width, dark in itertools.product([375, 1280], [False, True]):
+            tab = opened(browser, daemon, "dead-letters", width=width, dark=dark)
+            tab.wait_for("document.querySelectorAll('#dead-letters-list li').length === 4")
+            first = "document.querySelector('#dead-letters-list summary')"
+            tab.evaluate(f"{first}.focus()")
+            tab.press("Enter")
+            tab.wait_for(f"{first}.parentElement.open")
+            stands_out(tab, dark=dark)
+            tree = tab.accessibility()
+            assert ("heading", "Dead letter 4: Page View") in tree
+            assert {"list", "listitem", "columnheader", "rowheader"} <= {role for role, _ in tree}
+            for role in ("button", "combobox", "heading", "table", "region"):
+                names = [name for each, name in tree if each == role]
+                assert names, f"there is no {role}"
+                assert all(names), f"a {role} has no name"
+            tab.close()
+        desk.crm.tell()
 
 
 @pytest.mark.usefixtures("told_sink")

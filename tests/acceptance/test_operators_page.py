@@ -336,7 +336,7 @@ def test_a_browser_keeps_period_and_tenant_in_the_address(selling: tuple[Shop, D
     tab.press("ArrowDown")
     tab.wait_for("document.getElementById('said').textContent === 'Period: 7 days.'")
     assert tab.evaluate("location.search") == "?tenant=outlet&period=week"
-    tab.call("Page.reload")
+    tab.reload()
     tab.wait_for("document.querySelectorAll('#panels td').length")
     assert tab.evaluate(f"[{control('Period')}.value, {control('Tenant')}.value]") == ["week", "outlet"]
     assert tab.evaluate(ROWS) == [OUTLET]

@@ -20,11 +20,12 @@ from prometheus_client import generate_latest
 
 from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
+from ingestd.api.errors import ConfigError, LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.observability.metrics import Metrics
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -295,7 +296,7 @@ async def test_the_age_of_the_oldest_pending_record_of_a_slow_consumer_is_shown(
         clock = [records[0].at + 60_000]
         shown = 'ingestd_consumer_oldest_pending_seconds{consumer="reader"}'
         async with running(backend, Reader(max_records=1, then=slow), now=lambda: clock[0]) as (status,):
-            metrics.show_consumers([status])
+            metrics.show_consumers([ConsumerTotals([status])])
             await append(backend, records)
             for done, record in enumerate(records):
                 await until(partial(has_in_hand, status, done))
@@ -469,6 +470,37 @@ async def test_failures_of_the_journal_lose_and_repeat_nothing(tmp_path: Path) -
         derived = [record.body for record in await read_all(backend.journal) if record.type == "derived"]
         assert derived == [record.body for record in records]
         assert await backend.store.begin(0).get(COUNTER) == "20"
+
+
+class SplitOnce(PassingJournal):
+    """A journal whose first step ends the lease. Its cursor can be acquired again once the daemon stops."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.is_refused = False
+        self.acquirable = asyncio.Event()
+        self.acquirable.set()
+
+    async def acquire_cursor(self, name: str, start: Start) -> Cursor:
+        await self.acquirable.wait()
+        return await super().acquire_cursor(name, start)
+
+    async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        if cursor is not None and not self.is_refused:
+            self.is_refused = True
+            self.acquirable.clear()
+            raise LeaseLost("its last step is not in the journal yet")
+        return await super().commit(records, state, cursor)
+
+
+async def test_a_shutdown_waits_for_a_consumer_that_acquires_its_cursor_again(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        reader, journal = Reader(), SplitOnce(backend.journal)
+        await append(backend, make_records(3))
+        async with running(backend, reader, journal=journal) as (status,):
+            await until(lambda: journal.is_refused and not status.held)
+            asyncio.get_running_loop().call_later(0.1, journal.acquirable.set)
+        assert (status.position, status.processed, status.pending) == (3, 3, 0)
 
 
 async def test_two_consumers_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import Duration, Options
 from ingestd.api.sink import Sink
 from ingestd.config import Config, parse_config
-from ingestd.consumers.group import Consumers
+from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import SinkConsumer, SinkOptions, make_sink_consumer, sink_statuses
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.progress import Progress, load_progress
@@ -141,18 +141,13 @@ async def test_metrics_show_each_sink(tmp_path: Path) -> None:
         records = make_records(4)
         metrics = Metrics()
         sinks = [feed(Memory("well")), feed(Memory("hanging", hang))]
-        consumers = Consumers(
-            backend.journal,
-            backend.store,
-            sinks,
-            died=print,
-            now=lambda: records[0].at + 7000,
-        )
+        consumers = PartitionConsumers(backend.partitions, sinks, died=print, now=lambda: records[0].at + 7000)
         metrics.show_sinks(sink_statuses(consumers, sinks))
         metrics.show_consumers(consumers.statuses)
         await consumers.start()
         await append(backend, records)
-        await until(lambda: consumers.statuses[0].processed == 4 and consumers.statuses[1].oldest_at)
+        well, hanging = consumers.groups[0].statuses
+        await until(lambda: well.processed == 4 and hanging.oldest_at)
         shown = generate_latest(metrics.registry).decode().splitlines()
         assert await consumers.stop(0) == {"sink:hanging": 4}
     for sink, delivered, pending, age in (("well", 4, 0, 0), ("hanging", 0, 4, 7)):

@@ -70,7 +70,7 @@ def arrangement(request: pytest.FixtureRequest, server: RedisServer) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opener(server, request.param))
         patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
-        patch.setattr("ingestd.plugins.stores.redis.journal._KEEP", LEASE / 3)
+        patch.setattr("ingestd.plugins.stores.redis.backend._BEAT", LEASE / 3)
         patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
         yield
 

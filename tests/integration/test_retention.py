@@ -25,6 +25,7 @@ from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers, ConsumerStatus
 from ingestd.observability.metrics import Metrics
 from ingestd.storage.retention import Retention
+from ingestd.storage.retentions import Retentions
 from tests.support.backends import sqlite_backend
 from tests.support.journals import QUICK, append, until
 
@@ -237,7 +238,7 @@ async def test_dropping_counts_the_losses_of_each_consumer(tmp_path: Path) -> No
             return metrics.registry.get_sample_value("ingestd_journal_lost_total", {"consumer": name})
 
         async with kept(backend, JournalOptions(max_size=Size(1000.0), on_full="drop"), stuck, well) as journal:
-            metrics.show_journal(journal.retention)
+            metrics.show_journal(Retentions([journal.retention]))
             assert metrics.registry.get_sample_value("ingestd_journal_max_bytes") == 1000
             status = journal.statuses[0]
             for _ in range(10):
@@ -320,7 +321,7 @@ async def test_metrics_show_the_journal(tmp_path: Path) -> None:
         await append(backend, records(10, NOW - 5000))
         async with kept(backend, JournalOptions(keep_size=Size(700.0))) as journal:
             metrics = Metrics()
-            metrics.show_journal(journal.retention)
+            metrics.show_journal(Retentions([journal.retention]))
             value = metrics.registry.get_sample_value
             assert value("ingestd_journal_records") == 10
             await journal.settle()

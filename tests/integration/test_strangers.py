@@ -177,8 +177,8 @@ async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
     metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), PluginDaemon(backend).unusable_ids
     validator = Validator.load(None)
     return Pipeline(
-        Hooks(manager), validator, backend.store, backend.journal, metrics,
-        backpressure=backpressure, live=live_events(validator), max_body=10_000, unusable_ids=unusable_ids,
+        Hooks(manager), validator, backend.store, backend.partitions, metrics,
+        backpressures=[backpressure], live=live_events(validator), max_body=10_000, unusable_ids=unusable_ids,
         unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
 

@@ -59,9 +59,9 @@ class Door:
         for plugin in (Everyone(), SessionPlugin(SessionPlugin.Options()), IdentityPlugin(IdentityPlugin.Options())):
             manager.register(plugin)
         self._pipeline = Pipeline(
-            Hooks(manager), VALIDATOR, backend.store, backend.journal, self.metrics, backpressure=Backpressure(10_000),
-            live=live_events(VALIDATOR), max_body=1 << 20, unusable_ids=UnusableIds(),
-            unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
+            Hooks(manager), VALIDATOR, backend.store, backend.partitions, self.metrics,
+            backpressures=[Backpressure(10_000)], live=live_events(VALIDATOR), max_body=1 << 20,
+            unusable_ids=UnusableIds(), unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip
 
     async def send(self, endpoint: Endpoint, body: dict[str, Any], *, batch: bool = False) -> dict[str, Any]:

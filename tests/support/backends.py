@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from ingestd.api.backend import Backend
+from ingestd.api.backend import Backend, Partition
 from ingestd.api.hookspecs import BackendFactory
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.stores.sqlite import SqlitePlugin
@@ -24,10 +24,14 @@ class PluginDaemon:
     def __init__(self, backend: Backend) -> None:
         self.plugins: dict[str, object] = {}
         self.store = backend.store
-        self.journal = backend.journal
+        self.partitions = backend.partitions
         self.unusable_ids = UnusableIds()
         self.registry = CollectorRegistry()
         self.tasks: list[asyncio.Task[None]] = []
+
+    def of_tenant(self, tenant: str) -> Partition:
+        (partition,) = self.partitions
+        return partition
 
     def plugin(self, name: str) -> object | None:
         return self.plugins.get(name)

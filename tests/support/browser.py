@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import shutil
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tornado.websocket import WebSocketClientConnection, websocket_connect
-
 from .daemon import PATIENCE
+from .tab import AnyTab, PageGoneError
+from .wire import Wire
 
 __all__ = ["Browser", "Tab"]
 
@@ -26,7 +24,6 @@ _SWITCHES = (
     "--force-color-profile=srgb",
 )  # fmt: skip
 _KEY_CODES = {"ArrowDown": 40, "Enter": 13, "Escape": 27}
-_MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
 
 _CONTRASTS = """(() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -65,12 +62,10 @@ _GONE = {
 }  # fmt: skip
 
 
-class PageGoneError(Exception):
-    """The page of an expression was left before it had a value."""
-
-
 class Browser:
     """A browser, used as a context manager. Its profile is in the folder."""
+
+    name = "chromium"
 
     def __init__(self, folder: Path) -> None:
         command = shutil.which("chromium")
@@ -82,10 +77,8 @@ class Browser:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         port, path = self._told(folder / "DevToolsActivePort")
-        self._runner = asyncio.Runner()
-        self._number = 0
         self._tabs: dict[str, Tab] = {}
-        self._socket = self._runner.run(self._connect(f"ws://127.0.0.1:{port}{path}"))
+        self._wire = Wire(f"ws://127.0.0.1:{port}{path}", self._happened)
 
     def _told(self, file: Path) -> list[str]:
         """The lines with the port and the path on which Chromium listens, as soon as it does."""
@@ -95,9 +88,6 @@ class Browser:
             assert time.monotonic() < deadline, "chromium does not start"
             time.sleep(0.02)
         return lines
-
-    async def _connect(self, url: str) -> WebSocketClientConnection:
-        return await websocket_connect(url, max_message_size=_MOST)
 
     def tab(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Tab:
         """A new tab with this size and colour scheme."""
@@ -115,25 +105,16 @@ class Browser:
         return tab
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """Sends a command, and handles events until its answer arrives."""
-        return self._runner.run(asyncio.wait_for(self._call(method, session, params), PATIENCE))
+        """The result of a command. Events before it are handled. Raises `PageGoneError`."""
+        answer = self._wire.call(method, params, **({"sessionId": session} if session else {}))
+        if answer.get("error", {}).get("message") in _GONE:
+            raise PageGoneError
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]
 
-    async def _call(self, method: str, session: str | None, params: dict[str, Any]) -> Any:
-        self._number += 1
-        number = self._number
-        message = {"id": number, "method": method, "params": params}
-        await self._socket.write_message(json.dumps(message | ({"sessionId": session} if session else {})))
-        while True:
-            told = await self._socket.read_message()
-            assert told is not None, "chromium has closed the connection"
-            answer = json.loads(told)
-            if answer.get("id") == number:
-                if answer.get("error", {}).get("message") in _GONE:
-                    raise PageGoneError
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]
-            if answer.get("sessionId") in self._tabs:
-                self._tabs[answer["sessionId"]].happened(answer["method"], answer["params"])
+    def _happened(self, told: dict[str, Any]) -> None:
+        if told.get("sessionId") in self._tabs:
+            self._tabs[told["sessionId"]].happened(told["method"], told["params"])
 
     def __enter__(self) -> Browser:
         return self
@@ -141,27 +122,17 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runner.run(self._hang_up())
-        self._runner.close()
+        self._wire.close()
         self._process.terminate()
         self._process.wait(PATIENCE)
 
-    async def _hang_up(self) -> None:
-        self._socket.close()
-        while await self._socket.read_message() is not None:
-            pass
 
-
-class Tab:
-    """A tab. `requests` are the requested URLs, and `complaints` the warnings and errors of the console.
-
-    `preflights` are the URLs of its preflight requests, which are in `requests` too.
-    """
+class Tab(AnyTab):
+    """A tab. `preflights` are the URLs of its preflight requests, which are in `requests` too."""
 
     def __init__(self, browser: Browser, session: str) -> None:
-        self.requests: list[str] = []
+        super().__init__()
         self.preflights: list[str] = []
-        self.complaints: list[str] = []
         self._browser = browser
         self._session = session
 
@@ -184,24 +155,18 @@ class Tab:
                 self.complaints.append(json.dumps(told["exceptionDetails"]))
 
     def open(self, url: str) -> None:
-        """Starts to load the URL. `wait_for` waits until the page is there."""
         self.call("Page.navigate", url=url)
 
+    def reload(self) -> None:
+        self.call("Page.reload")
+
+    def run_first(self, code: str) -> None:
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=code)
+
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression; a promise is awaited."""
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
-
-    def wait_for(self, expression: str, patience: float = PATIENCE) -> Any:
-        """The value of the expression as soon as it is true."""
-        deadline = time.monotonic() + patience
-        while True:
-            with suppress(PageGoneError):  # the next page answers
-                if value := self.evaluate(expression):
-                    return value
-            assert time.monotonic() < deadline, f"the condition did not become true in time: {expression}"
-            time.sleep(0.05)
 
     def press(self, key: str) -> None:
         """Presses a key, given by its name in JavaScript, on the focused element."""

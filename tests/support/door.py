@@ -105,8 +105,8 @@ async def open_door(
         register_all(manager, "register_intakes", intakes.append)
         validator = Validator.load(None)
         pipeline = Pipeline(
-            Hooks(manager), validator, daemon.store, daemon.journal, metrics,
-            backpressure=Backpressure(options.max_waiting), live=live_events(validator),
+            Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
+            backpressures=[Backpressure(options.max_waiting)], live=live_events(validator),
             max_body=int(options.max_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address], intakes=intakes,
@@ -117,7 +117,7 @@ async def open_door(
         sock, port = bind_unused_port()
         public.add_sockets([sock])
         try:
-            yield Door(ingest, connections, connections.now, daemon.journal, metrics, port)
+            yield Door(ingest, connections, connections.now, daemon.partitions[0].journal, metrics, port)
         finally:
             public.stop()
             await public.close_all_connections()

@@ -80,10 +80,10 @@ class RecordingProxy:
             reply = Reply(answer.status, named, answer.read())
         finally:
             connection.close()
+        exchange = Exchange(method, path, headers, body, reply, time.monotonic())
+        if self.loses(exchange):  # may wait, while other requests go on
+            exchange = replace(exchange, lost=True)
         with self._lock:
-            exchange = Exchange(method, path, headers, body, reply, time.monotonic())
-            if self.loses(exchange):
-                exchange = replace(exchange, lost=True)
             self.exchanges.append(exchange)
         return exchange
 

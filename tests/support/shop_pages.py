@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .browser import Browser, Tab
+from .tab import AnyBrowser, AnyTab
 
 __all__ = ["CLIENT_PATH", "LOADED", "ShopPages", "Site", "shop_pages"]
 
@@ -57,13 +57,13 @@ class Site:
         first = f"<script>{code}</script>" if self.inline else '<script src="/setup.js"></script>'
         return f"{_HEAD}{first}{tag}</html>"
 
-    def visit(self, tab: Tab, path: str = "/") -> None:
+    def visit(self, tab: AnyTab, path: str = "/") -> None:
         """Open a page, and wait for the client."""
         url = self.origin + path
         tab.open(url)
         tab.wait_for(f"location.href === new URL({json.dumps(url)}).href && {LOADED}")
 
-    def open(self, browser: Browser, path: str = "/") -> Tab:
+    def open(self, browser: AnyBrowser, path: str = "/") -> AnyTab:
         tab = browser.tab()
         self.visit(tab, path)
         return tab

@@ -12,9 +12,9 @@ import pytest
 
 from .distribution import write_distribution
 
-__all__ = ["Told", "told_installed"]
+__all__ = ["SOURCE", "Told", "told_installed"]
 
-_SOURCE = '''
+SOURCE = '''
     """Appends records to a file, unless the file `orders` says otherwise. It is read before each write."""
 
     import asyncio
@@ -64,7 +64,7 @@ _SOURCE = '''
 @contextmanager
 def told_installed(folder: Path) -> Iterator[None]:
     """Daemons and commands that are started inside the block find the sink type `told`."""
-    site = write_distribution(folder, "told-sink", modules={"told_sink": _SOURCE}, plugins={"told": "told_sink"})
+    site = write_distribution(folder, "told-sink", modules={"told_sink": SOURCE}, plugins={"told": "told_sink"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site))
         yield

@@ -62,7 +62,7 @@ def reader(attribution: Attribution) -> JourneyReader:
     options = AttributionPlugin.Options(exclude_sources=RULES.exclude_sources)
     hooks, backend = hooks_of(attribution=AttributionPlugin(options)), attribution.backend
     disclosure = Disclosure("all", [], [])
-    return JourneyReader(lambda: hooks, backend.store, backend.journal, UnusableIds(), disclosure=lambda: disclosure)
+    return JourneyReader(lambda: hooks, backend.partitions, UnusableIds(), disclosure=lambda: disclosure)
 
 
 async def asked(attribution: Attribution, **query: str) -> Any:

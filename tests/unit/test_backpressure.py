@@ -177,7 +177,7 @@ async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commit
 
 
 async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
     await backpressure.give_way(0)  # two batches are no burst
@@ -198,7 +198,7 @@ async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
 
 
 async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.backpressure._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
     clock = Clock()
     backpressure = Backpressure(100_000, clock)
     made = await batches(backpressure, *[100] * 64)
@@ -247,3 +247,44 @@ async def test_in_a_flood_a_batch_above_the_limit_runs_alone() -> None:
         made += await batches(backpressure, 1000)
         assert begun(made) == [True, False]
     await all_through(made)
+
+
+async def test_a_partition_that_hangs_leaves_room_for_the_others() -> None:
+    hanging = Backpressure(100)
+    well = Backpressure(beside=hanging)
+    while True:
+        try:
+            hanging.acquire(1)
+        except Unavailable:
+            break
+    assert hanging.waiting == 100
+    for _ in range(50):
+        well.acquire(1)  # its fair part
+    with pytest.raises(Unavailable):
+        well.acquire(1)
+    assert well.waiting == 150
+    hanging.release(100)
+    well.acquire(50)
+    with pytest.raises(Unavailable):
+        well.acquire(1)
+
+
+async def test_a_partition_that_refuses_events_leaves_the_others_alone() -> None:
+    full = Backpressure(100)
+    well = Backpressure(beside=full)
+    full.refuse("The journal is full.")
+    well.check()
+    with pytest.raises(Unavailable, match="The journal is full"):
+        full.check()
+    full.refuse(None)
+    full.check()
+
+
+async def test_batches_of_a_partition_that_hangs_hold_up_no_batch_of_another() -> None:
+    hanging = Backpressure(100_000)
+    well = Backpressure(beside=hanging)
+    stuck = await batches(hanging, 1500, 1500)
+    passing = await batches(well, 1500)
+    assert begun([*stuck, *passing]) == [True, False, True]
+    await all_through([*passing, *stuck])
+    assert well.waiting == 0

@@ -19,9 +19,10 @@ from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.options import Duration, Size
 from ingestd.api.sink import Sink
-from ingestd.delivery.batch_writer import BatchWriter, GivenUp, within
+from ingestd.delivery.batch_writer import BatchWriter, GivenUp
 from ingestd.delivery.evidence import Evidence
 from ingestd.delivery.options import BatchOptions, RetryOptions, SinkOptions
+from ingestd.delivery.within import within
 from tests.support.journals import until
 
 Mood = Literal["up", "down", "hangs", "answer lost"]

@@ -61,7 +61,7 @@ def reader(
 ) -> Any:
     hooks, disclosure = hooks_of(**plugins), Disclosure(show_data, [], [])
     made = JourneyReader(
-        lambda: hooks, backend.store, backend.journal, UnusableIds(), disclosure=lambda: disclosure,
+        lambda: hooks, backend.partitions, UnusableIds(), disclosure=lambda: disclosure,
         limits=limits or SearchLimits(),
     )  # fmt: skip
 

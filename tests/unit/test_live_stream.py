@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ingestd.api.errors import BadRequest, SchemaViolation
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome
-from ingestd.observability.live.arrivals import MOST_BYTES, Arrival, ArrivalFilter, Source
+from ingestd.observability.live.arrivals import MOST_BYTES, Arrival, ArrivalFilter, Sent, Source
 from ingestd.observability.live.stream import RATE, Stream
 
 SOURCE = Source(Endpoint.TRACK, "id", 0, batch=False)
@@ -35,7 +35,7 @@ def record(visitor: str, **members: Any) -> bytes:
 
 def offer(to: Stream, *, refused: bool = False, visitor: str = "ann", size: int = 0) -> None:
     if refused:
-        to.offer(Arrival(SOURCE, None, Endpoint.TRACK, "", Outcome.INVALID, None, REFUSED, ("", visitor, None)))
+        to.offer(Arrival(SOURCE, None, Endpoint.TRACK, "", Outcome.INVALID, None, REFUSED, Sent("", visitor, None)))
     else:
         body = record(visitor, data="x" * size)
         to.offer(Arrival(SOURCE, None, Endpoint.TRACK, "Cart Viewed", Outcome.ACCEPTED, body))
@@ -158,7 +158,7 @@ def test_a_filter_selects_exactly_the_events_of_a_person(
         body = json.dumps({"anonymousId": visitor, "userId": user, "data": {"anonymousId": other}}, ensure_ascii=False)
         compact = msgspec.json.encode(json.loads(body)) if stored else None
         for each in (live, everything):
-            sent = ("", "", "") if stored else ("", visitor, user)
+            sent = Sent() if stored else Sent("", visitor, user)
             each.offer(Arrival(SOURCE, None, Endpoint.TRACK, "", outcome, compact, None, sent))
         if person in (visitor, user):
             expected.append((visitor, user or ""))

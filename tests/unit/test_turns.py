@@ -42,3 +42,42 @@ async def test_a_cancelled_waiter_blocks_no_other() -> None:
     turns.end(MOST)
     await second
     assert turns.in_hand == 1
+
+
+async def test_turns_beside_others_share_their_limit_but_none_waits_for_stuck_work_of_another() -> None:
+    stuck = Turns(lambda: MOST)
+    well = Turns(lambda: MOST, beside=stuck)
+    assert stuck.begin_at_once(MOST)
+    waits = asyncio.create_task(stuck.begin(1))
+    assert well.begin_at_once(2)
+    assert not well.begin_at_once(2)  # only one piece of work, since the limit is used up
+    first, second = (asyncio.create_task(well.begin(size)) for size in (2, 1))
+    await asyncio.sleep(0)
+    well.end(2)
+    await first
+    assert not second.done()
+    stuck.end(MOST)
+    await asyncio.gather(second, waits)
+    assert (well.in_hand, stuck.in_hand) == (3, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2 * MOST)), max_size=30))
+def test_all_work_beside_other_work_gets_its_turn(sizes: list[tuple[int, int]]) -> None:
+    asyncio.run(take_turns_beside(sizes))
+
+
+async def take_turns_beside(sizes: list[tuple[int, int]]) -> None:
+    first = Turns(lambda: MOST)
+    turns = [first, Turns(lambda: MOST, beside=first), Turns(lambda: MOST, beside=first)]
+    begun: list[list[int]] = [[], [], []]
+
+    async def work(index: int, which: int, size: int) -> None:
+        await turns[which].begin(size)
+        begun[which].append(index)
+        await asyncio.sleep(0)
+        turns[which].end(size)
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(work(index, *each) for index, each in enumerate(sizes)))
+    assert begun == [sorted(each) for each in begun]
+    assert [each.in_hand for each in turns] == [0, 0, 0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ingestd.api import times
+from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import IngestdError
 from ingestd.api.journal import Cursor, Journal, JournalStats
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
@@ -38,61 +40,139 @@ async def look_at_store(
     try:
         async with open_backends(config, plugins) as backends:
             found = await backends.describe()
-            if backends.store.loss is not None:
-                found.append(CheckResult("loss", f"{backends.store.loss}; {CURE}", "unavailable"))
+            losses = [(partition.name, partition.store.loss) for partition in backends.partitions]
+            found += [_loss(name, loss) for name, loss in losses if loss is not None]
             report.add("store", found)
+            partitions, missing = await _look_at_journals(backends.partitions)
+            report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
             try:
                 report.add("plugins", await plugins.hooks.advise(backends.store))
             except HookFailure as failure:  # it does not affect the other checks
                 report.add("plugins", [fault("advice", failure)])
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
-            journal, extent, now = backends.journal, await backends.journal.extent(), times.now()
-            report.add("journal", [_size(extent, config.journal, now)])
+            now = times.now()
+            report.add("journal", _sizes(partitions, config.journal, now))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
-            report.add("consumers", [each async for each in _consumers(journal, consumers, faulty, now, late=late)])
-            newest = await journal.read(extent.last - 1, 1) if extent.records else []
-            report.add("clock", [_clock(now, newest[0].at if newest else None)])
+            lags = [lag for each in partitions for lag in await _lags(each, now)]
+            report.add("consumers", _consumers(lags, consumers, faulty, late=late))
+            newest = [await each.newest_at() for each in partitions]
+            report.add("clock", [_clock(now, max((at for at in newest if at is not None), default=None))])
     except (IngestdError, OSError) as error:
         report.add("store", [fault("store", error)])
     return pid
 
 
-def _size(extent: JournalStats, options: JournalOptions, now: int) -> CheckResult:
-    facts: dict[str, Any] = {name: getattr(extent, name) for name in ("records", "bytes", "first", "last")}
-    text = f"{extent.records} records, {show_size(extent.bytes)}"
-    if extent.oldest_at is not None:
-        age = max(0, now - extent.oldest_at)
-        text += f", the oldest received {show_age(age)} ago"
-        facts["oldestAgeMilliseconds"] = age
-    full = options.max_size is not None and extent.bytes >= _NEARLY_FULL * options.max_size
+def _loss(partition: str, loss: str) -> CheckResult:
+    where = f"partition {partition}: " if partition else ""
+    return CheckResult("loss", f"{where}{loss}; {CURE}", "unavailable")
+
+
+class _Journal(NamedTuple):
+    """The journal of a partition within reach."""
+
+    partition: str
+    journal: Journal
+    extent: JournalStats
+
+    async def newest_at(self) -> int | None:
+        """The time of the newest record in milliseconds."""
+        newest = await self.journal.read(self.extent.last - 1, 1) if self.extent.records else []
+        return newest[0].at if newest else None
+
+
+async def _look_at_journals(partitions: Sequence[Partition]) -> tuple[list[_Journal], Mapping[str, str]]:
+    """The journals, and the reasons why some partitions are out of reach."""
+    found, missing = [], MissingPartitions(partitions)
+    for partition in partitions:
+        with missing.tolerating(partition):
+            found.append(_Journal(partition.name, partition.journal, await partition.journal.extent()))
+    return found, missing.reasons
+
+
+def _sizes(journals: Sequence[_Journal], options: JournalOptions, now: int) -> Iterator[CheckResult]:
+    """A line for the journal. Of several ones, a line for all of them, and one for each that is nearly full."""
+    if len(journals) == 1 and not journals[0].partition:
+        yield _size("size", [journals[0].extent], options, now)
+        return
+    extents = [each.extent for each in journals]
+    if extents:
+        found = _size("size", extents, options, now)
+        yield found._replace(text=f"{len(extents)} partitions: {found.text}", status="ok")
+    for each in journals:
+        size = _size(f"partition {each.partition}", [each.extent], options, now)
+        if size.status != "ok":
+            yield size
+
+
+def _size(name: str, extents: Sequence[JournalStats], options: JournalOptions, now: int) -> CheckResult:
+    facts: dict[str, Any] = {
+        "records": sum(each.records for each in extents),
+        "bytes": sum(each.bytes for each in extents),
+    }
+    if len(extents) == 1:
+        facts |= {"first": extents[0].first, "last": extents[0].last}
+    text = f"{facts['records']} records, {show_size(facts['bytes'])}"
+    ages = [max(0, now - each.oldest_at) for each in extents if each.oldest_at is not None]
+    if ages:
+        text += f", the oldest received {show_age(max(ages))} ago"
+        facts["oldestAgeMilliseconds"] = max(ages)
+    full = options.max_size is not None and any(each.bytes >= _NEARLY_FULL * options.max_size for each in extents)
     if options.max_size is not None:
         text += f"; {'nearly full: ' if full else ''}max_size = {options.max_size}, on_full = {options.on_full}"
         facts["maxBytes"] = int(options.max_size)
-    return CheckResult("size", text, "warning" if full else "ok", facts)
+    return CheckResult(name, text, "warning" if full else "ok", facts)
 
 
-async def _consumers(
-    journal: Journal, configured: Iterable[Consumer], faulty: Collection[str], now: int, *, late: int | None
-) -> AsyncIterator[CheckResult]:
+class _Lag(NamedTuple):
+    """How far a consumer is behind in one partition."""
+
+    consumer: str
+    partition: str
+    position: int
+    records: int
+    age: int
+    """The age of the first record after its cursor in milliseconds, 0 without such a record."""
+
+
+async def _lags(journal: _Journal, now: int) -> list[_Lag]:
+    """The lags of all consumers with a cursor in the partition."""
+    found = []
+    extent = await journal.journal.extent()
+    for cursor in await journal.journal.cursors():
+        lag = max(0, extent.last - max(cursor.position, extent.first - 1))
+        age = await _oldest_age(journal.journal, cursor, now) if lag else 0
+        found.append(_Lag(cursor.name, journal.partition, cursor.position, lag, age))
+    return found
+
+
+def _consumers(
+    lags: Sequence[_Lag], configured: Iterable[Consumer], faulty: Collection[str], *, late: int | None
+) -> Iterator[CheckResult]:
+    """A line for each consumer, with the sum of its lags and the largest age."""
     consumers = {consumer.name: consumer for consumer in configured}
-    cursors = {cursor.name: cursor for cursor in await journal.cursors()}
-    extent = await journal.extent()
+    by_name: dict[str, list[_Lag]] = {}
+    for each in lags:
+        by_name.setdefault(each.consumer, []).append(each)
     for name, consumer in consumers.items():
-        if name not in cursors:
+        if name not in by_name:
             first = "the next record" if consumer.start == "now" else "the first record in the journal"
             yield CheckResult(name, f"new: it will start with {first}", facts={"configured": True})
-    for name, cursor in cursors.items():
-        lag = max(0, extent.last - max(cursor.position, extent.first - 1))
-        age = await _oldest_age(journal, cursor, now) if lag else 0
+    for name, some in by_name.items():
+        oldest = max(some, key=lambda each: each.age)
+        lag, age = sum(each.records for each in some), oldest.age
         text = f"{lag} records behind, the oldest received {show_age(age)} ago" if lag else "up to date"
+        if lag and oldest.partition:
+            text += f" in partition {oldest.partition}"
         is_late = late is not None and age > late
         is_configured = name in consumers or name in faulty
         if name in faulty:
             text += "; the section of this sink has a fault"
         elif not is_configured:
             text += "; no sink or plugin with this name is configured any more"
-        facts = {"position": cursor.position, "lag": lag, "lagMilliseconds": age, "configured": is_configured}
+        facts = {"lag": lag, "lagMilliseconds": age, "configured": is_configured}
+        if not oldest.partition:
+            facts = {"position": oldest.position, **facts}
         yield CheckResult(name, text, "warning" if is_late or not is_configured else "ok", facts)
 
 

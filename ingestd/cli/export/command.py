@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from ingestd.api.journal import Journal
 from ingestd.api.nearest import nearest
 from ingestd.api.options import since
 from ingestd.api.output import reader_is_gone
@@ -21,9 +20,10 @@ from ingestd.storage.backends import open_backends
 from ingestd.storage.record_selection import RecordSelection
 from ingestd.validation.schema_files import read_schemas
 
+from .reader import RecordReader
+
 __all__ = ["add_arguments", "export_events"]
 
-_PAGE = 500
 _POLL = 0.2  # seconds between two reads of new records
 
 
@@ -65,7 +65,8 @@ def _count(text: str) -> int:
 async def export_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Without `--follow`, the output ends with the newest record at the start of the command.
 
-    A pipe or a file gets the stored bytes. A terminal gets escapes for control characters.
+    Records of several partitions are merged by the time of their receipt. A pipe or a file gets the stored bytes. A
+    terminal gets escapes for control characters.
     """
     if arguments.follow and arguments.until is not None:
         arguments.fail("--follow never ends, so it cannot be used with --until")
@@ -80,17 +81,19 @@ async def export_events(arguments: argparse.Namespace, config: Config, plugins: 
         until=arguments.until,
     )
     async with open_backends(config, plugins) as backends:
-        journal = backends.journal
-        await _check_types(arguments.types, journal)
-        await _check_keys(arguments.keys, config, journal)
+        tenant = arguments.tenant
+        reader = RecordReader(backends.partitions if tenant is None else [backends.of_tenant(tenant)])
+        await _check_types(arguments.types, reader)
+        await _check_keys(arguments.keys, config, reader)
         left: int | None = arguments.limit
-        async for records in _followed(journal) if arguments.follow else _pages(journal):
+        async for records in _followed(reader) if arguments.follow else reader.pages():
             chosen = [record for record in records if selection.matches(record)][:left]
             _write(chosen)
             if left is not None:
                 left -= len(chosen)
                 if not left:
                     break
+        reader.missing.check("records of its tenants are missing here")
 
 
 def _write(records: Iterable[Record]) -> None:
@@ -101,52 +104,43 @@ def _write(records: Iterable[Record]) -> None:
     out.flush()
 
 
-async def _pages(journal: Journal, position: int = 0) -> AsyncIterator[Sequence[Record]]:
-    """The records after a position, up to the newest one at the time of the call."""
-    last = await journal.last()
-    while position < last:
-        records = [record for record in await journal.read(position, _PAGE) if record.position <= last]
-        if not records:  # retention has removed them
-            return
-        yield records
-        position = records[-1].position
-
-
-async def _followed(journal: Journal) -> AsyncIterator[Sequence[Record]]:
+async def _followed(reader: RecordReader) -> AsyncIterator[Sequence[Record]]:
     """All records, then new ones as they are stored, until the reader of the output has ended."""
-    position = 0
     while True:
-        async for records in _pages(journal, position):
+        async for records in reader.pages():
             yield records
-            position = records[-1].position
-        if await journal.last() < position:
+        reader.missing.check("records of its tenants are missing here")
+        if await reader.has_lost_records():
             raise CommandError("the journal has lost its newest records or has been replaced; run the command again")
         if reader_is_gone():
             return
         await asyncio.sleep(_POLL)
 
 
-async def _check_types(types: Iterable[str], journal: Journal) -> None:
+async def _check_types(types: Iterable[str], reader: RecordReader) -> None:
     """Check that each type exists. Types of plugins are known only from records in the journal."""
     for each in types:
-        if each not in TYPES and not await _exists(RecordSelection(types=[each]), journal):
+        if each not in TYPES and not await _exists(RecordSelection(types=[each]), reader):
             raise _unknown(f"no record has the type {each!r}", each, TYPES)
 
 
-async def _check_keys(keys: Sequence[str], config: Config, journal: Journal) -> None:
+async def _check_keys(keys: Sequence[str], config: Config, reader: RecordReader) -> None:
     """Check that each key exists. The journal may hold events of a key without a schema."""
     if not keys:
         return
     known = [file.key for file in read_schemas(config.schemas.directory) if file.key is not None]
     for key in keys:
-        if key not in known and not await _exists(RecordSelection(keys=[key]), journal):
+        if key not in known and not await _exists(RecordSelection(keys=[key]), reader):
             raise _unknown(f"there is no event key {key!r}", key, known)
 
 
-async def _exists(selection: RecordSelection, journal: Journal) -> bool:
-    async for records in _pages(journal):
+async def _exists(selection: RecordSelection, reader: RecordReader) -> bool:
+    """Whether there is such a record. Raises `CommandError` if it may be in a partition out of reach."""
+    search = reader.again()
+    async for records in search.pages():
         if any(map(selection.matches, records)):
             return True
+    search.missing.check("nobody knows whether it has such records")
     return False
 
 

@@ -22,6 +22,7 @@ from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.ids import time_uuid
 from ingestd.api.journal import Journal
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
 from ingestd.api.privacy import Person
 from ingestd.api.store import Store
@@ -31,7 +32,7 @@ from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
 from ingestd.hooks.caller import Hooks
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.backends import open_backends
+from ingestd.storage.backends import Backends, open_backends
 
 from .dead_letters import DeadLetters
 from .readonly import ReadOnlyState
@@ -63,11 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
         await backends.recover()  # otherwise the next daemon would append unfinished records of the person
-        tenant = arguments.tenant or await _first_tenant(backends.journal)
+        tenant = arguments.tenant or await _only_tenant(backends)
+        partition = backends.of_tenant(tenant)
         traces = Traces(
             tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous
         )
-        forgetting = Forgetting(plugins.hooks, backends.store, backends.journal, traces)
+        forgetting = Forgetting(plugins.hooks, partition.store, partition.journal, traces)
         await forgetting.learn()
         others = ", ".join(sorted(traces.tenants - {tenant}))
         if others and arguments.tenant is None:
@@ -239,7 +241,25 @@ class Forgetting:
         return batch, after
 
 
-async def _first_tenant(journal: Journal) -> str:
+async def _only_tenant(backends: Backends) -> str:
+    """The tenant if there is one. `forget` finds other tenants of its partition. Raises `CommandError`."""
+    missing = MissingPartitions(backends.partitions)
+    tenants: set[str] = set()
+    for partition in backends.partitions:
+        with missing.tolerating(partition):
+            tenant = await _first_tenant(partition.journal)
+            if tenant is not None:
+                tenants.add(tenant)
+    if len(tenants) > 1:
+        known = ", ".join(sorted(tenants))
+        raise CommandError(f"the journals have records of several tenants ({known}, …): choose with --tenant")
+    missing.check("the tenant is not known: give it with --tenant")
+    if not tenants:
+        raise CommandError("the journal is empty: give the tenant with --tenant")
+    return tenants.pop()
+
+
+async def _first_tenant(journal: Journal) -> str | None:
     after = 0
     while records := await journal.read(after, _PAGE):
         for record in records:
@@ -247,7 +267,7 @@ async def _first_tenant(journal: Journal) -> str:
             if isinstance(tenant, str):
                 return tenant
         after = records[-1].position
-    raise CommandError("the journal is empty: give the tenant with --tenant")
+    return None
 
 
 def _id(text: str) -> str:

@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import Any, cast
 
 from ingestd.api.errors import CommandError, Unavailable
@@ -69,13 +70,14 @@ async def import_events(arguments: argparse.Namespace, config: Config, plugins: 
         async with open_backends(config, plugins) as backends, _started(plugins, backends, config):
             await backends.recover()
             if not arguments.dry_run:
-                await _ensure_cursors(backends.journal, config, plugins)
+                for partition in backends.partitions:
+                    await _ensure_cursors(partition.journal, config, plugins)
             with closing(KnownRecords()) as known:
-                await _learn(known, backends.journal, quiet=arguments.json)
-                processor = Processor(plugins.hooks, backends.store, backends.journal, Backpressure(sys.maxsize))
-                processor.resolver = ImportResolver(plugins.hooks, backends.journal)
-                importer = Importer(reader, processor, known, fault=faults.add, dry_run=arguments.dry_run)
-                room = _Room(backends.journal, config)
+                journals = [partition.journal for partition in backends.partitions]
+                await _learn(known, journals, quiet=arguments.json)
+                processor_of = _processors(plugins, backends)
+                importer = Importer(reader, processor_of, known, fault=faults.add, dry_run=arguments.dry_run)
+                room = _Room(journals, config)
                 for chunk in chunks(files, room.chunk):
                     await room.wait()
                     await importer.take(chunk)
@@ -88,6 +90,16 @@ async def import_events(arguments: argparse.Namespace, config: Config, plugins: 
         raise CommandError(f"{faults.count} lines are at fault, so the rest was not read; see --max-errors")
     if faults.count:
         raise CommandError(f"{faults.count} lines were not imported")
+
+
+def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Processor]:
+    """Makes a processor for each partition, and returns a function for the one of a tenant."""
+    made = {}
+    for partition in backends.partitions:
+        processor = Processor(plugins.hooks, partition.store, partition.journal, Backpressure(sys.maxsize))
+        processor.resolver = ImportResolver(plugins.hooks, partition.journal)
+        made[partition.name] = processor
+    return lambda tenant: made[backends.of_tenant(tenant).name]
 
 
 def _intake(name: str | None, plugins: Plugins) -> Intake | None:
@@ -147,11 +159,20 @@ class _ImportDaemon(CommandDaemon):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _learn(known: KnownRecords, journal: Journal, *, quiet: bool) -> None:
-    extent = await journal.extent()
-    bar = ProgressBar(extent.last - extent.first + 1, "records of the journal read", quiet=quiet)
-    await known.read(journal, lambda position: bar.show(position - extent.first + 1))
+async def _learn(known: KnownRecords, journals: Sequence[Journal], *, quiet: bool) -> None:
+    extents = [await journal.extent() for journal in journals]
+    bar = ProgressBar(
+        sum(extent.last - extent.first + 1 for extent in extents), "records of the journal read", quiet=quiet
+    )
+    before = 0
+    for journal, extent in zip(journals, extents, strict=True):
+        await known.read(journal, partial(_show, bar, before - extent.first + 1))
+        before += extent.last - extent.first + 1
     bar.close()
+
+
+def _show(bar: ProgressBar, before: int, position: int) -> None:
+    bar.show(before + position)
 
 
 class _Progress:
@@ -176,10 +197,10 @@ class _Progress:
 
 
 class _Room:
-    """The room in a journal with `max_size`. The daemon refuses events while the journal is full."""
+    """The room in journals with `max_size`. The daemon refuses events while their journal is full."""
 
-    def __init__(self, journal: Journal, config: Config) -> None:
-        self._journal = journal
+    def __init__(self, journals: Sequence[Journal], config: Config) -> None:
+        self._journals = journals
         self._limit = None if config.journal.max_size is None else room_below(int(config.journal.max_size))
         self.chunk = sys.maxsize
         """The bytes of lines that certainly have room while the journal is not nearly full."""
@@ -187,12 +208,12 @@ class _Room:
             self.chunk = (int(config.journal.max_size) - self._limit) // 4
 
     async def wait(self) -> None:
-        """Wait while the journal is nearly full. Raises `Unavailable` if nothing makes room."""
+        """Wait while a journal is nearly full. Raises `Unavailable` if nothing makes room."""
         if self._limit is None:
             return
         loop = asyncio.get_running_loop()
         least, since = sys.maxsize, loop.time()
-        while (size := (await self._journal.extent()).bytes) > self._limit:
+        while (size := max([(await journal.extent()).bytes for journal in self._journals])) > self._limit:
             if size < least:
                 least, since = size, loop.time()
             elif loop.time() - since > _PATIENCE:

@@ -11,9 +11,8 @@ from typing import cast
 from ingestd.api import times
 from ingestd.api.errors import DuplicateMessage, Refused, Unavailable, WriteConflict
 from ingestd.api.events import Event, Record
-from ingestd.api.journal import Append, Journal
+from ingestd.api.journal import Append
 from ingestd.api.outcomes import Outcome
-from ingestd.api.store import Store
 from ingestd.pipeline.processor import Processor, Result
 
 from .known_records import KnownRecords
@@ -47,13 +46,14 @@ def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
 class Importer:
     """`counts` has the number of lines by outcome, `types` the number of imported records by type.
 
+    `processor_of` returns the processor for the partition of a tenant, the same for each tenant of the partition.
     `fault` is called for each line that cannot be imported. With `dry_run` nothing is stored.
     """
 
     def __init__(
         self,
         reader: LineReader,
-        processor: Processor,
+        processor_of: Callable[[str], Processor],
         known: KnownRecords,
         *,
         fault: Callable[[Line, Refused], None],
@@ -62,9 +62,7 @@ class Importer:
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self._reader = reader
-        self._processor = processor
-        self._journal: Journal = processor.journal
-        self._store: Store = processor.store
+        self._processor_of = processor_of
         self._known = known
         self._fault = fault
         self._dry_run = dry_run
@@ -99,7 +97,7 @@ class Importer:
                 self._count(item)
             return
         for _ in range(_ATTEMPTS):
-            await asyncio.gather(*[await self._begin(run) for run in _runs(waiting)])
+            await self._store(waiting)
             waiting, self._again = self._again, []
             if not waiting:
                 return
@@ -112,8 +110,16 @@ class Importer:
         near = item.received_at if item.is_record else None
         return item.message is not None and self._known.has_message(*item.message, near)
 
-    async def _begin(self, run: Sequence[Stored]) -> asyncio.Future[None]:
-        """Begin to store items of one kind. The future is done when they are durable."""
+    async def _store(self, items: Iterable[Stored]) -> None:
+        """Store items in the order of their partition."""
+        parts: dict[Processor, list[Stored]] = {}
+        for each in items:
+            parts.setdefault(self._processor_of(each[1].tenant), []).append(each)
+        begun = [await self._begin(run, processor) for processor, part in parts.items() for run in _runs(part)]
+        await asyncio.gather(*begun)
+
+    async def _begin(self, run: Sequence[Stored], processor: Processor) -> asyncio.Future[None]:
+        """Begin to store items of one kind in a partition. The future is done when they are durable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(results: Sequence[Result | None]) -> None:
@@ -128,10 +134,10 @@ class Importer:
         contents = [item.content for _, item in run]
         if isinstance(contents[0], Record):
             records = cast("Sequence[Record]", contents)
-            appends = [Append(self._store.begin(self._reader.now, event=True), record) for record in records]
-            await self._journal.append(appends, then)
+            appends = [Append(processor.store.begin(self._reader.now, event=True), record) for record in records]
+            await processor.journal.append(appends, then)
         else:
-            await self._processor.process(cast("Sequence[Event]", contents), then)
+            await processor.process(cast("Sequence[Event]", contents), then)
         return done
 
     def _end(self, line: Line, item: Item, result: Result | None) -> None:

@@ -35,6 +35,7 @@ class Item(NamedTuple):
     """What a line becomes. `content` is None for an event that a plugin drops, or that attribution derives again."""
 
     id: str
+    tenant: str
     type: str
     content: Event | Record | None
     message: tuple[str, str] | None = None
@@ -120,7 +121,7 @@ class LineReader:
             refuse("/timestamp", "the time is after receivedAt", "maximum")
         sent = None if form.message_id is None else (form.tenant, form.message_id)
         person = (form.tenant, form.anonymous_id, form.user_id or None)
-        item = Item(form.id, form.type, event, sent, received_at, person=person)
+        item = Item(form.id, form.tenant, form.type, event, sent, received_at, person=person)
         if event is not None:
             event.session_is_new, event.linked = form.session_is_new, form.linked
             event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self._changes_state)
@@ -131,16 +132,20 @@ class LineReader:
         name = "erasedAt" if type_ == "erasure" else "decidedAt"
         decided_at = instant(f"/{name}", line[name], self.now)
         if self._changes_state and type_ != "erasure":
-            return Item(form.id, type_, None)  # attribution derives it from the imported events, with the same id
+            return Item(
+                form.id, form.tenant, type_, None
+            )  # attribution derives it from the imported events, with the same id
         person = (form.tenant, form.anonymous_id, form.user_id) if isinstance(form, Attribution) else None
-        return Item(form.id, type_, self._marked(line, ImportMark()), received_at=decided_at, person=person)
+        record = self._marked(line, ImportMark())
+        return Item(form.id, form.tenant, type_, record, received_at=decided_at, person=person)
 
     def _keep_blank(self, line: dict[str, Any], form: ReceivedRecord, received_at: int) -> Item:
         """The record of a forgotten person. The schemas require ids and data, which it does not have."""
         if not form.is_blank:
             refuse("/erased", "the record still has ids or content of the person", "const")
         line["endpoint"] = Endpoint.IMPORT.value
-        return Item(form.id, form.type, self._marked(line, ImportMark(form.origin)), received_at=received_at)
+        record = self._marked(line, ImportMark(form.origin))
+        return Item(form.id, form.tenant, form.type, record, received_at=received_at)
 
     def _marked(self, line: dict[str, Any], mark: ImportMark) -> Record:
         told: dict[str, Any] = {"at": times.format_time(self.now), "state": self._changes_state}
@@ -190,7 +195,7 @@ class LineReader:
             event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self._changes_state)
         sent = (tenant, message_id) if isinstance(message_id, str) else None
         person = None if event is None else (tenant, event.anonymous_id, event.user_id)
-        return Item(record_id, message.kind, event, sent, received_at, is_record=False, person=person)
+        return Item(record_id, tenant, message.kind, event, sent, received_at, is_record=False, person=person)
 
     def _parse(self, message: Message, principal: Principal, record_id: str, received_at: int) -> Event | None:
         """The event, or None if a plugin drops it. Sets `_ignored` if its time was replaced by the time of receipt."""

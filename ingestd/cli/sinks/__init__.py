@@ -10,7 +10,8 @@ from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
 from . import letters, pausing
-from .moments import parse_point
+from .moments import parse_place
+from .partitions import parse_letter, parse_letters
 from .replay import replay
 from .status import status
 
@@ -47,14 +48,14 @@ def register(cli: _CommandLine) -> None:
         ],
     )
     _add_name(parser)
-    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position"
+    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position ([PARTITION:]POSITION)"
     parser.add_argument(
-        "--from", dest="begin", required=True, type=parse_point, metavar="WHERE", help=f"the first record: {where}"
+        "--from", dest="begin", required=True, type=parse_place, metavar="WHERE", help=f"the first record: {where}"
     )
     parser.add_argument(
         "--to",
         dest="end",
-        type=parse_point,
+        type=parse_place,
         metavar="WHERE",
         help="the last record, given as for --from; default: the last one that the sink has received",
     )
@@ -84,7 +85,9 @@ def _register_letters(cli: _CommandLine) -> None:
     parser = add("list", letters.list_letters, "show all dead letters of a sink", "")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser = add("show", letters.show, "show one dead letter with its record", " 3")
-    parser.add_argument("number", metavar="NUMBER", type=int, help="the number of the dead letter, as list shows it")
+    parser.add_argument(
+        "number", metavar="NUMBER", type=parse_letter, help="the number of the dead letter, as list shows it"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     for parser in (
         add("retry", letters.retry, "write dead letters to the sink again", " 3", " --all"),
@@ -94,7 +97,7 @@ def _register_letters(cli: _CommandLine) -> None:
             "numbers",
             metavar="NUMBER",
             nargs="*",
-            type=letters.parse_numbers,
+            type=parse_letters,
             help="the number of a dead letter, or several, such as 3-7",
         )
         parser.add_argument("--all", action="store_true", help="all dead letters of the sink")

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api import times
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write
-from ingestd.api.store import Store
 from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
 from ingestd.delivery.dead_letters import DeadLetter, read_letter, read_letters
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.backends import Backends, open_backends
+from ingestd.storage.backends import open_backends
 
 from .durable import read_durable, read_progress
 from .names import check_configured, check_known, known_sinks
+from .partitions import find_partition, named
 from .progress_bar import ProgressBar
-from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
+from .running import Given, Outcome, Run, check_ready, leave, make_feeder, waiting
 
-__all__ = ["discard", "list_letters", "parse_numbers", "retry", "show"]
+__all__ = ["discard", "list_letters", "retry", "show"]
 
 _KEY = 30  # columns for an event key on a narrow terminal
 _REASON = 20  # columns for a reason on a narrow terminal
@@ -36,36 +37,36 @@ _TOLD = 20  # remaining dead letters that are listed for people
 _VERBS: dict[type[Retry | Discard], str] = {Retry: "taken", Discard: "discarded"}
 
 
-def parse_numbers(text: str) -> range:
-    """The type of an argument: one number, or a range such as `3-7`."""
-    match = re.fullmatch(r"([1-9][0-9]{0,15})(?:-([1-9][0-9]{0,15}))?", text)
-    if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise argparse.ArgumentTypeError("expected the number of a dead letter, or a range such as 3-7")
-    return range(int(match[1]), int(match[2] or match[1]) + 1)
-
-
 async def list_letters(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    name = arguments.name
+    letters: list[_Found] = []
     async with open_backends(config, plugins) as backends:
-        await _check_known(arguments.name, config, backends)
-        if arguments.json:
-            async for letter in _read(arguments.name, backends.store):
-                write([json.dumps(_facts(arguments.name, letter))])
-            return
-        letters = [letter async for letter in _read(arguments.name, backends.store)]
+        missing = MissingPartitions(backends.partitions)
+        check_known(name, await known_sinks(config, backends.partitions))
+        for partition in backends.partitions:
+            with missing.tolerating(partition):
+                async for found in _read(name, partition):
+                    if arguments.json:
+                        write([json.dumps(_facts(name, found))])
+                    else:
+                        letters.append(found)
     if letters:
         write(_listing(letters, columns()))
-    else:
-        write([f"{arguments.name} has no dead letters"])
+    elif not arguments.json:
+        write([f"{name} has no dead letters"])
+    missing.check("its dead letters are missing here")
 
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    name, number = arguments.name, arguments.number
+    name = arguments.name
     async with open_backends(config, plugins) as backends:
-        await _check_known(name, config, backends)
-        letter = await read_letter(backends.store.begin(times.now()), name, number)
+        check_known(name, await known_sinks(config, backends.partitions))
+        partition = find_partition(arguments.number.partition, backends.partitions, "dead letters")
+        (number,) = arguments.number.numbers
+        letter = await read_letter(partition.store.begin(times.now()), name, number)
     if letter is None:
-        raise CommandError(f"{name} has no dead letter {number}")
-    facts, record = _facts(name, letter), msgspec.json.decode(letter.record)
+        raise CommandError(f"{name} has no dead letter {named(partition.name, number)}")
+    facts, record = _facts(name, _Found(partition.name, letter)), msgspec.json.decode(letter.record)
     if arguments.json:
         write([json.dumps({**facts, "record": record})])
     else:
@@ -84,9 +85,15 @@ async def discard(arguments: argparse.Namespace, config: Config, plugins: Plugin
         if not sys.stdin.isatty():
             raise CommandError("discarded dead letters cannot be restored: confirm with --yes")
         confirmed = await order.choose()
-        if confirmed and not _confirmed(f"Discard {len(confirmed)} dead letters of {arguments.name} for good? [y/N] "):
+        if confirmed and not _confirmed(
+            f"Discard {_count(confirmed)} dead letters of {arguments.name} for good? [y/N] "
+        ):
             raise CommandError("nothing was discarded")
     await order.carry_out(Discard, confirmed)
+
+
+_Chosen = dict[str, list[int]]
+"""The numbers of dead letters by the name of their partition. A partition without any is left out."""
 
 
 class _Order:
@@ -99,84 +106,124 @@ class _Order:
         self._arguments = arguments
         self._config = config
         self._plugins = plugins
+        self._missing = MissingPartitions([])
 
-    async def choose(self) -> list[int]:
+    async def choose(self) -> _Chosen:
         """The numbers of the existing dead letters that the arguments select."""
         async with open_backends(self._config, self._plugins) as backends:
-            await check_configured(self._name, self._config, backends.journal)
-            return await self._choose(backends.store)
+            await check_configured(self._name, self._config, backends.partitions)
+            return await self._choose(backends.partitions)
 
-    async def _choose(self, store: Store) -> list[int]:
-        there = [letter.number async for letter in _read(self._name, store)]
+    async def _choose(self, partitions: Sequence[Partition]) -> _Chosen:
         if self._arguments.all:
-            return there
-        chosen: set[int] = set()
-        for numbers in self._arguments.numbers:
-            found = [number for number in there if number in numbers]
-            if not found:
-                shown = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+            self._missing = MissingPartitions(partitions)
+            found: _Chosen = {}
+            for partition in partitions:
+                with self._missing.tolerating(partition):
+                    found[partition.name] = [each.letter.number async for each in _read(self._name, partition)]
+            return {name: numbers for name, numbers in found.items() if numbers}
+        chosen: dict[str, set[int]] = {}
+        there: _Chosen = {}
+        for given in self._arguments.numbers:
+            partition = find_partition(given.partition, partitions, "dead letters")
+            if partition.name not in there:
+                there[partition.name] = [each.letter.number async for each in _read(self._name, partition)]
+            numbers = [number for number in there[partition.name] if number in given.numbers]
+            if not numbers:
+                first, last = given.numbers[0], given.numbers[-1]
+                shown = named(partition.name, first) + (f" to {last}" if last != first else "")
                 raise CommandError(f"{self._name} has no dead letter {shown}")
-            chosen.update(found)
-        return sorted(chosen)
+            chosen.setdefault(partition.name, set()).update(numbers)
+        return {name: sorted(found) for name, found in chosen.items()}
 
-    async def carry_out(self, kind: type[Retry | Discard], confirmed: Sequence[int] | None = None) -> None:
+    async def carry_out(self, kind: type[Retry | Discard], confirmed: _Chosen | None = None) -> None:
         """Give the command and wait for it. `confirmed` limits it to these dead letters."""
         name, arguments, verb = self._name, self._arguments, _VERBS[kind]
+        given: list[Given] = []
         async with open_backends(self._config, self._plugins) as backends:
             await backends.recover()
-            await check_configured(name, self._config, backends.journal)
+            await check_configured(name, self._config, backends.partitions)
             feeder = make_feeder(name, self._config, self._plugins)
-            durable = await read_durable(backends.store, backends.journal, name)
-            chosen = await self._choose(backends.store)
+            chosen = await self._choose(backends.partitions)
             if confirmed is not None:
-                chosen = sorted({*chosen} & {*confirmed})
+                both = {each: sorted({*chosen[each]} & {*confirmed.get(each, [])}) for each in chosen}
+                chosen = {each: numbers for each, numbers in both.items() if numbers}
             if not chosen:
-                told = json.dumps(self._told(None, verb, [], [], None))
+                told = json.dumps(self._told(given, verb, chosen, [], None))
                 write([told] if arguments.json else [f"{name} has no dead letters"])
+                self._check_missing(verb)
                 return
-            check_ready(name, durable, wait=arguments.wait)
+            partitions = [partition for partition in backends.partitions if partition.name in chosen]
+            durables = [await read_durable(each.store, each.journal, name) for each in partitions]
+            for durable in durables:
+                check_ready(name, durable, wait=arguments.wait)
             is_all = arguments.all and confirmed is None
-            order = kind(last=chosen[-1], letters=None if is_all else tuple(chosen))
-            number = await give_command(backends.store, name, order)
+            for partition, durable in zip(partitions, durables, strict=True):
+                numbers = chosen[partition.name]
+                order = kind(last=numbers[-1], letters=None if is_all else tuple(numbers))
+                number = await give_command(partition.store, name, order)
+                given.append(Given(partition, number, numbers[-1], lambda progress: progress.at))
+                given[-1].see(durable.progress)
         if not arguments.wait:
-            told = json.dumps(self._told(number, verb, chosen, [], None))
-            write([told] if arguments.json else [waiting(name, number)])
+            told = json.dumps(self._told(given, verb, chosen, [], None))
+            write([told] if arguments.json else [waiting(name, given)])
+            self._check_missing(verb)
             return
-        bar = ProgressBar(chosen[-1], "dead letters processed", quiet=arguments.json)
-        run = Run(feeder, number, durable, lambda progress: bar.show(progress.at), bar.say)
-        outcome = await run.until_done(self._config, self._plugins)
+        bar = ProgressBar(sum(each.count for each in given), "dead letters processed", quiet=arguments.json)
+        outcome = await Run(feeder, given, bar.show, bar.say).until_done(self._config, self._plugins)
         bar.close()
         async with open_backends(self._config, self._plugins) as backends:
-            left = [letter async for letter in _read(name, backends.store, chosen)]
+            left = [
+                found
+                for partition in backends.partitions
+                if partition.name in chosen
+                async for found in _read(name, partition, chosen[partition.name])
+            ]
         if arguments.json:
-            write([json.dumps(self._told(number, verb, chosen, left, outcome))])
+            write([json.dumps(self._told(given, verb, chosen, left, outcome))])
         elif outcome.interrupted is None:
-            write(_result(name, verb, len(chosen), left))
+            write(_result(name, verb, _count(chosen), left))
         leave(name, outcome, quiet=arguments.json)
+        self._check_missing(verb)
+
+    def _check_missing(self, verb: str) -> None:
+        self._missing.check(f"no dead letters are {verb} there")
 
     def _told(
-        self, number: int | None, verb: str, chosen: Sequence[int], left: Sequence[DeadLetter], outcome: Outcome | None
+        self, given: Sequence[Given], verb: str, chosen: _Chosen, left: Sequence[_Found], outcome: Outcome | None
     ) -> dict[str, Any]:
+        count = _count(chosen)
+        numbers: dict[str, Any] = {"order": given[0].number if given else None}
+        if given and given[0].partition.name:
+            numbers = {"orders": [{"partition": each.partition.name, "order": each.number} for each in given]}
         return {
             "sink": self._name,
-            "order": number,
-            "letters": len(chosen),
+            **numbers,
+            "letters": count,
             "done": not chosen or (outcome is not None and outcome.interrupted is None),
-            verb: 0 if outcome is None else len(chosen) - len(left),
-            "dead": [_facts(self._name, letter) for letter in left],
+            verb: 0 if outcome is None else count - len(left),
+            "dead": [_facts(self._name, found) for found in left],
         }
 
 
-async def _check_known(name: str, config: Config, backends: Backends) -> None:
-    check_known(name, await known_sinks(config, backends.journal))
+class _Found(NamedTuple):
+    """A dead letter and the name of its partition."""
+
+    partition: str
+    letter: DeadLetter
 
 
-async def _read(name: str, store: Store, numbers: Sequence[int] | None = None) -> AsyncIterator[DeadLetter]:
-    """All dead letters of a sink, or the letters with these numbers."""
-    progress = await read_progress(store, name)
+def _count(chosen: _Chosen) -> int:
+    return sum(map(len, chosen.values()))
+
+
+async def _read(name: str, partition: Partition, numbers: Sequence[int] | None = None) -> AsyncIterator[_Found]:
+    """All dead letters of a sink in a partition, or the letters with these numbers."""
+    progress = await read_progress(partition.store, name)
     if progress is not None:
-        async for letter in read_letters(store.begin(times.now()), name, 0, progress.letters, numbers):
-            yield letter
+        state = partition.store.begin(times.now())
+        async for letter in read_letters(state, name, 0, progress.letters, numbers):
+            yield _Found(partition.name, letter)
 
 
 class _Head(msgspec.Struct):
@@ -187,10 +234,12 @@ class _Head(msgspec.Struct):
 _decode_head = msgspec.json.Decoder(_Head).decode
 
 
-def _facts(name: str, letter: DeadLetter) -> dict[str, Any]:
+def _facts(name: str, found: _Found) -> dict[str, Any]:
+    letter = found.letter
     head = _decode_head(letter.record)
     return {
         "sink": name,
+        **({"partition": found.partition} if found.partition else {}),
         "number": letter.number,
         "at": times.format_time(letter.at),
         "type": letter.type,
@@ -203,28 +252,30 @@ def _facts(name: str, letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _listing(letters: Sequence[DeadLetter], width: int) -> Iterator[str]:
+def _listing(letters: Sequence[_Found], width: int) -> Iterator[str]:
     rows = [("NUMBER", "WHEN", "TYPE", "KEY", "ID", "ATTEMPTS", "REASON")]
-    for letter in letters:
+    for partition, letter in letters:
         head = _decode_head(letter.record)
         rows.append((
-            str(letter.number), times.format_time(letter.at)[:19] + "Z", printable(letter.type),
+            named(partition, letter.number), times.format_time(letter.at)[:19] + "Z", printable(letter.type),
             cut(printable(head.key or "-"), max(_KEY, width // 4)), printable(head.id or "-"), str(letter.attempts), "",
         ))  # fmt: skip
     lines = [*table(rows, right=(0, 5))]
     # The room beside the widest line, which ends with the number of attempts.
     room = max(_REASON, width - max(map(len, lines)) - 2)
     yield lines[0]
-    for line, letter in zip(lines[1:], letters, strict=True):
-        yield f"{line}  {cut(printable(letter.reason), room)}"
+    for line, found in zip(lines[1:], letters, strict=True):
+        yield f"{line}  {cut(printable(found.letter.reason), room)}"
 
 
-def _result(name: str, verb: str, count: int, left: Sequence[DeadLetter]) -> Iterator[str]:
+def _result(name: str, verb: str, count: int, left: Sequence[_Found]) -> Iterator[str]:
     gone = count - len(left)
     yield f"{gone} of {count} {verb}{f' by {name}' if verb == 'taken' else ''}"
     if left:
         yield f"{len(left)} {'is' if len(left) == 1 else 'are'} still dead:"
-        yield from (f"  {letter.number}  {printable(letter.reason)}" for letter in left[:_TOLD])
+        yield from (
+            f"  {named(partition, letter.number)}  {printable(letter.reason)}" for partition, letter in left[:_TOLD]
+        )
         if len(left) > _TOLD:
             yield f"  and {len(left) - _TOLD} more: ingestd sinks dead-letters list {name}"
 

@@ -11,7 +11,7 @@ from ingestd.api.journal import Journal, JournalStats, RecordInfo
 from ingestd.api.options import since
 from ingestd.config import JournalOptions
 
-__all__ = ["Filling", "Point", "first_since", "held_behind", "look_at_filling", "parse_point"]
+__all__ = ["Filling", "Place", "Point", "first_since", "held_behind", "look_at_filling", "parse_place", "parse_point"]
 
 _WINDOW = 5 * 60_000  # milliseconds over which the rate is measured
 _SAMPLE = 1000  # records for the mean size
@@ -43,6 +43,24 @@ def parse_point(text: str) -> Point:
             "expected a time of ISO 8601 such as 2026-11-21T04:05, an age such as 2h, or a position"
         ) from None
     return Point(None, round(at * 1000))
+
+
+class Place(NamedTuple):
+    """A point of an operator. A position in one of several partitions names its partition."""
+
+    partition: str | None
+    point: Point
+
+
+def parse_place(text: str) -> Place:
+    """The type of an argument: as for `parse_point`, or a position in a partition such as `3:1200`."""
+    try:
+        return Place(None, parse_point(text))
+    except argparse.ArgumentTypeError:
+        partition, _, position = text.rpartition(":")
+        if not partition or not (position.isascii() and position.isdecimal()):
+            raise
+    return Place(partition, parse_point(position))
 
 
 async def first_since(journal: Journal, extent: JournalStats, at: int) -> int:

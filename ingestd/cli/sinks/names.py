@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.journal import Journal
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.config import Config
 from ingestd.delivery.sink_consumer import PREFIX
 
 __all__ = ["check_configured", "check_known", "known_sinks"]
 
 
-async def known_sinks(config: Config, journal: Journal) -> list[str]:
-    """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in the journal."""
-    names = [cursor.name.removeprefix(PREFIX) for cursor in await journal.cursors() if cursor.name.startswith(PREFIX)]
-    return [*config.sink_tables, *(name for name in names if name not in config.sink_tables)]
+async def known_sinks(config: Config, partitions: Sequence[Partition]) -> list[str]:
+    """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in a journal within reach."""
+    names, missing = dict.fromkeys(config.sink_tables), MissingPartitions(partitions)
+    for partition in partitions:
+        with missing.tolerating(partition):
+            cursors = await partition.journal.cursors()
+            names |= {each.name.removeprefix(PREFIX): None for each in cursors if each.name.startswith(PREFIX)}
+    return [*names]
 
 
 def check_known(name: str, known: Iterable[str]) -> None:
@@ -29,9 +34,9 @@ def check_known(name: str, known: Iterable[str]) -> None:
     raise CommandError(f"there is no sink {name!r}; {hint}")
 
 
-async def check_configured(name: str, config: Config, journal: Journal) -> None:
+async def check_configured(name: str, config: Config, partitions: Sequence[Partition]) -> None:
     """Raises `CommandError` for a sink that is not configured."""
     if name in config.sink_tables:
         return
-    check_known(name, await known_sinks(config, journal))
+    check_known(name, await known_sinks(config, partitions))
     raise CommandError(f"the sink {name} is not configured any more: restore [sinks.{name}] first")

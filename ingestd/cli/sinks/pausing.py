@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 
 from ingestd.api.check_result import show_size
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import set_paused
@@ -19,25 +20,35 @@ __all__ = ["pause", "resume"]
 
 
 async def pause(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    changed = await _set(arguments, config, plugins, paused=True)
+    changed, missing = await _set(arguments, config, plugins, paused=True)
     if arguments.json:
         write([json.dumps({"sink": arguments.name, "paused": True, "changed": changed})])
     else:
         write(_told(arguments.name, config, changed=changed))
+    missing.check(f"{arguments.name} is not paused there")
 
 
 async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    changed = await _set(arguments, config, plugins, paused=False)
+    changed, missing = await _set(arguments, config, plugins, paused=False)
     if arguments.json:
         write([json.dumps({"sink": arguments.name, "paused": False, "changed": changed})])
     else:
         write([f"{arguments.name} {'continues where it stopped' if changed else 'was not paused'}"])
+    missing.check(f"{arguments.name} is not resumed there")
 
 
-async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool) -> bool:
+async def _set(
+    arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool
+) -> tuple[bool, MissingPartitions]:
+    """Whether that changed anything, and the partitions in which the sink goes on as before."""
+    changed = False
     async with open_backends(config, plugins) as backends:
-        await check_configured(arguments.name, config, backends.journal)
-        return await set_paused(backends.store, arguments.name, paused=paused)
+        missing = MissingPartitions(backends.partitions)
+        await check_configured(arguments.name, config, backends.partitions)
+        for partition in backends.partitions:
+            with missing.tolerating(partition):
+                changed |= await set_paused(partition.store, arguments.name, paused=paused)
+    return changed, missing
 
 
 def _told(name: str, config: Config, *, changed: bool) -> Iterator[str]:

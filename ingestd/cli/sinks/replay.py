@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ingestd.api import times
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
+from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
 from ingestd.api.terminal import printable
 from ingestd.config import Config
@@ -20,8 +22,9 @@ from ingestd.storage.backends import open_backends
 from .durable import Durable, read_durable
 from .moments import Point, first_since
 from .names import check_configured
+from .partitions import find_partition
 from .progress_bar import ProgressBar
-from .running import Outcome, Run, check_ready, leave, make_feeder, waiting
+from .running import Given, Outcome, Run, check_ready, leave, make_feeder, waiting
 
 __all__ = ["replay"]
 
@@ -29,50 +32,93 @@ __all__ = ["replay"]
 async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     name = arguments.name
     async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
         await backends.recover()
-        await check_configured(name, config, backends.journal)
+        await check_configured(name, config, backends.partitions)
         feeder = make_feeder(name, config, plugins)
-        durable = await read_durable(backends.store, backends.journal, name)
-        check_ready(name, durable, wait=arguments.wait)
-        plan = await _Plan.make(arguments, durable, backends.journal)
-        number = await give_command(backends.store, name, plan.order)
+        plans = await _make_plans(arguments, backends.partitions, missing)
+        given = [await plan.give(name) for plan in plans]
     if not arguments.json:
-        write(plan.told(name))
+        write(_told(name, plans))
     if not arguments.wait:
-        write([json.dumps(plan.facts(name, number, None))] if arguments.json else [waiting(name, number)])
-        return
-    first, count = plan.order.first, plan.order.last - plan.order.first + 1
-    bar = ProgressBar(count, "records processed", quiet=arguments.json)
-    run = Run(feeder, number, durable, lambda progress: bar.show(progress.at - first + 1), bar.say)
-    outcome = await run.until_done(config, plugins)
-    if outcome.interrupted is None:
-        bar.show(count)
-    bar.close()
-    if arguments.json:
-        write([json.dumps(plan.facts(name, number, outcome))])
-    elif outcome.interrupted is None:
-        write(_result(name, outcome))
-    leave(name, outcome, quiet=arguments.json)
+        told = json.dumps(_facts(name, plans, given, None))
+        write([told] if arguments.json else [waiting(name, given)])
+    else:
+        count = sum(each.count for each in given)
+        bar = ProgressBar(count, "records processed", quiet=arguments.json)
+        outcome = await Run(feeder, given, bar.show, bar.say).until_done(config, plugins)
+        if outcome.interrupted is None:
+            bar.show(count)
+        bar.close()
+        if arguments.json:
+            write([json.dumps(_facts(name, plans, given, outcome))])
+        elif outcome.interrupted is None:
+            write(_result(name, outcome))
+        leave(name, outcome, quiet=arguments.json)
+    missing.check("its records are not replayed")
+
+
+async def _make_plans(
+    arguments: argparse.Namespace, partitions: Sequence[Partition], missing: MissingPartitions
+) -> list[_Plan]:
+    """The records of each partition. Raises `CommandError` if there are none, or if waiting would never end."""
+    places = [each for each in (arguments.begin, arguments.end) if each is not None]
+    # A position chooses its partition. Otherwise there are times only.
+    positions = [each for each in places if each.partition is not None or each.point.position is not None]
+    if positions:
+        chosen = {find_partition(each.partition, partitions, "records").name for each in positions}
+        if len(chosen) > 1:
+            raise CommandError("--from and --to are positions in different partitions")
+        partitions = [partition for partition in partitions if partition.name in chosen]
+    plans: list[_Plan] = []
+    refusals: list[CommandError] = []
+    for partition in partitions:
+        with missing.tolerating(partition):
+            durable = await read_durable(partition.store, partition.journal, arguments.name)
+            check_ready(arguments.name, durable, wait=arguments.wait)
+            try:
+                plans.append(await _Plan.make(arguments, durable, partition))
+            except CommandError as refusal:  # the other partitions may have records
+                refusals.append(refusal)
+    if not plans:
+        missing.check("nothing is replayed")
+        raise refusals[0]
+    return plans
 
 
 class _Plan:
     """The records of a replay: a range of the records that the sink has received and the journal still has."""
 
-    def __init__(self, order: Replay, position: int, extent: JournalStats, *, is_trimmed: bool, began: int) -> None:
+    def __init__(
+        self,
+        order: Replay,
+        partition: Partition,
+        durable: Durable,
+        extent: JournalStats,
+        *,
+        is_trimmed: bool,
+    ) -> None:
         self.order = order
-        self._position = position
+        self.partition = partition
+        self.count = order.last - order.first + 1
+        """The number of records."""
+        self.is_trimmed = is_trimmed
+        """Whether the journal has removed some of the wanted records."""
+        self.there = (durable.position or 0) - extent.first + 1
+        """The number of records in the journal that the sink has received."""
+        self._durable = durable
         self._extent = extent
-        self._is_trimmed = is_trimmed
-        self._began = began
 
     @classmethod
-    async def make(cls, arguments: argparse.Namespace, durable: Durable, journal: Journal) -> _Plan:
+    async def make(cls, arguments: argparse.Namespace, durable: Durable, partition: Partition) -> _Plan:
         """Raises `CommandError` if there are no records to write again."""
+        journal = partition.journal
         extent = await journal.extent()
         position = durable.position or 0
-        wanted = await _first(arguments.begin, extent, journal)
+        begin = arguments.begin.point
+        wanted = await _first(begin, extent, journal)
         first = max(wanted, extent.first)
-        last = position if arguments.end is None else min(position, await _last(arguments.end, extent, journal))
+        last = position if arguments.end is None else min(position, await _last(arguments.end.point, extent, journal))
         name = arguments.name
         if position < extent.first:
             raise CommandError(f"the sink {name} has received none of the records in the journal: nothing is replayed")
@@ -81,35 +127,36 @@ class _Plan:
         if first > last:
             raise CommandError(f"there are no records from {first} to {last} in the journal: nothing is replayed")
         keys = tuple(dict.fromkeys(arguments.keys)) if arguments.keys else None
-        is_trimmed = wanted < extent.first or _reaches_back(arguments.begin, extent)
-        began = position if durable.progress is None else durable.progress.began
-        return cls(Replay(first=first, last=last, keys=keys), position, extent, is_trimmed=is_trimmed, began=began)
+        is_trimmed = wanted < extent.first or _reaches_back(begin, extent)
+        return cls(Replay(first=first, last=last, keys=keys), partition, durable, extent, is_trimmed=is_trimmed)
+
+    async def give(self, name: str) -> Given:
+        """Give the command. Raises `CommandError`, `Unavailable`."""
+        number, first = await give_command(self.partition.store, name, self.order), self.order.first
+        given = Given(self.partition, number, self.count, lambda progress: progress.at - first + 1)
+        given.see(self._durable.progress)
+        return given
 
     def told(self, name: str) -> Iterator[str]:
-        first, last, keys = self.order.first, self.order.last, self.order.keys
-        if self._is_trimmed:
+        first, last = self.order.first, self.order.last
+        if self.is_trimmed:
             since = "" if self._extent.oldest_at is None else f", received {times.format_time(self._extent.oldest_at)}"
             yield f"older records have been removed from the journal: it begins with {self._extent.first}{since}"
-        which = "" if keys is None else f", only the keys {', '.join(map(printable, keys))}"
-        there = self._position - self._extent.first + 1
-        yield f"{name} gets the records {first} to {last} again: {last - first + 1} of {there} in the journal{which}"
-        if first <= self._began:
-            yield f"(it began after record {self._began}: it gets the records up to there for the first time)"
+        which = _which(self.order.keys)
+        yield f"{name} gets the records {first} to {last} again: {self.count} of {self.there} in the journal{which}"
+        progress = self._durable.progress
+        began = self._durable.position or 0 if progress is None else progress.began
+        if first <= began:
+            yield f"(it began after record {began}: it gets the records up to there for the first time)"
 
-    def facts(self, name: str, number: int, outcome: Outcome | None) -> dict[str, Any]:
-        replayed, given_up = _counts(outcome)
+    def facts(self) -> dict[str, Any]:
         return {
-            "sink": name,
-            "order": number,
             "from": self.order.first,
             "to": self.order.last,
             "keys": None if self.order.keys is None else list(self.order.keys),
-            "records": self.order.last - self.order.first + 1,
-            "of": self._position - self._extent.first + 1,
-            "trimmed": self._is_trimmed,
-            "done": outcome is not None and outcome.interrupted is None,
-            "replayed": replayed,
-            "deadLetters": given_up,
+            "records": self.count,
+            "of": self.there,
+            "trimmed": self.is_trimmed,
         }
 
 
@@ -126,14 +173,46 @@ def _reaches_back(begin: Point, extent: JournalStats) -> bool:
     return begin.position is None and extent.first > 1 and extent.oldest_at is not None and begin.at < extent.oldest_at
 
 
-def _counts(outcome: Outcome | None) -> tuple[int, int] | tuple[None, None]:
+def _which(keys: Sequence[str] | None) -> str:
+    return "" if keys is None else f", only the keys {', '.join(map(printable, keys))}"
+
+
+def _told(name: str, plans: Sequence[_Plan]) -> Iterator[str]:
+    if len(plans) == 1 and not plans[0].partition.name:
+        yield from plans[0].told(name)
+        return
+    trimmed = [plan.partition.name for plan in plans if plan.is_trimmed]
+    if trimmed:
+        yield f"older records have been removed from the journals of the partitions {', '.join(trimmed)}"
+    count, there = sum(plan.count for plan in plans), sum(plan.there for plan in plans)
+    which = _which(plans[0].order.keys)
+    yield f"{name} gets {count} records of {len(plans)} partitions again, of {there} in the journals{which}"
+
+
+def _facts(name: str, plans: Sequence[_Plan], given: Sequence[Given], outcome: Outcome | None) -> dict[str, Any]:
+    replayed, given_up = (0, 0) if outcome is None else _counts(outcome)
+    ended = {
+        "done": outcome is not None and outcome.interrupted is None,
+        "replayed": replayed,
+        "deadLetters": given_up,
+    }
+    facts = [{"order": each.number, **plan.facts()} for plan, each in zip(plans, given, strict=True)]
+    if len(plans) == 1 and not plans[0].partition.name:
+        return {"sink": name, **facts[0], **ended}
+    return {
+        "sink": name,
+        "keys": facts[0]["keys"],
+        "records": sum(plan.count for plan in plans),
+        "of": sum(plan.there for plan in plans),
+        "trimmed": any(plan.is_trimmed for plan in plans),
+        **ended,
+        "partitions": [{"partition": plan.partition.name, **each} for plan, each in zip(plans, facts, strict=True)],
+    }
+
+
+def _counts(outcome: Outcome) -> tuple[int | None, int | None]:
     """The numbers of records written again and of new dead letters, None if they include other commands."""
-    if outcome is None:
-        return 0, 0
-    before, after = outcome.before, outcome.after
-    if before is None or after is None:
-        return None, None
-    return after.replayed - before.replayed, after.given_up_again - before.given_up_again
+    return outcome.added(lambda progress: progress.replayed), outcome.added(lambda progress: progress.given_up_again)
 
 
 def _result(name: str, outcome: Outcome) -> Iterator[str]:

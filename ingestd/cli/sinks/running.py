@@ -6,26 +6,27 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
+from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
-from ingestd.api.store import Store
 from ingestd.config import Config
-from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
-from ingestd.delivery.progress import Progress, load_last_failure, load_progress
+from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
 from .durable import Durable
 from .status import daemon_runs
 
-__all__ = ["Outcome", "Run", "check_ready", "leave", "make_feeder", "waiting"]
+__all__ = ["Given", "Outcome", "Run", "check_ready", "leave", "make_feeder", "waiting"]
 
 _LOOK = 0.2  # seconds between two reads of the progress
 _REST = 5.0  # seconds that the sink may take to become idle after its last command
@@ -49,21 +50,71 @@ def check_ready(name: str, durable: Durable, *, wait: bool) -> None:
         )
 
 
-def waiting(name: str, number: int) -> str:
+def waiting(name: str, given: Sequence[Given]) -> str:
     """The output for a command without waiting."""
-    return f"command {number} waits for the daemon that has the sink; ingestd sinks status {name} shows its progress"
+    shown = f"ingestd sinks status {name} shows its progress"
+    if len(given) == 1 and not given[0].partition.name:
+        return f"command {given[0].number} waits for the daemon that has the sink; {shown}"
+    return f"the command waits in {len(given)} partitions for the daemons that have the sink; {shown}"
+
+
+@dataclass
+class Given:
+    """An operator command that was given in a partition, and its progress."""
+
+    partition: Partition
+    number: int
+    count: int
+    """The number of records or dead letters that it goes through."""
+    measure: Callable[[Progress], int]
+    """How many of them it has gone through, by the progress while it is executed."""
+    before: Progress | None = None
+    """The progress when the command began, None if this process has not seen it."""
+    progress: Progress | None = None
+    """The progress when this process has last looked."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress is not None and self.progress.command >= self.number
+
+    @property
+    def after(self) -> Progress | None:
+        """The progress when the command ended, or now. None if later commands have been executed since."""
+        is_known = self.progress is not None and self.progress.command <= self.number
+        return self.progress if is_known else None
+
+    @property
+    def reached(self) -> int | None:
+        """The part of `count` that is done, None if the command has not begun."""
+        if self.is_done:
+            return self.count
+        is_next = self.progress is not None and self.progress.command == self.number - 1
+        return self.measure(self.progress) if is_next and self.progress is not None else None
+
+    def see(self, progress: Progress | None) -> None:
+        """Take the present progress. It is the one before the command if that is the next one and has not begun."""
+        self.progress = progress
+        order, at = (0, 0) if progress is None else (progress.command, progress.at)
+        if order == self.number - 1 and not at:
+            self.before = progress or Progress(0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    before: Progress | None
-    """The progress when the command began, None if this process has not seen it."""
-    after: Progress | None
-    """The progress when the command ended, or now. None if later commands have been executed since."""
+    given: Sequence[Given]
     interrupted: int | None
     """The signal that ended the waiting before the command was done."""
     elsewhere: bool
     """Whether a daemon has the sink."""
+
+    def added(self, count: Callable[[Progress], int]) -> int | None:
+        """By how much the commands have raised a count, None if other commands may have raised it too."""
+        sums = 0
+        for each in self.given:
+            if each.before is None or each.after is None:
+                return None
+            sums += count(each.after) - count(each.before)
+        return sums
 
 
 def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:
@@ -78,26 +129,20 @@ def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:
 
 
 class Run:
-    """The execution of one command. `durable` is the sink's state before it.
+    """The execution of a command, which was given in one or several partitions.
 
-    `show` gets the progress. `say` gets a line for people with the reason for a delay.
+    `show` gets the number of records or dead letters that are done. `say` gets a line for people with the reason for a
+    delay.
     """
 
     def __init__(
-        self,
-        feeder: SinkConsumer,
-        number: int,
-        durable: Durable,
-        show: Callable[[Progress], None],
-        say: Callable[[str], None],
+        self, feeder: SinkConsumer, given: Sequence[Given], show: Callable[[int], None], say: Callable[[str], None]
     ) -> None:
         self._feeder = feeder
         self._name = feeder.sink.name
-        self._number = number
+        self._given = given
         self._show = show
         self._say = say
-        self._before: Progress | None = None
-        self._see(durable.progress)
         self._said = ""
         self._signal: asyncio.Future[int]
         self._died: asyncio.Future[None]
@@ -137,13 +182,15 @@ class Run:
         async with open_backends(config, plugins) as backends:
             if not daemon_runs(await backends.describe()):
                 raise refusal  # for another reason than a running daemon
-            await self._watch(backends.store)
-            return await self._outcome(backends.store, elsewhere=True)
+            self._locate(backends)
+            await self._watch()
+            return await self._outcome(elsewhere=True)
 
     async def _here(self, backends: Backends) -> Outcome:
         """Execute the command here, unless another daemon of a shared store has the sink: then wait for it."""
         logging.getLogger("ingestd").setLevel(logging.WARNING)  # without a daemon's usual lines
-        consumers = Consumers(backends.journal, backends.store, [self._feeder], died=self._has_died)
+        self._locate(backends)
+        consumers = PartitionConsumers([each.partition for each in self._given], [self._feeder], died=self._has_died)
         (status,) = consumers.statuses
         owning = None
         if backends.ownership is not None:
@@ -151,18 +198,24 @@ class Run:
             owning.add_done_callback(self._owning_ended)
         try:
             await consumers.start()
-            await self._watch(backends.store, status)
+            await self._watch(status)
             deadline = asyncio.get_running_loop().time() + _REST
             while status.held and not status.paused and asyncio.get_running_loop().time() < deadline:
                 if await self._is_told_to_stop(_LOOK / 10):
                     break
-            return await self._outcome(backends.store, elsewhere=not status.held)
+            return await self._outcome(elsewhere=not status.held)
         finally:
             await consumers.stop(0)
             if owning is not None:
                 owning.remove_done_callback(self._owning_ended)
                 owning.cancel()
                 await asyncio.wait([owning])
+
+    def _locate(self, backends: Backends) -> None:
+        """Continue with these back ends: the ones in which the command was given are closed."""
+        partitions = {partition.name: partition for partition in backends.partitions}
+        for each in self._given:
+            each.partition = partitions[each.partition.name]
 
     def _has_died(self, name: str, error: BaseException) -> None:
         if not self._died.done():
@@ -175,34 +228,29 @@ class Run:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._has_died(task.get_name(), error or RuntimeError("ended without an error"))
 
-    async def _watch(self, store: Store, status: ConsumerStatus | None = None) -> None:
+    async def _watch(self, status: ConsumerTotals | None = None) -> None:
         """Return when the command is done or a signal interrupts. `status` belongs to the consumer in this process."""
         loop = asyncio.get_running_loop()
-        last: Progress | None = None
+        last: Sequence[Progress | None] = ()
         moved = answered = loop.time()
         while not self._signal.done():
             try:
-                progress, orders, reason = await self._look(store)
+                reasons = [await self._look(each) for each in self._given if not each.is_done]
             except Unavailable:
                 if loop.time() - answered > _SILENCE:
                     raise
             else:
                 answered = loop.time()
-                self._see(progress)
-                if progress is not None and progress.command >= self._number:
+                if all(each.is_done for each in self._given):
                     return
-                if progress is not None and progress.command == self._number - 1:
-                    self._show(progress)
-                if progress != last:
-                    last, moved = progress, answered
-                self._comment(orders, reason, is_here=status is not None and status.held, silence=answered - moved)
+                begun = [reached for each in self._given if (reached := each.reached) is not None]
+                if begun:
+                    self._show(sum(begun))
+                if last != (last := [each.progress for each in self._given]):
+                    moved = answered
+                is_here = status is not None and status.held
+                self._comment(reasons, is_here=is_here, silence=answered - moved)
             await self._is_told_to_stop(_LOOK)
-
-    def _see(self, progress: Progress | None) -> None:
-        """Remember the progress when the command is the next one and has not begun."""
-        order, at = (0, 0) if progress is None else (progress.command, progress.at)
-        if order == self._number - 1 and not at:
-            self._before = progress or Progress(0)
 
     async def _is_told_to_stop(self, seconds: float) -> bool:
         """Whether a signal arrives within these seconds. Raises the error of a task that has died."""
@@ -212,31 +260,36 @@ class Run:
             await self._died
         return self._signal.done()
 
-    async def _look(self, store: Store) -> tuple[Progress | None, OperatorCommands, str | None]:
+    async def _look(self, given: Given) -> tuple[OperatorCommands, LastFailure | None]:
+        """Look at the progress. Returns why there may be none."""
+        store = given.partition.store
         state = store.begin(times.now())
         progress = await load_progress(state, self._name)
         orders, trouble = await load_commands(state, self._name), await load_last_failure(state, self._name)
         await store.commit(state)
-        return progress, orders, None if trouble is None else trouble.reason
+        given.see(progress)
+        return orders, trouble
 
-    def _comment(self, orders: OperatorCommands, reason: str | None, *, is_here: bool, silence: float) -> None:
+    def _comment(
+        self, reasons: Sequence[tuple[OperatorCommands, LastFailure | None]], *, is_here: bool, silence: float
+    ) -> None:
+        failure = next((trouble for _, trouble in reasons if trouble is not None), None)
         said = ""
-        if orders.paused:
+        if any(orders.paused for orders, _ in reasons):
             said = f"{self._name} is paused: the command waits until it is resumed"
         elif is_here:  # the log shows failures
             said = "no daemon has the sink, so this command writes to it"
-        elif reason is not None:
-            said = f"{self._name} is failing and retries: {reason}"
+        elif failure is not None:
+            said = f"{self._name} is failing and retries: {failure.reason}"
         elif silence > _SILENCE:
             said = f"no progress for {_SILENCE:g} s: check that a daemon with the sink {self._name} is running"
         if said and said != self._said:
             self._say(said)
         self._said = said
 
-    async def _outcome(self, store: Store, *, elsewhere: bool) -> Outcome:
-        progress, _, _ = await self._look(store)
-        self._see(progress)
-        is_done = progress is not None and progress.command >= self._number
+    async def _outcome(self, *, elsewhere: bool) -> Outcome:
+        for each in self._given:
+            await self._look(each)
+        is_done = all(each.is_done for each in self._given)
         interrupted = None if is_done or not self._signal.done() else self._signal.result()
-        is_known = progress is not None and progress.command <= self._number
-        return Outcome(self._before, progress if is_known else None, interrupted, elsewhere)
+        return Outcome(self._given, interrupted, elsewhere)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from ingestd import __version__
 from ingestd.api import times
 from ingestd.api.panels import Panel
-from ingestd.consumers.group import ConsumerStatus
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import Counts
 from ingestd.observability.metrics.refusals import RefusalCounter
-from ingestd.storage.retention import Retention
+from ingestd.storage.retentions import Retentions
 
 from .history import STEP, History, Point, Sample, between, point, quantile
 
@@ -31,7 +31,7 @@ class Shown(NamedTuple):
     sinks: Sequence[SinkStatus] = ()
     types: Mapping[str, str] = {}
     """The types of the sinks, by name."""
-    consumers: Sequence[ConsumerStatus] = ()
+    consumers: Sequence[ConsumerTotals] = ()
     """The consumers other than sinks."""
 
 
@@ -41,8 +41,10 @@ class Sources(NamedTuple):
     metrics: Metrics
     problem: Callable[[], str | None]
     """The reason if the daemon is not ready, None if it is ready."""
-    journal: Retention
+    journal: Retentions
     lines: RecentLines
+    remark: Callable[[], str | None] = lambda: None
+    """What is wrong although the daemon is ready, or None."""
 
 
 def body_of(
@@ -55,7 +57,7 @@ def body_of(
         "time": times.format_time(sample.time),
         "uptimeSeconds": round(sample.at, 1),
         "ready": problem is None,
-        "problem": problem,
+        "problem": sources.remark() if problem is None else problem,
         "now": _rates(point(lately, sample)),
         "events": _events(minute.counts, sample.counts),
         "identifies": _outcomes(minute.counts.identifies, sample.counts.identifies),
@@ -141,7 +143,7 @@ def _latency(before: Counts, after: Counts) -> list[dict[str, Any]]:
     return found
 
 
-def _state(consumer: ConsumerStatus) -> str:
+def _state(consumer: ConsumerTotals) -> str:
     if consumer.paused:
         return "paused"
     if not consumer.held:
@@ -170,7 +172,7 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
     }
 
 
-def _consumer(consumer: ConsumerStatus) -> dict[str, Any]:
+def _consumer(consumer: ConsumerTotals) -> dict[str, Any]:
     return {
         "consumer": consumer.name,
         "state": _state(consumer),

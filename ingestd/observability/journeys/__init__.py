@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import BadRequest, Forbidden
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
-from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.observability.disclosure import Disclosure
+from ingestd.storage.partitions import partition_of
 
 from .body import body_of
 from .people import OrderRecords, PersonRecords
@@ -42,16 +43,14 @@ class JourneyReader:
     def __init__(
         self,
         hooks: Callable[[], Hooks],
-        store: Store,
-        journal: Journal,
+        partitions: Sequence[Partition],
         unusable_ids: UnusableIds,
         *,
         disclosure: Callable[[], Disclosure],
         limits: SearchLimits = SearchLimits(),  # noqa: B008 - it cannot change
     ) -> None:
         self._hooks = hooks
-        self._store = store
-        self._journal = journal
+        self._partitions = partitions
         self._unusable_ids = unusable_ids
         self._disclosure = disclosure
         self._limits = limits
@@ -67,12 +66,26 @@ class JourneyReader:
             raise Forbidden('This page shows no journeys, because of the option [ops] show_data = "none".')
         self._check(query)
         async with self._turns.turn():
-            journey = _Journey(self._journal, self._unusable_ids, query, self._limits)
-            leads, failed = self._sorted(await self._hooks().find_journey(query, self._store))
+            partition = await self._partition(query)
+            journey = _Journey(partition.journal, self._unusable_ids, query, self._limits)
+            leads, failed = self._sorted(await self._hooks().find_journey(query, partition.store))
             await journey.read([lead for some in leads for lead in some], before)
-            parts, failed_too = self._sorted(await self._hooks().explain_journey(journey.found(), self._store))
+            parts, failed_too = self._sorted(await self._hooks().explain_journey(journey.found(), partition.store))
             notes = [f"The plugin {each} has failed. The log has the reason." for each in {**failed, **failed_too}]
             return await asyncio.to_thread(journey.encode, parts, notes, disclosure)
+
+    async def _partition(self, query: JourneyQuery) -> Partition:
+        """The partition of the journey. Without a tenant, a plugin must lead to it. Raises `BadRequest`."""
+        if query.tenant is not None or len(self._partitions) == 1:
+            return partition_of(query.tenant or "", self._partitions)
+        within_reach = [partition for partition in self._partitions if partition.problem() is None]
+        asked = [self._hooks().find_journey(query, partition.store) for partition in within_reach]
+        answers = [self._sorted(each)[0] for each in await asyncio.gather(*asked)]
+        led = [each for each, leads in zip(within_reach, answers, strict=True) if any(leads)]
+        if len(led) == 1:
+            return led[0]
+        why = "Several tenants have this id" if led else "No plugin knows the tenant of this id"
+        raise BadRequest(f"{why}, and the store has several partitions. Give the tenant too.")
 
     def _check(self, query: JourneyQuery) -> None:
         given = [each for each in (query.order, query.user, query.visitor) if each]

@@ -7,7 +7,7 @@ connects again continues where it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from ingestd.api.errors import Unavailable
@@ -15,7 +15,7 @@ from ingestd.observability.disclosure import Disclosure
 
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Sent, Source
 from .rows import ProblemOf, row_of
-from .stream import Entry, Stream
+from .stream import ArrivalOf, Entry, Stream
 from .viewer import Viewer
 
 __all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Sent", "Source", "Viewer"]
@@ -29,7 +29,7 @@ class LiveEvents:
 
     def __init__(self, disclosure: Disclosure, problem: ProblemOf) -> None:
         self.watched = False
-        """Whether there is a stream. Only then `offer` needs to be called."""
+        """Whether there is a stream. Only then events need to be offered."""
         self.disclosure = disclosure
         self._problem = problem
         self._streams: dict[ArrivalFilter, Stream] = {}
@@ -47,15 +47,15 @@ class LiveEvents:
         self._closed = True
         self._end_all()
 
-    @property
-    def streams(self) -> Iterable[Stream]:
-        """Of each event, a stream needs either `draw` and `keep`, or `offer`."""
-        return self._streams.values()
-
     def offer(self, arrival: Arrival) -> None:
         """Show an event to the viewers that want it."""
         for stream in self._streams.values():
             stream.offer(arrival)
+
+    def offer_all(self, count: int, refused: Collection[int], arrival_of: ArrivalOf) -> None:
+        """Show the events of a request to the viewers that want them. `Stream.offer_all` describes the arguments."""
+        for stream in self._streams.values():
+            stream.offer_all(count, refused, arrival_of)
 
     @property
     def viewers(self) -> int:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from random import random
 from typing import NamedTuple
 
-from ingestd.api.events import Endpoint
-from ingestd.api.outcomes import Outcome
+from .arrivals import Arrival, ArrivalFilter
+from .sample import Sample
 
-from .arrivals import Arrival, ArrivalFilter, Sent
-
-__all__ = ["RATE", "Entry", "RowOf", "Stream"]
+__all__ = ["RATE", "ArrivalOf", "Entry", "RowOf", "Stream"]
 
 RATE = 20.0
 """The most rows a second of events that were not refused, and as many more of refused ones."""
 
-_ANSWERED_200 = frozenset([Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DROPPED])
 _BURST = 100  # rows at once after a pause
 _KEPT = 300  # rows
 _KEPT_BYTES = 1 << 20
 
 RowOf = Callable[[int, Arrival], bytes]
 """Makes the JSON of a row from the event and its number."""
+
+ArrivalOf = Callable[[int], Arrival]
+"""Describes the event of a request that has this index."""
+
+_Numbered = tuple[int, Arrival]
+_Place = tuple[int, int]  # the number of an event in the stream, and its index in the request
 
 
 class Entry(NamedTuple):
@@ -39,28 +41,8 @@ class Entry(NamedTuple):
         return len(self.row) + len(self.arrival.record or b"")
 
 
-class _Sample:
-    """A sample of the events since the last one was taken. Each of them has the same chance (Vitter's algorithm R)."""
-
-    __slots__ = ("_allowance", "came", "kept", "room")
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[int, Arrival]] = []
-        """Events with their numbers."""
-        self.came = 0
-        self.room = _BURST
-        self._allowance = float(_BURST)
-
-    def take(self, seconds: float) -> list[tuple[int, Arrival]]:
-        """The sample, `seconds` after the last one."""
-        kept = self.kept
-        self._allowance = min(_BURST, self._allowance - len(kept) + RATE * seconds)
-        self.kept, self.came, self.room = [], 0, int(self._allowance)
-        return kept
-
-
 class Stream:
-    """Runs in the event loop. `offer` is on the path of every event, `read` on that of viewers."""
+    """Runs in the event loop. `offer_all` is on the path of every request, `read` on that of viewers."""
 
     def __init__(self, wanted: ArrivalFilter, row_of: RowOf, now: float, earlier: Iterator[Entry]) -> None:
         """`earlier` are entries of another stream, of which this one begins with those that its filter selects."""
@@ -70,42 +52,48 @@ class Stream:
         """The number of events that the filter has selected. It is the number of the newest one."""
         self.left = 0
         """The number of viewers that have left."""
-        self._selects = None if wanted == ArrivalFilter() else wanted.selects
+        self.selects = None if wanted == ArrivalFilter() else wanted.selects
+        """Whether the filter selects an event. None: it selects all."""
         self._row_of = row_of
-        self._others, self._refused = _Sample(), _Sample()
+        self._others = Sample[_Numbered](RATE, _BURST)
+        self._refused = Sample[_Numbered](RATE, _BURST)
         self._taken_at = now
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         for entry in earlier:
-            if wanted.selects_arrival(entry.arrival):
+            if wanted.selects(entry.arrival):
                 self.came += 1
                 self._append(self.came, entry.arrival)
 
-    def draw(self, endpoint: Endpoint, key: str, outcome: Outcome, record: bytes | None, sent: Sent) -> int | None:
-        """Count an event if the filter selects it, and draw its place in the sample. None: it gets no place."""
-        if self._selects is not None and not self._selects(endpoint, key, outcome, record, sent):
-            return None
-        self.came += 1
-        sample = self._others if outcome in _ANSWERED_200 else self._refused
-        sample.came += 1
-        if sample.came <= sample.room:
-            return len(sample.kept)
-        place = int(random() * sample.came)  # noqa: S311 - no secret
-        return place if place < sample.room else None
-
-    def keep(self, place: int, arrival: Arrival) -> None:
-        """Give an event the place that was just drawn for it."""
-        kept = (self._others if arrival.outcome in _ANSWERED_200 else self._refused).kept
-        if place < len(kept):
-            kept[place] = self.came, arrival.trimmed()
-        else:
-            kept.append((self.came, arrival.trimmed()))
-
     def offer(self, arrival: Arrival) -> None:
-        """Draw and keep. Where many events come, `draw` alone is faster, as most get no place."""
-        place = self.draw(arrival.endpoint, arrival.key, arrival.outcome, arrival.record, arrival.sent)
-        if place is not None:
-            self.keep(place, arrival)
+        """Count one event, and perhaps keep it."""
+        self.offer_all(1, () if arrival.refused is None else (0,), lambda _: arrival)
+
+    def offer_all(self, count: int, refused: Collection[int], arrival_of: ArrivalOf) -> None:
+        """Count the events of a request, and keep a sample of them.
+
+        `refused` has the indexes of those that are not answered 200. They have a sample of their own, so that no flood
+        of others displaces them. `arrival_of` is called for few events, unless the stream has a filter.
+        """
+        before = self.came
+        if self.selects is None and not refused:  # as almost always
+            self.came += count
+            for place in self._others.draw(count):
+                self._others.keep((before + place + 1, arrival_of(place).trimmed()))
+            return
+        indexes: Sequence[int] = range(count)
+        if self.selects is not None:
+            indexes = [index for index in indexes if self.selects(arrival_of(index))]
+        self.came += len(indexes)
+        refused = frozenset(refused)
+        those: list[_Place] = []
+        others: list[_Place] = []
+        for number, index in enumerate(indexes, before + 1):
+            (those if index in refused else others).append((number, index))
+        for sample, places in ((self._refused, those), (self._others, others)):
+            for drawn in sample.draw(len(places)):
+                number, index = places[drawn]
+                sample.keep((number, arrival_of(index).trimmed()))
 
     def take_sample(self, now: float) -> None:
         """Make rows of the sample."""

@@ -17,11 +17,11 @@ from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import IgnoredTimestamp, Refusal
 from ingestd.api.store import Store
-from ingestd.consumers.group import ConsumerStatus
+from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.observability.loop_monitor import COLLECTOR, CORE
 from ingestd.observability.unusable_id_reports import IdField
-from ingestd.storage.retention import Retention
+from ingestd.storage.retentions import Retentions
 
 from .counts import BOUNDS, Counts, RequestCounter
 from .refusals import RefusalCounter
@@ -72,7 +72,9 @@ class Metrics:
             IdField,
         )
         self.store_up = Gauge(
-            "ingestd_store_up", "1 while the daemon can store events durably, else 0.", registry=self.registry
+            "ingestd_store_up",
+            "1 while the daemon can store events durably, 0 while it cannot; the part of the partitions that can.",
+            registry=self.registry,
         )
         self.loop_delay = Histogram(
             "ingestd_loop_delay_seconds",
@@ -156,11 +158,11 @@ class Metrics:
         """The counts since the start. Any thread may call it."""
         return self._requests.counts()
 
-    def show_consumers(self, consumers: Iterable[ConsumerStatus]) -> None:
+    def show_consumers(self, consumers: Iterable[ConsumerTotals]) -> None:
         """Show exactly these consumers, including the consumers of sinks, at every scrape."""
         self._consumers.shown = tuple(consumers)
 
-    def show_journal(self, journal: Retention) -> None:
+    def show_journal(self, journal: Retentions) -> None:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
@@ -175,7 +177,7 @@ class Metrics:
 
 class _ConsumerCollector(Collector):
     def __init__(self) -> None:
-        self.shown: tuple[ConsumerStatus, ...] = ()
+        self.shown: tuple[ConsumerTotals, ...] = ()
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -204,7 +206,7 @@ class _ConsumerCollector(Collector):
 
 
 class _JournalCollector(Collector):
-    def __init__(self, journal: Retention) -> None:
+    def __init__(self, journal: Retentions) -> None:
         self._journal = journal
 
     def describe(self) -> Iterable[Metric]:
@@ -250,12 +252,12 @@ class _LossCollector(Collector):
         yield CounterMetricFamily(
             "ingestd_store_losses",
             "How often this daemon found that the store had lost data.",
-            value=self._store.losses,
+            value=sum(store.losses for store in self._store.parts),
         )
         yield GaugeMetricFamily(
             "ingestd_store_lost",
             "1 while a loss of data is neither repaired nor acknowledged, else 0.",
-            value=self._store.loss is not None,
+            value=any(store.loss is not None for store in self._store.parts),
         )
 
 

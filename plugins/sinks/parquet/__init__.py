@@ -120,7 +120,7 @@ class ParquetSink(Sink):
                 if span is None:
                     self._store_missing(folder, file)
                 else:
-                    self._lake.put(f"{folder}/{span.first:015d}-{span.last:015d}-{span.at}.parquet", file.content())
+                    self._lake.put(f"{folder}/{_name_of(span)}", file.content())
                 file.is_stored = True
 
     def _store_missing(self, folder: str, file: PartitionFile) -> None:
@@ -143,6 +143,12 @@ class ParquetSink(Sink):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"parquet-{self.name}")
         self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         await asyncio.shield(self._job)
+
+
+def _name_of(span: Span) -> str:
+    """The name of a file. Each partition of a store has a separate journal, in which the same positions occur again."""
+    partition = f"-p{span.partition}" if span.partition else ""
+    return f"{span.first:015d}-{span.last:015d}-{span.at}{partition}.parquet"
 
 
 def _typed(key: str, text: str) -> str | bool | float:

@@ -23,11 +23,13 @@ class RedisPlugin:
         timeout: PositiveDuration = Duration.parse("1s")
         patience: PositiveDuration = Duration.parse("3s")
         wait_replicas: Annotated[int, Meta(ge=0)] | None = None
-        """None means 1 with Sentinels and 0 without."""
+        """None means 1 with Sentinels or with the replicas of a cluster, and otherwise 0."""
         promotion_grace: Duration = Duration.parse("30s")
         accept_loss: bool = False
         sentinels: tuple[str, ...] = ()
         sentinel_password: Secret | None = None
+        partitions: Annotated[int, Meta(ge=1, le=1024)] = 64
+        """Of a cluster. The number is fixed when the store is made."""
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or self.Options()
@@ -41,6 +43,8 @@ class RedisPlugin:
     def register_stores(self, register: Callable[[str, BackendFactory], None]) -> None:
         for scheme in ("redis", "rediss", "unix"):
             register(scheme, self._make)
+        for scheme in ("redis+cluster", "rediss+cluster"):
+            register(scheme, self._make_cluster)
 
     def _make(self, url: str, base: Path) -> Any:
         # Imported only where it is used: the import takes a tenth of a second.
@@ -62,6 +66,28 @@ class RedisPlugin:
             accept_loss=options.accept_loss,
         )
         self._made.append(backend)
+        return backend
+
+    def _make_cluster(self, url: str, base: Path) -> Any:
+        from .cluster.backend import ClusterBackend, ClusterOptions
+        from .cluster.connections import parse_cluster_url
+
+        options = self._options
+        if self._sentinels:
+            raise ConfigError("plugins.redis.sentinels: a Redis Cluster needs no Sentinels; leave this option out")
+        backend = ClusterBackend(
+            parse_cluster_url(url),
+            ClusterOptions(
+                partitions=options.partitions,
+                prefix=options.prefix,
+                timeout=float(options.timeout),
+                patience=float(options.patience),
+                replicas=options.wait_replicas,
+                promotion_grace=float(options.promotion_grace),
+                accept_loss=options.accept_loss,
+            ),
+        )
+        self._made += backend.backends
         return backend
 
     @hookimpl

@@ -25,14 +25,17 @@ from .durability import Durability, replication, require
 from .journal import RedisJournal
 from .link import LinkOptions, explain
 from .store import RedisStore
+from .work_sharing import DaemonReport, WorkSharing
 
-__all__ = ["RedisBackend"]
+__all__ = ["RedisBackend", "describe_daemons"]
 
 _log = logging.getLogger("ingestd.redis")
 
+_BEAT = 1.5  # seconds between two renewals of leases
+_BEATS_ALIVE = 2  # beats between two heartbeats
 _ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
-_PAUSE = 3.0  # seconds between two heartbeats
-_PAUSES_UNUSED = 200  # heartbeats between two looks for unused entries: they stay for ten to twenty minutes
+_ALIVE_SHARING = 6.0  # the same if each beat has a heartbeat
+_BEATS_UNUSED = 400  # beats between two looks for unused entries: they stay for ten to twenty minutes
 
 
 class RedisBackend(Backend):
@@ -53,21 +56,29 @@ class RedisBackend(Backend):
         replicas: int = 0,
         promotion_grace: float = 0.0,
         accept_loss: bool = False,
+        name: str = "",
+        sharing: WorkSharing | None = None,
     ) -> None:
-        self.database = Database(pool, LinkOptions(prefix, timeout, patience, replicas, promotion_grace))
-        self._replicas = replicas
+        """`name` and `sharing` are for a partition of a cluster."""
+        self.database = Database(pool, LinkOptions(prefix, timeout, patience, replicas, promotion_grace, name))
         self.durability: Durability | None = None
         """None until it is known."""
-        self.journal = RedisJournal(self.database)
+        self._sharing = sharing
+        self.journal = RedisJournal(self.database, sharing)
         self.store = RedisStore(self.database, self.journal)
         self.contents = RedisContents(self.database)
         self._adoption = Adoption(self.database, self.journal, self.store)
         self._accept_loss = accept_loss
         self._tasks: list[asyncio.Task[None]] = []
+        self._report: DaemonReport | None = None
+        """The last report of this daemon to the store."""
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, name: str | None = None) -> None:
+        """`name` is that of the daemon. All partitions of a store must have the same."""
         try:
-            self.durability = await self.database.open()
+            self.durability = await self.database.open(name)
+            if self.durability.mode == "cluster" and self._sharing is None:
+                raise ConfigError("this Redis is a node of a cluster; write redis+cluster://host:port/")
             await self._adoption.identify(serving=serving)
             await self.journal.last()
         except (RedisError, OSError, TimeoutError) as error:
@@ -91,32 +102,54 @@ class RedisBackend(Backend):
         except ConfigError:
             await self.close()
             raise
-        if not durability.known:
-            _log.warning("Redis does not say whether a restart keeps its data: %s", durability.text)
-        if (replicated := self._replication(durability)).status != "ok":
-            _log.warning("%s", replicated.text)
+        if self._sharing is None:
+            for warning in self.warnings:
+                _log.warning("%s", warning)
         if self.database.sentinels is not None:
             self._run("sentinels", self.database.follow_sentinels())
-        self._run("leases", self.journal.keep())
+        if self._sharing is not None:
+            self._sharing.name = self.database.name
+        self._run("beats", self._beat())
         self._run("follow", self.journal.follow())
-        self._run("alive", self._stay_alive())
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a start warns of."""
+        durability, found = self.durability, []
+        assert durability is not None
+        if not durability.known:
+            found.append(f"Redis does not say whether a restart keeps its data: {durability.text}")
+        if (replicated := self._replication(durability)).status != "ok":
+            found.append(replicated.text)
+        return found
 
     async def close(self) -> None:
-        serving = bool(self._tasks)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         with suppress(Unavailable):  # if Redis is away, leases and the heartbeat expire
             await self.journal.release_all()
-            if serving:
-                await self.database.link.ask("gone", 0, self._word())
+            if self._report is not None:
+                await self.database.link.ask("gone", 0, str(self._report))
         await self.database.close()
 
     def problem(self) -> str | None:
         return self.database.link.problem
 
     async def describe(self) -> Sequence[CheckResult]:
+        found = [*await self.describe_server()]
+        if self.database.sentinels is not None:
+            found.append(self.database.sentinels.describe())
+        found.append(describe_daemons(await self.running()))
+        if (failure := await self.try_write()) is not None:
+            found.append(CheckResult("write", f"a trial write fails: {failure}", "unavailable"))
+        else:
+            found.append(CheckResult("write", "a trial write is in Redis"))
+        return found
+
+    async def describe_server(self) -> list[CheckResult]:
+        """Raises `Unavailable`."""
         durability = await self.database.durability()
         facts = durability._asdict()
         found = [
@@ -129,63 +162,87 @@ class RedisBackend(Backend):
         else:
             found.append(CheckResult("durability", durability.text, "ok" if durability.known else "warning", facts))
         replicated = self._replication(durability)
-        if durability.replicas or self._replicas or replicated.status != "ok":
+        if durability.replicas or self.database.options.replicas or replicated.status != "ok":
             found.append(replicated)
-        if self.database.sentinels is not None:
-            found.append(self.database.sentinels.describe())
-        found.append(await self._daemons())
+        return found
+
+    async def try_write(self) -> str | None:
+        """Returns why a trial write fails, or None."""
         try:
             await self.database.link.ask("probe", 0)
-        except Unavailable:
-            found.append(CheckResult("write", f"a trial write fails: {self.database.link.problem}", "unavailable"))
-        else:
-            found.append(CheckResult("write", "a trial write is in Redis"))
-        return found
+        except Unavailable as error:
+            return self.database.link.problem or str(error)
+        return None
 
     def _replication(self, durability: Durability) -> CheckResult:
         with_sentinels = self.database.sentinels is not None
-        return replication(durability, waits_for=self._replicas, with_sentinels=with_sentinels)
-
-    async def _daemons(self) -> CheckResult:
-        running = await self._running()
-        here = [daemon.pid for daemon in running if daemon.host == socket.gethostname()]
-        if not running:
-            return CheckResult("daemon", "none is running on it")
-        return CheckResult("daemon", f"{len(running)} running on it", facts={"pid": here[0]} if here else {})
+        return replication(durability, waits_for=self.database.options.replicas, with_sentinels=with_sentinels)
 
     async def daemons(self) -> Sequence[DaemonProcess]:
         await self.open(serving=False)
         try:
-            return await self._running()
+            return await self.running()
         finally:
             await self.close()
 
-    async def _running(self) -> list[DaemonProcess]:
-        words = [word.split(" ") for word in await self.database.link.ask("daemons", 0)]
-        return [DaemonProcess(int(pid), host, name) for name, pid, host in words]
+    async def running(self) -> list[DaemonProcess]:
+        """The daemons of `daemons`, while this is open. Raises `Unavailable`."""
+        reports = map(DaemonReport.parse, await self.database.link.ask("daemons", 0))
+        return [*dict.fromkeys(DaemonProcess(report.pid, report.host, report.name) for report in reports)]
 
-    def _word(self) -> str:
-        return f"{self.database.name} {os.getpid()} {socket.gethostname()}"
-
-    async def _stay_alive(self) -> None:
-        """Report regularly that this daemon runs, and where, so that commands find it.
+    async def _beat(self) -> None:
+        """Renew leases regularly, and report that this daemon runs, and where, so that commands find it.
 
         Forget unused entries too: `ingestd forget` cannot reach them in the caches of other processes.
         """
-        for pause in count():
-            if pause % _PAUSES_UNUSED == 0:
+        for beat in count():
+            if beat % _BEATS_UNUSED == 0:
                 self.database.entries.forget_unused()
             with suppress(Unavailable):  # the link reports it
-                self.database.link.begin(["alive", 0, self._word(), round(_ALIVE * 1000)], self._heard)
-            await asyncio.sleep(_PAUSE)
+                # All of a beat leaves as one batch.
+                if self._sharing is not None or beat % _BEATS_ALIVE == 0:
+                    self._report_alive(self._sharing)
+                await self.journal.keep()
+            if self._sharing is not None:
+                await self._sharing.report_due(_BEAT)
+            else:
+                await asyncio.sleep(_BEAT)
+
+    def _report_alive(self, sharing: WorkSharing | None) -> None:
+        """Raises `Unavailable`."""
+        link, life = self.database.link, _ALIVE if sharing is None else _ALIVE_SHARING
+        wanted = () if sharing is None else tuple(sharing.wanted)
+        report = DaemonReport(self.database.name, os.getpid(), socket.gethostname(), wanted)
+        if self._report not in (None, report):
+            link.begin(["gone", 0, str(self._report)], _ignore)
+        self._report = report
+        link.begin(["alive", 0, str(report), round(life * 1000)], self._heard)
+        if sharing is not None:
+            link.begin(["daemons", 0], self._learned)
 
     def _heard(self, answer: Any, error: Exception | None) -> None:
         if error is None:
             link = self.database.link
             link.last, link.heartbeats = answer
 
+    def _learned(self, answer: Any, error: Exception | None) -> None:
+        if error is None and self._sharing is not None:
+            self._sharing.learn(map(DaemonReport.parse, answer))
+            self.journal.pass_on()
+
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"redis: {name}"))
+
+
+def _ignore(answer: Any, error: Exception | None) -> None:
+    """A report that stays expires."""
+
+
+def describe_daemons(running: Sequence[DaemonProcess]) -> CheckResult:
+    here = [daemon.pid for daemon in running if daemon.host == socket.gethostname()]
+    if not running:
+        return CheckResult("daemon", "none is running on it")
+    return CheckResult("daemon", f"{len(running)} running on it", facts={"pid": here[0]} if here else {})
 
 
 def _not_opened(cause: BaseException, otherwise: str) -> ConfigError | Unavailable:

@@ -11,9 +11,8 @@ from ingestd.api.contents import Contents, Entry
 
 from ..entry import Row, set_key
 from ..stored_entries import arrange, cache_keys, entries_of
-from .database import Database
+from .database import Database, literal
 from .state import loaded_row
-from .store import literal
 
 __all__ = ["RedisContents"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -14,14 +13,19 @@ from redis.exceptions import RedisError
 
 from ingestd.api.errors import Unavailable
 
+from .cluster.connections import SlotPool
 from .durability import Durability, ask
 from .link import Link, LinkOptions, explain
 from .sentinel import SentinelPool
+from .servers import address_of
 from .state import make_entries
 
-__all__ = ["Database"]
+__all__ = ["Database", "literal"]
 
 _T = TypeVar("_T")
+
+_SCANNED = 1000  # keys of one page of a scan
+_KEYS_AT_ONCE = 100_000  # keys of a slot that are read at once: some 30 milliseconds of the node
 
 
 class Database:
@@ -34,15 +38,22 @@ class Database:
         self._pool = pool
         self._client = aioredis.Redis(connection_pool=pool)
         self._timeout = options.timeout
-        self._make_link = partial(Link, pool.make_connection, options)
+        self.options = options
         self.link = self._make_link()
         self.entries = make_entries(self.link)
         """The cache of all transactions of events."""
         self.sentinels = pool.sentinels if isinstance(pool, SentinelPool) else None
+        self._slot = pool.slot if isinstance(pool, SlotPool) else None
+        """The slot of all keys; None outside of a cluster."""
+        self._read_from: str | None = None
+        """The server of the last `pipeline`."""
 
-    async def open(self) -> Durability:
-        """Raises `RedisError`, `OSError`, `TimeoutError`."""
-        self.name = uuid4().hex
+    def _make_link(self) -> Link:
+        return Link(self._pool.make_connection, self.options)
+
+    async def open(self, name: str | None = None) -> Durability:
+        """With another name than before, or that one. Raises `RedisError`, `OSError`, `TimeoutError`."""
+        self.name = name or uuid4().hex
         self.link = self._make_link()
         self.forget()
         async with asyncio.timeout(self._timeout):
@@ -85,8 +96,12 @@ class Database:
             connection = await self._pool.get_connection()
             try:
                 asked = [("GET", f"{self.prefix}store-id"), *commands]
+                if self._slot is not None:
+                    # No key has this name. So a node refuses this while it moves the slot to another node, key by key.
+                    asked.append(("EXISTS", self.prefix))
                 await connection.send_packed_command(connection.pack_commands(asked))
                 store_id, *answers = [await connection.read_response() for _ in asked]
+                self._read_from = address_of(connection)
             except BaseException:  # unread answers may be left on the connection
                 await connection.disconnect(nowait=True)
                 raise
@@ -94,18 +109,42 @@ class Database:
                 await self._pool.release(connection)
             if known and store_id != known:
                 raise Unavailable("The store cannot be read at the moment: it has lost data.")
-            return answers
+            return answers[: len(commands)]
 
         known = self.link.store_id.encode()
         return await self._asked(ask_all())
+
+    async def keys(self, beginning: str) -> AsyncIterator[list[bytes]]:
+        """All keys that begin so, in pages; a key may come twice. Raises `Unavailable`."""
+        if self._slot is not None:
+            # A scan would go through the keys of all slots of the node.
+            (count,) = await self.pipeline(("CLUSTER", "COUNTKEYSINSLOT", self._slot))
+            if count <= _KEYS_AT_ONCE:
+                (keys,) = await self.pipeline(("CLUSTER", "GETKEYSINSLOT", self._slot, 2 * _KEYS_AT_ONCE))
+                found = [key for key in keys if key.startswith(beginning.encode())]
+                for first in range(0, len(found), _SCANNED):
+                    yield found[first : first + _SCANNED]
+                return
+        position, server = 0, None
+        while True:
+            ((position, keys),) = await self.pipeline(
+                ("SCAN", position, "MATCH", literal(beginning) + "*", "COUNT", _SCANNED)
+            )
+            if server not in (None, self._read_from):  # a position has no meaning to another server
+                position, server = 0, None
+                continue
+            server = self._read_from
+            yield keys
+            if int(position) == 0:
+                return
 
     async def block(self, stream: str, after: int, milliseconds: int) -> bool:
         """Wait for an entry of a stream after a position. Returns whether there is one.
 
         Raises `RedisError`, `OSError`, `TimeoutError`.
         """
-        found = await self._client.xread({stream: f"{after}-0"}, count=1, block=milliseconds)
-        return bool(found)
+        async with asyncio.timeout(self._timeout + milliseconds / 1000):
+            return bool(await self._client.xread({stream: f"{after}-0"}, count=1, block=milliseconds))
 
     async def _asked(self, question: Awaitable[_T]) -> _T:
         try:
@@ -113,3 +152,8 @@ class Database:
                 return await question
         except (RedisError, OSError, TimeoutError) as error:
             raise Unavailable(f"The store cannot be read at the moment: {explain(error)}.") from error
+
+
+def literal(text: str) -> str:
+    """A pattern of Redis that matches exactly this text."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in text)

@@ -23,6 +23,8 @@ class Durability(NamedTuple):
     appendonly: bool | None
     appendfsync: str | None
     policy: str | None
+    mode: str | None
+    """`standalone`, or `cluster` if the server is a node of a cluster."""
 
     @property
     def known(self) -> bool:
@@ -49,6 +51,7 @@ async def ask(client: aioredis.Redis) -> Durability:
         None if aof is None else bool(int(aof)),
         await _appendfsync(client),
         memory.get("maxmemory_policy"),
+        server.get("redis_mode"),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from redis.exceptions import RedisError
@@ -22,24 +21,27 @@ from .database import Database
 from .link import raw
 from .page import read_page
 from .state import Transaction, has_writes, pairs
+from .work_sharing import WorkSharing
 
 __all__ = ["RedisJournal"]
 
 _log = logging.getLogger("ingestd.redis")
 
 LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
-_KEEP = 1.5  # seconds between two renewals
 _RETRY = 0.5  # seconds between two attempts to acquire a cursor
 _FOLLOW = 0.05  # seconds between two looks for records of other daemons
 _BLOCK = 1000  # milliseconds for which one look waits
+_BLOCK_SHARED = 5000  # the same with many partitions
 _PAGE = 64  # records of one read
 _HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked record
 _TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
 
 class RedisJournal(Journal):
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sharing: WorkSharing | None = None) -> None:
+        """With `sharing`, a daemon acquires its cursors only, and gives up those of others."""
         self._database = database
+        self._sharing = sharing
         self._known = 0
         """The newest position this daemon knows."""
         self._changed = asyncio.Event()
@@ -175,8 +177,12 @@ class RedisJournal(Journal):
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         unlearned = self._unlearned
         while True:
-            if cursor is not None and cursor.name not in self._held:
-                raise _passed()
+            if cursor is not None:
+                if cursor.name not in self._held:
+                    raise _passed()
+                if self._sharing is not None and self._sharing.passes(cursor.name):
+                    await self._release([cursor.name])
+                    raise LeaseLost("another daemon runs it from now on")
             if self._known > after or self._unlearned != unlearned:
                 return
             await self._changed.wait()
@@ -199,23 +205,38 @@ class RedisJournal(Journal):
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
         holder, lease = self._database.name, round(LEASE * 1000)
         self._starts[name] = start
-        while True:
-            got = await self._database.link.ask("acquire_cursor", 0, name, start == "beginning", holder, lease)
-            if got:
-                position, fence = got
-                self._held[name] = position
-                return Cursor(name, position, fence)
-            await asyncio.sleep(_RETRY)
+        sharing = self._sharing
+        if sharing is not None:
+            sharing.want(name)
+        try:
+            while True:
+                while sharing is not None and not sharing.has(name):
+                    await sharing.learned()
+                got = await self._database.link.ask("acquire_cursor", 0, name, start == "beginning", holder, lease)
+                if got:
+                    position, fence = got
+                    self._held[name] = position
+                    return Cursor(name, position, fence)
+                await asyncio.sleep(_RETRY)
+        except asyncio.CancelledError:
+            if sharing is not None:
+                sharing.forgo(name)
+            raise
 
     async def release(self, cursor: Cursor) -> None:
-        if self._held.pop(cursor.name, None) is not None:
-            await self._database.link.ask("release", 0, [cursor.name], self._database.name)
+        if self._sharing is not None:
+            self._sharing.forgo(cursor.name)
+        if cursor.name in self._held:
+            await self._release([cursor.name])
 
     async def release_all(self) -> None:
-        names = [*self._held]
-        self._held = {}
-        if names:
-            await self._database.link.ask("release", 0, names, self._database.name)
+        if self._held:
+            await self._release([*self._held])
+
+    async def _release(self, names: Sequence[str]) -> None:
+        for name in names:
+            del self._held[name]
+        await self._database.link.ask("release", 0, names, self._database.name)
 
     async def cursors(self) -> Sequence[Cursor]:
         rows = pairs(await self._database.link.ask("cursors", 0))
@@ -238,24 +259,29 @@ class RedisJournal(Journal):
         return int(await self._database.link.ask("replace", 0, given)) if given else 0
 
     async def keep(self) -> None:
-        """Renew the leases of this daemon's cursors, until cancelled.
+        """Renew the leases of this daemon's cursors. Raises `Unavailable`.
 
         A daemon without cursors asks too. So it notices when Redis is away, and when the journal has lost records.
         """
-        while True:
-            await asyncio.sleep(_KEEP)
-            with suppress(Unavailable):  # the link reports it
-                names, lease = [*self._held], round(LEASE * 1000)
-                for name in await self._database.link.ask("keep", 0, names, self._database.name, lease):
-                    self._lose(name)
-                await self.last()
+        link, lease = self._database.link, round(LEASE * 1000)
+        lost, _ = await asyncio.gather(link.ask("keep", 0, [*self._held], self._database.name, lease), self.last())
+        for name in lost:
+            self._lose(name)
+
+    def pass_on(self) -> None:
+        """Wake waiting consumers whose cursors other daemons are to have."""
+        sharing = self._sharing
+        if sharing is not None and any(map(sharing.passes, self._held)):
+            self._wake()
 
     async def follow(self) -> None:
         """Notice records of other daemons, until cancelled."""
         while True:
             await asyncio.sleep(_FOLLOW)
             try:
-                if await self._database.block(self._key("journal"), self._known, _BLOCK):
+                if await self._database.block(
+                    self._key("journal"), self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED
+                ):
                     await self.last()
             except (RedisError, OSError, Unavailable, TimeoutError) as error:
                 _log.debug("following the journal: %s", error)

@@ -17,12 +17,16 @@ from uuid import uuid4
 import msgspec
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
+    ClusterDownError,
     MasterDownError,
+    MovedError,
     NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -59,7 +63,8 @@ class _NoReplicas(ResponseError):
 
 # Errors of a server that takes no writes now; another server may take them. A server that loads its data is handled
 # like an unreachable one.
-_ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas)
+_MOVING = (AskError, TryAgainError)  # the slot is being moved; a batch needs all keys of a slot, so it waits
+_ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas, MovedError, ClusterDownError, *_MOVING)
 _TURNED = "UNBLOCKED"  # the server became a replica during WAIT
 _LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
 
@@ -86,6 +91,8 @@ class LinkOptions(NamedTuple):
     patience: float
     replicas: int = 0
     promotion_grace: float = 0.0
+    name: str = ""
+    """The name of the partition, for the log; empty if there is only one."""
 
 
 class Link:
@@ -124,6 +131,7 @@ class Link:
         """Whether the store has lost data and is not adopted yet."""
         self._make_connection = make_connection
         self._prefix = options.prefix.encode()
+        self._label = f"partition {options.name}: " if options.name else ""
         self._timeout = options.timeout
         self._patience = options.patience
         self._replicas = options.replicas
@@ -319,7 +327,7 @@ class Link:
         if self.problem is None:
             self._refused_since = time.monotonic()
         if self.problem is None and not is_lost:  # the adoption reports the loss
-            _log.warning("events cannot be stored: %s", reason)
+            _log.warning("%sevents cannot be stored: %s", self._label, reason)
         self.problem = reason
         if self._probing is None and not self._closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
@@ -345,7 +353,7 @@ class Link:
             self._tell_failover(self._left)
             self._left = None
         if self.problem is not None:
-            _log.info("events can be stored again")
+            _log.info("%sevents can be stored again", self._label)
             self.problem = None
 
     def _tell_failover(self, left: str) -> None:
@@ -355,7 +363,9 @@ class Link:
         alone = ""
         if self._replicas and self._grace_until:
             alone = f"; until replicas follow it, for at most {self._promotion_grace:g} s, a 200 does not wait for them"
-        _log.warning("the primary is %s, no longer %s: %s answered 503%s", self.address, left, refused, alone)
+        _log.warning(
+            "%sthe primary is %s, no longer %s: %s answered 503%s", self._label, self.address, left, refused, alone
+        )
 
     async def _probe(self) -> None:
         """Try to write while nothing can be stored, so that recovery is noticed even without new events."""
@@ -431,6 +441,10 @@ def explain(error: BaseException) -> str:
     """Why Redis did not do an operation, in a few words for an operator."""
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "Redis does not answer"
+    if isinstance(error, _MOVING):
+        return "its slot is being moved to another node"
+    if isinstance(error, MovedError):
+        return "its slot has moved to another node"
     return str(error).removeprefix(f"{_LOST} ").rstrip(".") or type(error).__name__
 
 

@@ -18,7 +18,18 @@ from ingestd.api.options import Address
 from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
 
-__all__ = ["address_of", "make_pool"]
+__all__ = ["address_of", "connection_options", "greet", "make_pool"]
+
+
+def connection_options(timeout: float) -> dict[str, Any]:
+    """redis-py's options for connections of the link, and for reads."""
+    return {
+        "socket_connect_timeout": timeout,
+        "socket_timeout": None,  # the callers have time limits
+        "retry": Retry(NoBackoff(), 0),  # the link tries again
+        "protocol": 2,
+        "client_name": "ingestd",
+    }
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:
@@ -26,19 +37,13 @@ def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, passwor
 
     With `sentinels`, the host of the URL is the Sentinels' name of the primary. `password` is for the Sentinels.
     """
-    options: dict[str, Any] = {
-        "socket_connect_timeout": timeout,
-        "socket_timeout": None,  # the callers have time limits
-        "retry": Retry(NoBackoff(), 0),  # the link tries again
-        "protocol": 2,
-        "client_name": "ingestd",
-    }
+    options = connection_options(timeout)
     try:
         check_redis_url(url)
         if sentinels:
             pool = _through(sentinels, url, options, password)
         else:
-            pool = aioredis.ConnectionPool.from_url(url, redis_connect_func=_greet, **options)
+            pool = aioredis.ConnectionPool.from_url(url, redis_connect_func=greet, **options)
         pool.make_connection()  # does not connect yet, but checks the options
     except ValueError as error:
         raise ConfigError(f"this URL is not one of Redis: {error}") from None
@@ -60,10 +65,10 @@ def _through(sentinels: Sequence[Address], url: str, options: dict[str, Any], pa
         {**options, "socket_connect_timeout": limit, "socket_timeout": limit, "password": password},
     )
     secure = url.startswith("rediss:")
-    return SentinelPool(service, watching, ssl=secure, redis_connect_func=_greet, **options, **given)
+    return SentinelPool(service, watching, ssl=secure, redis_connect_func=greet, **options, **given)
 
 
-async def _greet(connection: AbstractConnection) -> None:
+async def greet(connection: AbstractConnection) -> None:
     """Greet as redis-py does on a new connection, and check that the server is a primary. Raises `RedisError`."""
     await connection.on_connect()
     await connection.send_command("INFO", "replication")

@@ -17,12 +17,9 @@ from .database import Database
 from .journal import RedisJournal
 from .state import CheckedState, StepState, Transaction, make_entries
 
-__all__ = ["RedisStore", "decode_loss", "literal"]
+__all__ = ["RedisStore", "decode_loss"]
 
 _log = logging.getLogger("ingestd.redis")
-
-_SCANNED = 1000  # keys read at a time
-
 
 _KINDS = {"empty": "came back empty", "older": "came back with older content", "other": "is another one"}
 
@@ -80,18 +77,13 @@ class RedisStore(Store):
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         seen: set[bytes] = set()
-        position = 0
-        match = literal(f"{self._database.prefix}{kind}:") + "*"
-        while True:
-            position, keys = (await self._database.pipeline(("SCAN", position, "MATCH", match, "COUNT", _SCANNED)))[0]
+        async for keys in self._database.keys(f"{self._database.prefix}{kind}:"):
             new = [key for key in keys if key not in seen]
             seen.update(new)
             (values,) = await self._database.pipeline(("MGET", *new)) if new else ([],)
             for key, value in zip(new, values, strict=True):
                 if value is not None:
                     yield key.decode()[len(self._database.prefix) :], value.decode().partition("|")[2]
-            if int(position) == 0:
-                return
 
     async def look_for_loss(self) -> None:
         link = self._database.link
@@ -112,8 +104,3 @@ class RedisStore(Store):
             self.losses += 1
             self.learn(self.store_id, loss)
             _log.error("%s", loss)
-
-
-def literal(text: str) -> str:
-    """A pattern of Redis that matches exactly this text."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in text)

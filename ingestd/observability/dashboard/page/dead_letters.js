@@ -25,7 +25,7 @@
     say(text);
   }
 
-  function show({ sinks, sink, letters, next }, before) {
+  function show({ sinks, sink, letters, next, missing }, before) {
     fillRows(at("dead-letters-sinks"), {
       caption: "Sinks",
       hideCaption: true,
@@ -42,8 +42,9 @@
     at("dead-letters-form").hidden = !sinks.length;
     const chosen = sinks.find((each) => each.sink === sink);
     const dead = chosen?.deadLetters ?? 0;
-    const shown = letters.length ? `; numbers ${letters.at(-1).number} to ${letters[0].number} below` : "";
-    tell(chosen ? `${foreign(sink)} has ${dead ? plural(dead, "dead letter") : "no dead letters"}${shown}.` : "");
+    const shown = letters.length ? `; ${range(letters)} below` : "";
+    const lacking = missing ? ` Out of reach: partition ${foreign(Object.keys(missing).join(", "))}.` : "";
+    tell(chosen ? `${foreign(sink)} has ${dead ? plural(dead, "dead letter") : "no dead letters"}${shown}.${lacking}` : lacking);
     at("dead-letters-all").replaceChildren();
     if (dead) {
       const details = child(at("dead-letters-all"), "details", "");
@@ -61,15 +62,22 @@
     older.onclick = () => ask(sink, next);
   }
 
-  function letterItem({ number, at: then, type, key, recordId, receivedAt, attempts, bytes, reason, commands }) {
+  // The partitions of a store count their letters separately.
+  function range(letters) {
+    if (letters[0].partition) return `${letters.length} of them`;
+    return `numbers ${letters.at(-1).number} to ${letters[0].number}`;
+  }
+
+  function letterItem({ partition, number, at: then, type, key, recordId, receivedAt, attempts, bytes, reason, commands }) {
     const item = make("li", "");
     item.value = number;
-    child(item, "h3", "", `Dead letter ${number}: ${foreign(key ?? type)}`);
+    const name = partition ? `${foreign(partition)}:${number}` : number;
+    child(item, "h3", "", `Dead letter ${name}: ${foreign(key ?? type)}`);
     child(item, "p", "reason", foreign(reason, 2000));
     const told = [`given up ${dayAndTime(then)} UTC after ${plural(attempts, "attempt")}`, `received ${dayAndTime(receivedAt)} UTC`, type, size(bytes)];
     child(item, "p", "sub", [...told, recordId ? `record ${recordId}` : "without an id"].join(", "));
     const details = child(item, "details", "");
-    child(details, "summary", "", `Commands for dead letter ${number}`);
+    child(details, "summary", "", `Commands for dead letter ${name}`);
     const host = child(details, "div", "");
     command(host, "Show", commands.show);
     command(host, "Retry", commands.retry);

@@ -11,7 +11,7 @@ const told = { state: null, failed: null }; // the last messages for screen read
 // The parts of the page
 
 function showState(status) {
-  const state = status.ready ? "Ready" : `Not ready: ${status.problem}`;
+  const state = status.ready ? (status.problem ? `Ready, but ${status.problem}` : "Ready") : `Not ready: ${status.problem}`;
   setText(at("state"), state);
   at("state").className = `state ${status.ready ? "good" : "bad"}`;
   showTitle(status.ready ? "" : "Not ready");

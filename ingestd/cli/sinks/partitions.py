@@ -1,0 +1,63 @@
+"""The partitions that a command for a sink is about, and the numbers of dead letters in them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ingestd.api.backend import Partition
+from ingestd.api.errors import CommandError
+from ingestd.api.nearest import nearest
+
+__all__ = ["Letters", "find_partition", "named", "parse_letter", "parse_letters"]
+
+
+class Letters(NamedTuple):
+    """Numbers of dead letters, given by an operator. Each partition counts its letters from 1."""
+
+    partition: str | None
+    numbers: range
+
+
+def parse_letters(text: str) -> Letters:
+    """The type of an argument: a number or a range such as `3-7`, and with several partitions `PARTITION:3-7`."""
+    match = re.fullmatch(r"(?:([^:]+):)?([1-9][0-9]{0,15})(?:-([1-9][0-9]{0,15}))?", text)
+    if match is None or int(match[3] or match[2]) < int(match[2]):
+        raise argparse.ArgumentTypeError("expected the number of a dead letter, or a range such as 3-7")
+    return Letters(match[1], range(int(match[2]), int(match[3] or match[2]) + 1))
+
+
+def parse_letter(text: str) -> Letters:
+    """The type of an argument: the number of one dead letter."""
+    found = parse_letters(text)
+    if len(found.numbers) > 1:
+        raise argparse.ArgumentTypeError("expected the number of one dead letter")
+    return found
+
+
+def find_partition(name: str | None, partitions: Sequence[Partition], what: str) -> Partition:
+    """The partition of a number that an operator has given. Raises `CommandError`. `what` is the kind of number."""
+    if name is None:
+        if len(partitions) == 1:
+            return partitions[0]
+        names = [partition.name for partition in partitions]
+        raise CommandError(f"every partition counts its {what}: give PARTITION:NUMBER, such as {names[0]}:1")
+    for partition in partitions:
+        if partition.name == name:
+            return partition
+    if len(partitions) == 1:
+        raise CommandError(f"the store has a single partition: give a number without {name}:")
+    known = [partition.name for partition in partitions]
+    near = nearest(name, known)
+    raise CommandError(f"there is no partition {name!r}; " + (f"did you mean {near}?" if near else _known(known)))
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"known: {', '.join(names)}" if len(names) <= 10 else f"known: {names[0]} to {names[-1]}"
+
+
+def named(partition: str, number: int) -> str:
+    """A number of a partition, as commands print and take it."""
+    return f"{partition}:{number}" if partition else f"{number}"

@@ -1,0 +1,163 @@
+"""Three daemons on a Redis Cluster: daemons and nodes are killed, and each order is attributed once."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import wait_until
+from tests.support.cluster_shop import ClusterShop
+from tests.support.daemon import Daemon, run_ingestd
+from tests.support.journeys import TRACK
+from tests.support.ports import own_host
+from tests.support.redis_cluster import RedisCluster, redis_cluster
+
+LONG = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shop(cluster: RedisCluster, tmp_path: Path) -> Iterator[ClusterShop]:
+    """A shop without data, on a cluster in good health."""
+    # Requests to the port of an ended daemon must not reach another program.
+    yield ClusterShop(tmp_path, cluster=cluster, host=own_host())
+    for node in cluster.running:
+        node.signal(signal.SIGCONT)
+    cluster.settle()
+    for node in cluster.primaries():
+        cluster.ask(node, "FLUSHALL")
+
+
+def post(daemon: Daemon, tenant: str, visitor: str, **members: Any) -> int:
+    """Send a page view with `members`, and return the status; 0 without an answer."""
+    body = {"key": "Page View", "data": {}, "anonymousId": visitor, **members}
+    try:
+        return daemon.post(TRACK, body, tenant).status
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+class Customers:
+    """A thread for each tenant: its visitors click on a mail and order, and repeat requests until they are answered."""
+
+    def __init__(self, shop: ClusterShop, daemons: Sequence[Daemon]) -> None:
+        self.orders: dict[str, list[str]] = {tenant: [] for tenant in shop.tenants}
+        """The answered orders of each tenant."""
+        self._daemons = daemons
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(tenant,)) for tenant in shop.tenants]
+
+    def __enter__(self) -> Customers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def more(self, count: int, tenants: Sequence[str] | None = None) -> None:
+        """Wait until each tenant, or each of those, has `count` more orders."""
+        wanted = {tenant: len(self.orders[tenant]) + count for tenant in tenants or self.orders}
+        wait_until(lambda: all(len(self.orders[tenant]) >= count for tenant, count in wanted.items()), LONG)
+
+    def _run(self, tenant: str) -> None:
+        chance, number = random.Random(tenant), 0
+        while not self._stopping.wait(0.02):
+            number += 1
+            name = f"{tenant} {number}"
+            self._until_answered(chance, tenant, name, dispatchId="mail", messageId=f"{name} mail")
+            order = {"order_id": name, "revenue": 40}
+            self._until_answered(chance, tenant, name, key="Order Completed", data=order, messageId=name)
+            self.orders[tenant].append(name)
+
+    def _until_answered(self, chance: random.Random, tenant: str, visitor: str, **members: Any) -> None:
+        while (status := post(chance.choice(self._daemons), tenant, visitor, **members)) != 200:
+            assert status in (0, 503)
+            time.sleep(0.02)
+
+
+def attributed(shop: ClusterShop) -> Counter[str]:
+    """How often each order is attributed to its mail."""
+    records = shop.exported("--type", "attribution")
+    assert all(record["touchpoint"] is not None for record in records)
+    return Counter(record["orderId"] for record in records)
+
+
+def check(shop: ClusterShop, customers: Customers) -> None:
+    """Each answered order is attributed once, and has reached a sink."""
+    orders = {order for some in customers.orders.values() for order in some}
+    wait_until(lambda: {*attributed(shop)} >= orders, LONG)
+    assert attributed(shop) == dict.fromkeys(orders, 1)
+    journal = {record["id"] for record in shop.exported()}
+    wait_until(lambda: journal <= {record["id"] for number in range(3) for record in shop.archived_by(number)}, LONG)
+
+
+def test_daemons_and_nodes_die_and_nothing_is_lost_or_doubled(shop: ClusterShop) -> None:
+    with ExitStack() as stack:
+        daemons = [stack.enter_context(shop.start(number)) for number in range(3)]
+        with Customers(shop, daemons) as customers:
+            customers.more(10)
+            daemons[1].kill()
+            customers.more(10)
+            daemons[1] = stack.enter_context(shop.start(1))
+            customers.more(10)
+            shop.node_of(shop.tenants[0]).kill()
+            customers.more(10)
+            shop.cluster.settle()
+            assert daemons[2].terminate() == 0, "\n".join(daemons[2].log)
+            customers.more(10)
+            before = len(shop.archived_by(2))
+            daemons[2] = stack.enter_context(shop.start(2))
+            customers.more(10)
+            wait_until(lambda: len(shop.archived_by(2)) > before, LONG)  # it has got a share again
+        check(shop, customers)
+        for daemon in daemons:
+            assert daemon.terminate() == 0, "\n".join(daemon.log)
+
+
+def test_only_the_tenants_of_a_partition_without_primary_get_503(shop: ClusterShop) -> None:
+    with shop.serve_with(1) as (daemon,):
+        primary = shop.node_of(shop.tenants[0])
+        theirs = [tenant for tenant in shop.tenants if shop.node_of(tenant) is primary]
+        shop.cluster.replica_of(primary).kill()
+        primary.kill()
+        wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in theirs] == [503] * len(theirs), LONG)
+        for tenant in shop.tenants:
+            assert post(daemon, tenant, "visitor") == (503 if tenant in theirs else 200)
+        ready = daemon.ops("/readyz")
+        assert ready.status == 200
+        names = ", ".join(f"{shop.tenants.index(tenant):02}" for tenant in theirs)
+        assert f"{len(theirs)} of 6 partitions have a problem ({names})" in ready.body.decode()
+        shop.cluster.settle()
+        wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6, LONG)
+
+
+def test_another_number_of_partitions_stops_the_start_with_the_way_out(shop: ClusterShop) -> None:
+    with shop.serve_with(1):
+        done = run_ingestd("serve", "--set", "plugins.redis.partitions=7", config=shop.config)
+    assert done.returncode == 78
+    assert "plugins.redis.partitions is 7, but the store was made with 6" in done.stderr
+
+
+def test_check_describes_the_cluster(shop: ClusterShop) -> None:
+    with shop.serve_with(1):
+        shown = run_ingestd("check", config=shop.config).stdout
+    assert "3 primaries and 3 replicas have 16384 of 16384 slots" in shown
+    assert "a trial write is in every partition" in shown

@@ -1,0 +1,385 @@
+"""A Redis Cluster under load: its slots move, its nodes die and come back, and no answered event is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis.crc import key_slot
+
+from ingestd.api.backend import Partition
+from ingestd.api.consumer import Consumer, Step
+from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.events import Record
+from ingestd.consumers.status import ConsumerStatus
+from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
+from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
+from ingestd.plugins.stores.redis.servers import make_pool
+from tests.support.journals import append, running, until
+from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.senders import LONG, NOW, Senders, texts
+
+PARTITIONS = 6
+PROMPT = 10.0
+"""The seconds within which the daemons share the work anew."""
+TIMEOUT = 0.5
+
+LINES = pytest.mark.logs(
+    r"ingestd.redis WARNING partition \d\d: events cannot be stored: ",
+    r"ingestd.redis WARNING partition \d\d: the primary is ",
+    r"ingestd.consumers WARNING (deriver|journal): .*; it is tried again",
+)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(nodes: RedisCluster) -> Iterator[RedisCluster]:
+    """The cluster of the module, with all nodes in good health before and after the test."""
+    yield nodes
+    for node in nodes.running:
+        node.signal(signal.SIGCONT)
+    nodes.settle()
+
+
+class Deriver(Consumer):
+    """Derives a record from each event, and counts them."""
+
+    name = "deriver"
+    max_records = 20
+    key = "derived:count"
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        for record in records:
+            if record.type == "event":
+                count = int(await step.state.get(self.key) or "0") + 1
+                await step.state.put(self.key, f"{count}")
+                step.append(Record("derived", NOW, record.body))
+
+
+class Daemons:
+    """Two daemons that serve from a cluster, with a consumer of each partition, and senders to all partitions."""
+
+    def __init__(self, cluster: RedisCluster, backends: Sequence[ClusterBackend]) -> None:
+        self.backends = backends
+        self._cluster = cluster
+        self.senders = {
+            name: Senders([backend.backends[number] for backend in backends], 2)
+            for number, name in enumerate(partition.name for partition in backends[0].partitions)
+        }
+
+    @property
+    def partitions(self) -> Sequence[RedisBackend]:
+        """As the first daemon sees them."""
+        return self.backends[0].backends
+
+    async def more(self, count: int, names: Sequence[str] | None = None) -> None:
+        """Wait until each partition, or each of those, has answered `count` more messages."""
+        await asyncio.gather(*(self.senders[name].more(count) for name in names or self.senders))
+
+    def of_node(self, node: RedisServer) -> list[str]:
+        """The partitions on a primary, by name."""
+        return [
+            partition.name
+            for partition, backend in zip(self.backends[0].partitions, self.partitions, strict=True)
+            if self._cluster.primary_of_key(backend.database.prefix) is node
+        ]
+
+    def away(self) -> list[list[str]]:
+        """The partitions that cannot be written to, for each daemon."""
+        return [[each.name for each in backend.partitions if each.problem()] for backend in self.backends]
+
+    async def end(self) -> None:
+        """Check that each partition has each answered message once, and derived it once and in order."""
+        await asyncio.gather(*(senders.end() for senders in self.senders.values()))
+        for backend, senders in zip(self.partitions, self.senders.values(), strict=True):
+            await is_derived(backend)
+            events = await texts(backend, "event")
+            assert max(Counter(events).values()) == 1
+            assert {*events} == {*senders.answered}
+            counted = await backend.store.begin(NOW).get(Deriver.key)
+            assert (await texts(backend, "derived"), counted) == (events, f"{len(events)}")
+
+
+async def is_derived(backend: RedisBackend) -> None:
+    async with asyncio.timeout(LONG):
+        while len(await texts(backend, "derived")) < len(await texts(backend, "event")):  # noqa: ASYNC110 - another daemon may derive
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def opened(
+    cluster: RedisCluster, count: int, *, prefix: str | None = None, replicas: int | None = None
+) -> AsyncIterator[list[ClusterBackend]]:
+    prefix = prefix or f"{uuid4().hex}:"
+    async with AsyncExitStack() as stack:
+        backends = []
+        for _ in range(count):
+            backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS, timeout=TIMEOUT, replicas=replicas)
+            await backend.open(serving=True)
+            stack.push_async_callback(backend.close)
+            backends.append(backend)
+        yield backends
+
+
+@asynccontextmanager
+async def serving(cluster: RedisCluster, *, replicas: int | None = None) -> AsyncIterator[Daemons]:
+    async with opened(cluster, 2, replicas=replicas) as backends, AsyncExitStack() as stack:
+        for backend in backends:
+            for partition in backend.backends:
+                await stack.enter_async_context(running(partition, Deriver(), patience=LONG))
+        daemons = Daemons(cluster, backends)
+        await daemons.more(20)
+        yield daemons
+        await daemons.end()
+
+
+@LINES
+async def test_slots_move_between_nodes_under_load(cluster: RedisCluster) -> None:
+    async with serving(cluster) as daemons:
+        primaries = cluster.primaries()
+        for backend in daemons.partitions[:2]:
+            slot = key_slot(backend.database.prefix.encode())
+            source = cluster.primary_of(slot)
+            for to in [node for node in primaries if node is not source] + [source]:
+                # Slowly: many batches come while a part of the keys is here, and the other part there.
+                moved = await asyncio.to_thread(cluster.move_slot, slot, to, parts=30, pause=0.01)
+                assert moved > 30
+                await daemons.more(5)
+        assert daemons.away() == [[], []]
+
+
+@LINES
+async def test_a_slot_that_is_moving_answers_no_read_with_a_part_of_its_keys(cluster: RedisCluster) -> None:
+    async with opened(cluster, 1) as (backend,):
+        partition = backend.backends[0]
+        state = partition.store.begin(NOW)
+        await state.put("link:one", "value")
+        await partition.store.commit(state)
+        slot = key_slot(partition.database.prefix.encode())
+        source = cluster.primary_of(slot)
+        to = next(node for node in cluster.primaries() if node is not source)
+        cluster.ask(to, "CLUSTER SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+        cluster.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", cluster.id_of(to))
+        with pytest.raises(Unavailable, match="its slot is being moved to another node"):
+            _ = [entry async for entry in partition.store.scan("link")]
+        with pytest.raises(Unavailable):
+            await append(partition, [Record("event", NOW, b"one")])
+        for node in (to, source):
+            cluster.ask(node, "CLUSTER SETSLOT", slot, "STABLE")
+        await until(lambda: partition.problem() is None)
+        assert [entry async for entry in partition.store.scan("link")] == [("link:one", "value")]
+
+
+@LINES
+async def test_a_planned_failover_loses_no_answered_event_and_refuses_few(cluster: RedisCluster) -> None:
+    async with serving(cluster) as daemons:
+        for _ in range(2):  # there, and back
+            primary = cluster.primary_of_key(daemons.partitions[0].database.prefix)
+            await asyncio.to_thread(cluster.fail_over, primary)
+            await daemons.more(20)
+        assert daemons.partitions[0].database.link.failovers == 2
+
+
+@LINES
+async def test_the_partitions_of_a_dead_primary_wait_for_its_replica_and_all_others_go_on(
+    cluster: RedisCluster,
+) -> None:
+    async with serving(cluster) as daemons:
+        primary = cluster.primary_of_key(daemons.partitions[0].database.prefix)
+        theirs = daemons.of_node(primary)
+        others = [name for name in daemons.senders if name not in theirs]
+        primary.kill()
+        await until(lambda: daemons.away() == [theirs, theirs])
+        refused = [daemons.senders[name].refused for name in others]
+        await daemons.more(50, others)
+        assert [daemons.senders[name].refused for name in others] == refused
+        assert f"{daemons.backends[0].problem()}".startswith("partition")
+        # The promoted replica has no replica, until the former primary has come back with its old data.
+        await until(lambda: "NOREPLICAS" in f"{daemons.partitions[0].problem()}", LONG)
+        await asyncio.to_thread(cluster.settle)
+        await daemons.more(20)
+        await until(lambda: daemons.away() == [[], []])
+
+
+@LINES
+async def test_a_primary_that_is_cut_off_keeps_no_event_that_was_answered(cluster: RedisCluster) -> None:
+    """It stands still, is replaced, and goes on as if nothing had happened."""
+    async with serving(cluster) as daemons:
+        primary = cluster.primary_of_key(daemons.partitions[0].database.prefix)
+        replica = cluster.replica_of(primary)
+        primary.signal(signal.SIGSTOP)
+        await until(
+            lambda: replica in [node for node in cluster.running if node is not primary and is_primary(node)], LONG
+        )
+        primary.signal(signal.SIGCONT)
+        await asyncio.to_thread(cluster.settle)
+        await daemons.more(20)
+        await until(lambda: daemons.away() == [[], []])
+
+
+def is_primary(node: RedisServer) -> bool:
+    with node.client() as client:
+        return bool(client.info("replication")["role"] == "master")
+
+
+@LINES
+async def test_without_a_majority_nothing_is_answered_and_afterwards_all_goes_on(cluster: RedisCluster) -> None:
+    async with serving(cluster) as daemons:
+        primaries = cluster.primaries()
+        stopped = [node for primary in primaries[:2] for node in (primary, cluster.replica_of(primary))]
+        for node in stopped:
+            node.signal(signal.SIGSTOP)
+        everything = [partition.name for partition in daemons.backends[0].partitions]
+        await until(lambda: daemons.away() == [everything, everything], LONG)
+        for node in stopped:
+            node.signal(signal.SIGCONT)
+        await asyncio.to_thread(cluster.settle)
+        await daemons.more(20)
+        await until(lambda: daemons.away() == [[], []])
+
+
+@LINES
+@pytest.mark.logs(
+    "ingestd.redis ERROR the store came back with older content",
+    "ingestd.redis WARNING Redis has 1 replica and wait_replicas is 0",
+)
+async def test_a_node_that_comes_back_with_old_data_is_noticed_by_its_partitions_only(cluster: RedisCluster) -> None:
+    async with opened(cluster, 2, replicas=0) as (one, two):
+        primary = cluster.primary_of_key(one.backends[0].database.prefix)
+        replica = cluster.replica_of(primary)
+        theirs = [cluster.primary_of_key(each.database.prefix) is primary for each in one.backends]
+        for backend in one.backends:
+            await append(backend, [Record("event", NOW, b"old")])
+        await asyncio.sleep(0.1)
+        old = primary.folder.parent / "old"
+        shutil.copytree(primary.folder / "appendonlydir", old)
+        for backend in one.backends:
+            await append(backend, [Record("event", NOW, b"new")])
+        replica.kill()
+        primary.kill()
+        shutil.rmtree(primary.folder / "appendonlydir")
+        shutil.move(old, primary.folder / "appendonlydir")
+        primary.start()
+        for daemon in (one, two):
+            await until(partial(has_lost, daemon, theirs), LONG)
+        for backend, is_old in zip(two.backends, theirs, strict=True):
+            assert await texts(backend, "event") == (["old"] if is_old else ["old", "new"])
+            await append(backend, [Record("event", NOW, b"newest")])
+
+
+def has_lost(daemon: ClusterBackend, lost: Sequence[bool]) -> bool:
+    return [each.store.losses == 1 for each in daemon.backends] == lost and daemon.problem() is None
+
+
+async def test_the_number_of_partitions_cannot_change(cluster: RedisCluster) -> None:
+    async with opened(cluster, 1, prefix="fixed:"):
+        for serves in (True, False):
+            other = cluster_backend(cluster, prefix="fixed:", partitions=PARTITIONS + 1)
+            with pytest.raises(ConfigError, match="partitions is 7, but the store was made with 6"):
+                await other.open(serving=serves)
+
+
+async def test_partitions_have_names_and_separate_journals(cluster: RedisCluster) -> None:
+    async with opened(cluster, 1) as (backend,):
+        partitions: Sequence[Partition] = backend.partitions
+        assert [partition.name for partition in partitions] == ["00", "01", "02", "03", "04", "05"]
+        await append(backend.backends[3], [Record("event", NOW, b"one")])
+        assert [await partition.journal.last() for partition in partitions] == [0, 0, 0, 1, 0, 0]
+
+
+class Idle(Consumer):
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        pass
+
+
+class Alpha(Idle):
+    name = "alpha"
+
+
+class Beta(Idle):
+    name = "beta"
+
+
+class Worker:
+    """A daemon with two consumers of each partition."""
+
+    def __init__(self, backend: ClusterBackend, tasks: set[asyncio.Task[Any]]) -> None:
+        """`tasks` are those of the back end."""
+        self.backend = backend
+        self._tasks = tasks
+        self._stack = AsyncExitStack()
+        self.statuses: list[ConsumerStatus] = []
+
+    async def start(self) -> None:
+        for partition in self.backend.backends:
+            self.statuses += await self._stack.enter_async_context(running(partition, Alpha(), Beta()))
+
+    @property
+    def held(self) -> Counter[str]:
+        return Counter(status.name for status in self.statuses if status.held)
+
+    def silence(self) -> None:
+        """End all reports and renewals of leases, as if the daemon had been killed."""
+        for task in self._tasks:
+            if task.get_name() == "redis: beats":
+                task.cancel()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+        self.statuses = []
+        await self.backend.close()
+
+
+def has_shares(workers: Sequence[Worker]) -> bool:
+    """Whether each consumer of each partition runs once, and each daemon has as many as every other."""
+    even = PARTITIONS // len(workers)
+    return all(worker.held == {"alpha": even, "beta": even} for worker in workers)
+
+
+async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(cluster: RedisCluster) -> None:
+    prefix = f"{uuid4().hex}:"
+    workers: list[Worker] = []
+    ended: list[Worker] = []
+    try:
+        for _ in range(3):
+            backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS)
+            before = asyncio.all_tasks()
+            await backend.open(serving=True)
+            workers.append(Worker(backend, asyncio.all_tasks() - before))
+            await workers[-1].start()
+            await until(lambda: has_shares(workers), PROMPT)
+        await workers.pop(0).stop()
+        await until(lambda: has_shares(workers), PROMPT)
+        ended.append(workers.pop(0))
+        ended[0].silence()
+        await until(lambda: has_shares(workers), PROMPT)
+    finally:
+        for worker in (*workers, *ended):
+            await worker.stop()
+
+
+async def test_a_url_of_the_wrong_kind_is_refused_with_the_right_one(cluster: RedisCluster, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    single = RedisBackend(make_pool(node.url, (), timeout=2), prefix="shop:", timeout=2, patience=5)
+    with pytest.raises(ConfigError, match=r"is a node of a cluster; write redis\+cluster://host:port/"):
+        await single.open(serving=True)
+    with redis_server(tmp_path / "single") as server:
+        url = parse_cluster_url(f"redis+cluster://127.0.0.1:{server.port}/")
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{server.port} is no node of a cluster. Write redis://"):
+            await ClusterBackend(url, cluster_backend(cluster, prefix="a").options).open(serving=False)

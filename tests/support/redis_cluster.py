@@ -1,0 +1,227 @@
+"""A Redis Cluster for tests: primaries, each with a replica, on free ports. It is killed at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend, ClusterOptions
+from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
+
+from .clients import wait_until
+from .ports import free_port
+from .redis_server import RedisServer
+
+__all__ = ["RedisCluster", "cluster_backend", "redis_cluster"]
+
+SLOTS = 16_384
+_NODE_TIMEOUT = 1000  # milliseconds; a replica is promoted some two seconds after the death of its primary
+_OPTIONS = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": str(_NODE_TIMEOUT),
+    "cluster-require-full-coverage": "no",  # a missing primary stops its slots only
+    "cluster-replica-validity-factor": "0",
+    "repl-diskless-sync-delay": "0",
+    "appendfsync": "no",
+}
+
+
+class RedisCluster:
+    """The nodes: first the primaries, then a replica of each, until failovers change that."""
+
+    def __init__(self, nodes: Sequence[RedisServer], primaries: int) -> None:
+        self.nodes = nodes
+        self._count = primaries
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}/"
+
+    def node(self, port: int) -> RedisServer:
+        return next(node for node in self.nodes if node.port == port)
+
+    def ask(self, node: RedisServer, *command: Any) -> Any:
+        with node.client() as client:
+            return client.execute_command(*command)
+
+    def id_of(self, node: RedisServer) -> str:
+        return str(self.ask(node, "CLUSTER MYID").decode())
+
+    def view(self, node: RedisServer) -> list[list[str]]:
+        """The words of each line of `CLUSTER NODES`."""
+        with node.client() as client:
+            # Not `execute_command`: redis-py would parse the answer.
+            connection = client.connection_pool.get_connection()
+            connection.send_command("CLUSTER", "NODES")
+            text = connection.read_response()
+            client.connection_pool.release(connection)
+        return [line.split(" ") for line in text.decode().splitlines()]
+
+    @property
+    def running(self) -> list[RedisServer]:
+        return [node for node in self.nodes if node.is_running]
+
+    def primary_of(self, slot: int) -> RedisServer:
+        """According to the running nodes, which agree."""
+
+        def owners() -> set[int]:
+            found = set()
+            for node in self.running:
+                for words in self.view(node):
+                    if "master" in words[2] and "fail" not in words[2] and _has(words[8:], slot):
+                        found.add(int(words[1].partition("@")[0].rpartition(":")[2]))
+            return found
+
+        wait_until(lambda: len(owners()) == 1, 20)
+        return self.node(owners().pop())
+
+    def primary_of_key(self, prefix: str) -> RedisServer:
+        return self.primary_of(key_slot(prefix.encode()))
+
+    def replica_of(self, primary: RedisServer) -> RedisServer:
+        name = self.id_of(primary)
+        (port,) = (
+            int(words[1].partition("@")[0].rpartition(":")[2]) for words in self.view(primary) if words[3] == name
+        )
+        return self.node(port)
+
+    def primaries(self) -> list[RedisServer]:
+        found = []
+        for node in self.running:
+            with node.client() as client:
+                if client.info("replication")["role"] == "master":
+                    found.append(node)
+        return found
+
+    def move_slot(self, slot: int, to: RedisServer, *, parts: int = 1, pause: float = 0.0) -> int:
+        """Move a slot with its keys, as `redis-cli --cluster reshard` does, in so many parts.
+
+        Returns the number of keys.
+        """
+        source = self.primary_of(slot)
+        if source is to:
+            return 0
+        self.ask(to, "CLUSTER SETSLOT", slot, "IMPORTING", self.id_of(source))
+        self.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.id_of(to))
+        moved, keys_at_once = 0, 1 + self.ask(source, "CLUSTER COUNTKEYSINSLOT", slot) // parts
+        while keys := self.ask(source, "CLUSTER GETKEYSINSLOT", slot, keys_at_once):
+            self.ask(source, "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            moved += len(keys)
+            time.sleep(pause)
+        for node in (to, source, *self.primaries()):
+            self.ask(node, "CLUSTER SETSLOT", slot, "NODE", self.id_of(to))
+        return moved
+
+    def fail_over(self, primary: RedisServer) -> RedisServer:
+        """Promote the replica as in maintenance, and return it."""
+        replica = self.replica_of(primary)
+        self.ask(replica, "CLUSTER FAILOVER")
+        wait_until(lambda: replica in self.primaries(), 20)
+        return replica
+
+    def settle(self) -> None:
+        """Start all nodes, and wait until they agree on all slots and each primary has an up-to-date replica."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.start()
+        wait_until(self._is_settled, 40)
+
+    def _is_settled(self) -> bool:
+        try:
+            for node in self.nodes:
+                with node.client() as client:
+                    if client.cluster("INFO")["cluster_state"] != "ok" or client.cluster("INFO")[
+                        "cluster_slots_ok"
+                    ] != str(SLOTS):
+                        return False
+                    if any("fail" in words[2] for words in self.view(node)):
+                        return False
+                    facts = client.info("replication")
+                    if facts["role"] == "master" and _slots_of(self.view(node)):
+                        if facts["connected_slaves"] < 1:
+                            return False
+                        if facts["slave0"]["state"] != "online":
+                            return False
+        except redis.RedisError:
+            return False
+        return True
+
+
+def _slots_of(view: list[list[str]]) -> bool:
+    return any("myself" in words[2] and len(words) > 8 for words in view)
+
+
+def _has(ranges: Sequence[str], slot: int) -> bool:
+    for each in ranges:
+        if each.startswith("["):
+            continue
+        first, _, last = each.partition("-")
+        if int(first) <= slot <= int(last or first):
+            return True
+    return False
+
+
+def cluster_backend(
+    cluster: RedisCluster,
+    *,
+    prefix: str,
+    partitions: int = 6,
+    timeout: float = 0.5,
+    patience: float = 1.0,
+    replicas: int | None = None,
+    promotion_grace: float = 0.0,
+) -> ClusterBackend:
+    options = ClusterOptions(
+        partitions=partitions,
+        prefix=prefix,
+        timeout=timeout,
+        patience=patience,
+        replicas=replicas,
+        promotion_grace=promotion_grace,
+        accept_loss=False,
+    )
+    return ClusterBackend(parse_cluster_url(cluster.url), options)
+
+
+@contextmanager
+def redis_cluster(folder: Path, *, primaries: int = 3) -> Iterator[RedisCluster]:
+    with ExitStack() as stack:
+        nodes = []
+        for number in range(2 * primaries):
+            node = RedisServer(folder / f"node-{number}", {**_OPTIONS, "cluster-port": str(free_port())})
+            stack.callback(node.kill)
+            node.start()
+            nodes.append(node)
+        cluster = RedisCluster(nodes, primaries)
+        _join(cluster, nodes, primaries)
+        yield cluster
+
+
+def _join(cluster: RedisCluster, nodes: Sequence[RedisServer], primaries: int) -> None:
+    for number, node in enumerate(nodes):
+        cluster.ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        if number:
+            cluster.ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port, nodes[0].options["cluster-port"])
+        if number < primaries:
+            first, last = number * SLOTS // primaries, (number + 1) * SLOTS // primaries - 1
+            cluster.ask(node, "CLUSTER ADDSLOTSRANGE", first, last)
+    wait_until(lambda: all(len(cluster.view(node)) == len(nodes) for node in nodes), 20)
+    for number, node in enumerate(nodes[primaries:]):
+        primary = cluster.id_of(nodes[number])
+        wait_until(partial(_replicates, cluster, node, primary), 20)
+    cluster.settle()
+
+
+def _replicates(cluster: RedisCluster, node: RedisServer, primary: str) -> bool:
+    try:
+        cluster.ask(node, "CLUSTER REPLICATE", primary)
+    except redis.ResponseError:  # it does not know the node's role yet
+        return False
+    return True
