@@ -523,8 +523,15 @@ def test_a_daemon_delivers_each_record_to_a_server_that_starts_late_and_is_kille
             server.kill()
             send(daemon, 20)
             wait_until(lambda: daemon.metric('ingestd_sink_pending{sink="warehouse"}') >= 20)
+            wait_until(lambda: "connection to 127.0.0.1" in shop.command("sinks", "status", "warehouse", "--json"))
+            assert daemon.metric('ingestd_sink_dead_letters{sink="warehouse"}') == 0
             server.start()
             wait_until(delivered)
         journal = shop.exported()
         assert warehouse.values() == journal
         assert not any(server.password in line for line in daemon.log)
+        shop.command("sinks", "replay", "warehouse", "--from", "1")
+        assert warehouse.values() == journal
+        server.sql(f"TRUNCATE TABLE {warehouse.table}")
+        shop.command("sinks", "replay", "warehouse", "--from", "1")
+        assert warehouse.values() == journal
