@@ -299,8 +299,8 @@ class Runner:
 
     def _cut(self, records: Sequence[Record]) -> Sequence[Record]:
         """The records of one step. The others begin the next step, which would otherwise have only these."""
-        most = self._consumer.max_records
-        if len(records) <= most or self._consumer.wants_more(records[:most]):
+        most = self.consumer.max_records
+        if len(records) <= most or self.consumer.wants_more(records[:most]):
             return records
         self._ahead.put_back(records[most - 1].position, records[most:])
         return records[:most]
