@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
-from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
@@ -58,11 +57,6 @@ class Backends:
     def _split(self, backend: Backend, apart: Backend) -> Partition:
         journal = SplitJournal(apart.journal, apart.store, backend.store)
         return Partition("", backend.store, journal, self.problem)
-
-    @property
-    def journal(self) -> Journal:
-        """The journal of the first partition."""
-        return self.partitions[0].journal
 
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""
