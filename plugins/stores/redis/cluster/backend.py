@@ -159,8 +159,7 @@ class ClusterBackend(Backend):
         if kept is not None and int(kept) != number:
             raise ConfigError(
                 f"plugins.redis.partitions is {number}, but the store was made with {int(kept)}, which cannot change."
-                f" Set [plugins.redis] partitions = {int(kept)}, or copy the store to another prefix or cluster"
-                " (ingestd store copy)"
+                f" Set [plugins.redis] partitions = {int(kept)}, or begin an empty store under another prefix"
             )
 
     async def close(self) -> None:
