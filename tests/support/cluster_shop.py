@@ -16,14 +16,18 @@ from .partitioned import tenant_in
 from .redis_cluster import RedisCluster
 from .redis_server import RedisServer
 
-__all__ = ["ClusterShop"]
+__all__ = ["ClusterShop", "key_of"]
 
 _PREFIX = "shop:"
 
 
+def key_of(tenant: str) -> str:
+    return f"the-public-key-of-{tenant}"
+
+
 @dataclass
 class ClusterShop(Shop):
-    """A `Shop` with one tenant in each partition. Each tenant has a public key, which has its name.
+    """A `Shop` with one tenant in each partition, whose public key is `key_of` the tenant.
 
     Each daemon has an archive: two processes cannot write to one file.
     """
@@ -35,7 +39,9 @@ class ClusterShop(Shop):
         self.tenants = [tenant_in(index, partitions=self.partitions) for index in range(self.partitions)]
         super().__post_init__()
         self.database.unlink()
-        keys = ", ".join(f'{{ id = "{tenant}", kind = "public", tenant = "{tenant}" }}' for tenant in self.tenants)
+        keys = ", ".join(
+            f'{{ id = "{key_of(tenant)}", kind = "public", tenant = "{tenant}" }}' for tenant in self.tenants
+        )
         text = self.config.read_text().replace('"sqlite:ingestd.db"', f'"{self.cluster.url}"')
         text += f"[plugins.keys]\ndeclared = [{keys}]\n"
         text += f'[plugins.redis]\nprefix = "{_PREFIX}"\npartitions = {self.partitions}\n'

@@ -42,7 +42,7 @@ def test_a_url_names_nodes_and_the_options_of_all() -> None:
     ],
 )
 def test_a_url_that_is_none_of_a_cluster_is_refused(url: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"this URL is not one of a Redis Cluster: {reason}"):
+    with pytest.raises(ConfigError, match=f"this URL is not one of a Redis Cluster: .*{reason}"):
         parse_cluster_url(url)
 
 
