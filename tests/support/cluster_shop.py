@@ -9,6 +9,8 @@ from typing import Any
 
 from redis.crc import key_slot
 
+from ingestd.plugins.stores.redis.cluster.tags import partition_tags
+
 from .daemon import Daemon, Shop
 from .partitioned import tenant_in
 from .redis_cluster import RedisCluster
@@ -62,7 +64,7 @@ class ClusterShop(Shop):
 
     def node_of(self, tenant: str) -> RedisServer:
         """The primary of a tenant's partition."""
-        return self.cluster.primary_of(key_slot(f"{{{_PREFIX}{self.tenants.index(tenant):02}}}".encode()))
+        return self.cluster.primary_of(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
 
     def archived_by(self, number: int) -> list[dict[str, Any]]:
         """The archive of a daemon."""
