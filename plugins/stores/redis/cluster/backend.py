@@ -68,7 +68,7 @@ class ClusterBackend(Backend):
         self._slots = [key_slot(prefix.encode()) for prefix in prefixes]
         self.backends = [self._make_partition(url, number, prefix) for number, prefix in enumerate(prefixes)]
         self._partitions = [
-            Partition(name, backend.store, backend.journal, partial(self._problem_of, number))
+            Partition(name, backend.store, backend.journal, partial(self._problem_of, number), backend.contents)
             for number, (name, backend) in enumerate(zip(self._names, self.backends, strict=True))
         ]
         self._away: dict[int, str] = {}
@@ -150,6 +150,9 @@ class ClusterBackend(Backend):
     @property
     def _opened(self) -> list[RedisBackend]:
         return [backend for number, backend in enumerate(self.backends) if number not in self._away]
+
+    async def receive_copy(self) -> None:
+        await self._keep_number(serving=True)
 
     async def _keep_number(self, *, serving: bool) -> None:
         """The number of partitions is kept in the slot of the first. Raises `ConfigError` for another number.
