@@ -172,7 +172,7 @@ async def test_several_sinks_may_create_the_topic_at_once(kafka: Kafka, topic: s
 
 async def test_a_deleted_topic_is_created_again(kafka: Kafka, topic: str, impatient: None) -> None:
     async with opened(kafka.cluster.addresses, topic) as sink:
-        await sink.write(make_records(2))
+        await until_written(sink, make_records(2))
         kafka.cluster.delete(topic)
         batch = make_records(2)
         await until_written(sink, batch)

@@ -70,7 +70,7 @@ async def test_a_broker_that_hangs_is_reported_and_nothing_comes_twice(
     batch = make_records(20)
     (broker,) = kafka.cluster.brokers
     async with opened(kafka.cluster.addresses, topic) as sink:
-        await sink.write(make_records(1))
+        await until_written(sink, make_records(1))
         broker.signal(signal.SIGSTOP)
         try:
             for attempt in (partial(sink.write, batch), sink.check, make(kafka.cluster.addresses, topic).open):

@@ -36,7 +36,7 @@ async def test_a_login_is_used_and_a_wrong_one_is_reported(
     if listener == "LOGIN_TLS":
         login["ca_file"] = kafka.certificate
     async with opened(brokers, topic, password=Secret("correct"), **login) as sink:
-        await sink.write(make_records(1))
+        await until_written(sink, make_records(1))  # a broker that has just started is slow
         await sink.check()
     sink = make(brokers, topic, password=Secret("hunter2"), **login)
     for attempt in (sink.open, sink.check):
@@ -70,11 +70,11 @@ async def test_tls_with_a_private_certificate(kafka: Kafka, topic: str, impatien
     port, mutual = kafka.ports["TLS"], kafka.ports["MUTUAL_TLS"]
     key = kafka.certificate.with_name("localhost-key.pem")
     async with opened([f"localhost:{port}"], topic, ca_file=kafka.certificate) as sink:
-        await sink.write(make_records(1))
+        await until_written(sink, make_records(1))
     async with opened(
         [f"localhost:{mutual}"], topic, ca_file=kafka.certificate, certificate=kafka.certificate, certificate_key=key
     ) as sink:
-        await sink.write(make_records(1))
+        await until_written(sink, make_records(1))
     assert len(kafka.cluster.records(topic)) == 2
     for brokers, options in (
         ([f"localhost:{port}"], {"tls": True}),
