@@ -1,4 +1,7 @@
-"""Attribution on a partition of a Redis Cluster: the tests of attribution that commit steps and read them back."""
+"""Attribution on a partition of a Redis Cluster: steps, leases, kills and entries of several trips.
+
+The long tests of drawn journals run on a single Redis only. A partition has the same scripts and the same journal.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,14 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.backend import Backend
-from tests.integration import (
-    test_attribution,
-    test_attribution_bounds,
-    test_attribution_refunds,
-    test_attribution_replay,
-    test_attribution_rollups,
-)
+from tests.integration import test_attribution_bounds, test_attribution_replay, test_attribution_rollups
 from tests.integration.test_redis_attribution import LEASE, prefix_of
 from tests.support import attribution
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-for module in (
-    test_attribution,
-    test_attribution_bounds,
-    test_attribution_refunds,
-    test_attribution_replay,
-    test_attribution_rollups,
-):
+for module in (test_attribution_bounds, test_attribution_replay, test_attribution_rollups):
     globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
 
 
